@@ -1,6 +1,7 @@
-//! Subjects in other processes. A process that is kept over the rounds answers one question after the other, so its rounds are
-//! interleaved with those of all others: this program under a preloaded malloc, or one that was built from an older commit. A
-//! separate process for each single round starts with unused memory.
+//! Subjects in other processes: this program under a preloaded malloc, or a build of an older commit.
+//!
+//! A process that is kept over the rounds answers one question after the other, so that its rounds are interleaved with the
+//! rounds of all others. A separate process for each round starts with unused memory.
 
 use crate::rounds::Contender;
 use crate::subject::Kind;
@@ -24,12 +25,12 @@ pub(crate) struct Question {
     pub(crate) subject: String,
 }
 
-/// A command that starts a process that answers questions.
+/// Command that starts a process which answers questions.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
-    /// This or another build of the same bench.
+    /// Path of this or another build of the same bench.
     pub(crate) path: PathBuf,
-    /// The library to preload, if any.
+    /// Library to preload, if any.
     pub(crate) library: Option<PathBuf>,
     pub(crate) quick: bool,
 }
@@ -65,13 +66,13 @@ impl Answering {
         serde_json::from_str(&answer).with_context(|| format!("it answered {answer:?}"))
     }
 
-    /// As `ask`, but kills a process that takes longer.
+    /// Asks as `ask` does, but kills a process that takes longer than `limit`.
     fn ask_within(&mut self, limit: Duration, question: &Question) -> anyhow::Result<Vec<f64>> {
         let process = Pid::from_raw(self.child.id().try_into()?);
         let (answered, waiting) = mpsc::channel::<()>();
         let killer = std::thread::spawn(move || {
             let late = waiting.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
-            // It was not waited for yet, so its process id is still in use.
+            // The process was not waited for yet, so its process id is still in use.
             late && kill(process, Signal::SIGKILL).is_ok()
         });
         let answer = self.ask(question);
@@ -83,13 +84,13 @@ impl Answering {
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        // It exits when there are no more questions.
+        // The process exits when there are no more questions.
         self.questions = None;
         _ = self.child.wait();
     }
 }
 
-/// A process that is started for the first question, and not restarted after it failed.
+/// A process that is started for the first question, and not restarted after a failure.
 #[derive(Clone, Debug)]
 pub(crate) struct Companion {
     name: String,
@@ -101,7 +102,7 @@ impl Companion {
     pub(crate) fn new(name: &str, program: Program) -> Self {
         Self { name: name.into(), program, process: Rc::default() }
     }
-    /// A contender whose rounds run there: all in the same process, or (`isolated`) each in a new one.
+    /// Makes a contender whose rounds run in the other process, or, if `isolated`, each in a new process.
     pub(crate) fn contender(
         &self,
         name: String,
@@ -121,8 +122,8 @@ impl Companion {
         };
         Contender::new(name, kind, round)
     }
-    /// One round. Returns no values if the process does not know the subject, or fails; the first failure is reported on standard
-    /// error.
+    /// Runs one round. Returns no values if the process does not know the subject, or fails; the first failure is reported on
+    /// standard error.
     fn round(&self, question: &Question) -> Vec<f64> {
         let mut process = self.process.borrow_mut();
         let started = process.get_or_insert_with(|| {
@@ -139,7 +140,8 @@ impl Companion {
         })
     }
 
-    /// One round in a separate process. If it fails or exceeds the limit, reports that on standard error and returns no values.
+    /// Runs one round in a separate process. If the process fails or exceeds the limit, reports that on standard error and
+    /// returns no values.
     fn alone(&self, question: &Question) -> Vec<f64> {
         let answer = self.program.start().and_then(|mut process| process.ask_within(LIMIT, question));
         answer.unwrap_or_else(|error| {
@@ -149,13 +151,13 @@ impl Companion {
     }
 }
 
-/// The time limit of a process with one question. Allocators that spin on a lock may take longer with 4,096 threads.
+/// Time limit of a process with one question. Allocators that spin on a lock may take longer with 4,096 threads.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Answers the questions on standard input until there are no more.
 ///
 /// # Errors
-/// A question cannot be parsed, or the answer cannot be written.
+/// Fails if a question cannot be parsed, or an answer cannot be written.
 pub(crate) fn serve(mut round: impl FnMut(&Question) -> Vec<f64>) -> anyhow::Result<()> {
     for line in std::io::stdin().lock().lines() {
         let question = serde_json::from_str(&line?)?;

@@ -1,6 +1,8 @@
-//! Time. The cost of a loop is the CPU time of its thread: time during which it is descheduled does not count, so a busy machine
-//! blurs it less than wall-clock time (shared caches and the CPU's frequency still show). Single operations are stamped with the
-//! CPU's time stamp counter.
+//! Clocks for measurements.
+//!
+//! The cost of a loop is the CPU time of its thread. Time during which the thread is descheduled does not count, so a busy
+//! machine disturbs CPU time less than wall-clock time. Shared caches and the CPU's frequency still affect CPU time. Single
+//! operations are timed with the CPU's time stamp counter.
 
 use nix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
@@ -10,8 +12,9 @@ pub fn cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Runs `chunk` until it has used `budget` of CPU time and `more` returns `false`. `chunk` gets the number of operations to do,
-/// and returns the number that it did. Returns nanoseconds per operation.
+/// Runs `chunk` until it has used `budget` of CPU time and `more` returns `false`. Returns nanoseconds per operation.
+///
+/// `chunk` gets the number of operations to do, and returns the number that it did.
 pub fn per_operation(
     budget: Duration,
     mut more: impl FnMut() -> bool,
@@ -23,7 +26,7 @@ pub fn per_operation(
     loop {
         operations += chunk();
         let used = cpu() - start;
-        // `more` is called for every chunk after the budget, so that it can count the threads that are ready.
+        // `more` is called for every chunk after the budget is used, so that it can count the threads that are ready.
         if used >= budget {
             finished = !more();
         }
@@ -33,13 +36,13 @@ pub fn per_operation(
     }
 }
 
-/// The time stamp counter, read after all earlier instructions have completed and before any later one begins.
+/// Time stamp counter, read after all earlier instructions have completed and before any later instruction begins.
 #[inline(always)]
 pub fn stamp() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_mm_lfence, _rdtsc};
-        // SAFETY: every x86-64 CPU has both.
+        // SAFETY: every x86-64 CPU has `lfence` and `rdtsc`.
         unsafe {
             _mm_lfence();
             let stamp = _rdtsc();
@@ -51,7 +54,7 @@ pub fn stamp() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| Duration::from(t).as_nanos() as u64)
 }
 
-/// Nanoseconds between two successive values of [`stamp`], measured over 50 milliseconds.
+/// Nanoseconds per tick of [`stamp`], measured over 50 milliseconds.
 pub fn stamp_period() -> f64 {
     let (start, first) = (Instant::now(), stamp());
     std::thread::sleep(Duration::from_millis(50));

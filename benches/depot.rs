@@ -1,5 +1,5 @@
-//! How many magazines per second CPUs can exchange with the depot that they share, by the number of CPUs. It measures only this
-//! project's magazines, because the slow path behind the inlined one is its subject.
+//! Number of magazines per second that CPUs can exchange with their shared depot, by the number of CPUs. Measures only this
+//! project's magazines, because the slow path behind the inlined path is the subject.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use uslab_benches::{Bench, Column, Contender, Kind};
 use uslab_magazine::sync::{Arc, AtomicUsize, Ordering};
 use uslab_magazine::{Config, Cpus, Heap, Layer, MAX_DEPOT, Operation, Path, Round, Supplier, Table};
 
-/// Rounds in a magazine: so few that exchanges are most of the work.
+/// Number of rounds in a magazine: so few that exchanges are most of the work.
 const CAPACITY: u16 = 4;
 
-/// A numbered round.
+/// A round that is only a number.
 #[derive(Clone, Copy)]
 struct TestRound(NonNull<u8>);
 
-// SAFETY: a number; it is never dereferenced.
+// SAFETY: the round is a number that is never dereferenced.
 unsafe impl Send for TestRound {}
 
 impl Round for TestRound {
@@ -27,7 +27,7 @@ impl Round for TestRound {
     }
 }
 
-/// A supplier that makes rounds, and panics if a round is returned: the depot would be too small.
+/// A supplier that makes rounds, and panics if a round is returned, because the depot would then be too small.
 struct Maker {
     made: AtomicUsize,
     flushed: AtomicUsize,
@@ -60,7 +60,7 @@ struct Exchanges {
 impl Exchanges {
     fn new(stock: u16, most: usize, budget: Duration) -> Option<Self> {
         let os = Cpus::os();
-        // Four times what a CPU can hold, so that most of a batch comes from the depot and is returned to it.
+        // A batch is four times the capacity of a CPU, so that most of a batch comes from the depot and is returned to it.
         let batch = 4 * usize::from(CAPACITY) * (2 + usize::from(stock));
         let depot_limit = (2 * most * batch / usize::from(CAPACITY)) as u32;
         let region = Table::<Heap>::region_bytes(&os, false);
@@ -76,7 +76,7 @@ impl Exchanges {
         })
     }
 
-    /// Millions of exchanges per CPU second, and nanoseconds for a pair.
+    /// Millions of exchanges per CPU second, and nanoseconds per pair.
     fn with(&self, threads: usize) -> [f64; 2] {
         let before = self.layer.stats();
         let member = |_, team: &Team| {

@@ -1,7 +1,7 @@
-//! Tables of what a malloc costs the program that runs with it: memory, start-up time, and system calls.
+//! Tables of a malloc's costs to the program that uses it: memory, start-up time, and system calls.
 //!
-//! `cargo bench -p uslab-benches --bench embed` takes some 20 minutes; `-- --quick` shows that it works; `-- --table zeros`
-//! prints one table.
+//! `cargo bench -p uslab-benches --bench embed` takes some 20 minutes. `-- --quick` shows that the bench works; `-- --table
+//! zeros` prints one table.
 
 use clap::{Parser, ValueEnum};
 use std::ffi::OsStr;
@@ -49,17 +49,17 @@ const KEPT: [&str; 3] = ["all dropped", "nine tenths", "all but one a page"];
 const THEN: [&str; 2] = ["idle", "busy"];
 const ON: [&str; 2] = ["threads", "tokio tasks"];
 
-/// The value of `LD_PRELOAD`.
+/// Value of `LD_PRELOAD` for a malloc.
 fn library(malloc: &Preload) -> &OsStr {
     malloc.library.as_deref().map_or(OsStr::new(""), Path::as_os_str)
 }
 
-/// The number after `name` on a line of a report.
+/// Number after `name` on a line of a report.
 fn number(report: &str, name: &str) -> Option<f64> {
     report.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
-/// Runs the program called `name`. Returns its standard error.
+/// Runs the program called `name`. Returns the program's standard error.
 fn report(malloc: &Malloc, quick: bool, name: &str, numbers: &[(&str, usize)]) -> Option<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_programs"));
     command.arg(name).args(quick.then_some("--quick"));
@@ -121,7 +121,7 @@ fn returns(mallocs: &[Malloc], quick: bool) {
 
 /// Prints the rows of the test of filters, which describes each filter and the programs.
 fn filters() {
-    const TEST: &str = "behind_filters_of_system_calls_programs_end_for_no_call_of_the_library";
+    const TEST: &str = "programs_with_system_call_filters_survive";
     println!(
         "\nPrograms that close a filter of system calls after their start: how each ends.\n\n| filter | program | with the library | without |\n\
          |---|---|---|---|"
@@ -159,7 +159,7 @@ fn compiled(name: &str, dir: &Path) -> PathBuf {
     compiled_from(&format!("tests/programs/preload/{name}"), &["-O1"], &dir)
 }
 
-/// Standard output of a command that succeeded.
+/// Standard output of a command, if it succeeded.
 fn said(command: &mut Command) -> Option<String> {
     let output = command.output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).into_owned())

@@ -1,5 +1,5 @@
-//! The cost of pools of one size: a hot pair and batches, compared with the system's allocator; the cost of their checks; whether
-//! making a pool depends on its size; the speed of a walk over objects in use; and the cost of a page that was never accessed.
+//! Costs of pools of one size: a hot pair and batches, compared with the system's allocator; checks; making a pool, by its
+//! size; a walk over objects in use; and a page that was never accessed.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -12,16 +12,15 @@ use uslab::pool::{
 use uslab_benches::{Bench, Column, Contender, Kind, clock};
 
 const OBJECT: Layout = Layout::new::<[u64; 8]>();
-/// Objects of a batch.
 const BATCH: usize = 1000;
-/// Bytes of the pools.
+/// Size of the pools in bytes.
 const BYTES: usize = 1 << 20;
 
 /// Allocates objects of one size.
 trait Objects: 'static {
     fn alloc(&mut self) -> NonNull<u8>;
     /// # Safety
-    /// The object was allocated here and is not freed yet.
+    /// The object was allocated by this allocator and is not freed yet.
     unsafe fn free(&mut self, object: NonNull<u8>);
 }
 
@@ -37,7 +36,7 @@ macro_rules! objects {
             #[inline(always)]
             unsafe fn free(&mut self, $o: NonNull<u8>) {
                 let $p = self;
-                // SAFETY: the caller guarantees that the object was allocated here and is not freed yet.
+                // SAFETY: by contract, the object was allocated from this pool and is not freed yet.
                 let _ = unsafe { $free };
             }
         }
@@ -46,7 +45,7 @@ macro_rules! objects {
 
 /// An [`IndexPool`] that does not check the addresses of frees.
 struct Unchecked(IndexPool<HeapArea>);
-/// A list and its memory.
+/// A [`FreeList`] and its memory.
 struct Listed(FreeList, #[allow(dead_code, reason = "owns the memory")] HeapArea);
 /// The system's allocator.
 struct Malloc;
@@ -66,17 +65,17 @@ objects! {
 impl Objects for Malloc {
     #[inline(always)]
     fn alloc(&mut self) -> NonNull<u8> {
-        // SAFETY: not of size zero.
+        // SAFETY: the layout is not empty.
         NonNull::new(unsafe { System.alloc(OBJECT) }).expect("room")
     }
     #[inline(always)]
     unsafe fn free(&mut self, object: NonNull<u8>) {
-        // SAFETY: the caller guarantees that the object was allocated here with this layout, and is not freed yet.
+        // SAFETY: by contract, the object was allocated here with this layout, and is not freed yet.
         unsafe { System.dealloc(object.as_ptr(), OBJECT) };
     }
 }
 
-/// Measures nanoseconds of a hot pair, and of a pair of a batch.
+/// Measures nanoseconds per hot pair, and per pair of a batch.
 fn measured(mut pool: impl Objects, budget: Duration) -> impl FnMut() -> Vec<f64> + 'static {
     let mut batch = Vec::with_capacity(BATCH);
     move || {
@@ -106,7 +105,7 @@ fn measured(mut pool: impl Objects, budget: Duration) -> impl FnMut() -> Vec<f64
                     batch.push(object);
                 }
                 for (stamp, object) in batch.drain(..).enumerate() {
-                    // SAFETY: allocated above, stamped, freed once.
+                    // SAFETY: the object was allocated and stamped above, and is freed once.
                     unsafe {
                         assert_eq!(object.cast::<u64>().read(), stamp as u64, "two objects in one place");
                         pool.free(object);
@@ -127,7 +126,7 @@ fn operations(bench: &mut Bench) -> Result<(), PoolError> {
     let size = OBJECT.size();
     let blocks = BYTES / size;
     let list = area()?;
-    // SAFETY: the memory lives as long as the list, and is not used elsewhere.
+    // SAFETY: the memory lives as long as the list, and has no other user.
     let list = Listed(unsafe { FreeList::new(list.memory(), size, OBJECT.align(), 0) }?, list);
     let each = IndexPool::with_blocks(area()?, size, blocks, Initialise::EachAllocation)?;
     let classes = ClassPools::new(&SizeClasses::micro(), BYTES)?;
@@ -149,7 +148,7 @@ fn operations(bench: &mut Bench) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Makes a pool and allocates one object, on memory that is mapped each time.
+/// Measures making a pool and allocating one object, on memory that is mapped each time.
 fn making(bench: &mut Bench) {
     let budget = bench.budget();
     let lazy = |blocks: usize| {
@@ -184,7 +183,7 @@ fn making(bench: &mut Bench) {
     bench.group("make and take one", [Column::lower("", "ns")], contenders);
 }
 
-/// Walks over the objects in use, one slot in ten of 100,000, and adds up a word of each.
+/// Walks over the objects in use, one in ten of 100,000 slots, and adds up a word of each object.
 fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     const SLOTS: usize = 100_000;
     let budget = bench.budget();
@@ -193,10 +192,10 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     let mut marks = MarkedPool::new(area()?, OBJECT.size(), OBJECT.align())?;
     let by_bits: Vec<_> = (0..SLOTS).map(|_| bits.alloc(OBJECT).expect("room")).collect();
     let by_marks: Vec<_> = (0..SLOTS).map(|_| marks.alloc(OBJECT).expect("room")).collect();
-    // Every tenth object stays, in an order different from the slots', which matters if a walk follows links.
+    // Every tenth object stays, in an order different from the slots' order, which matters if a walk follows links.
     let mut kept = Vec::new();
     for index in (0..SLOTS).map(|index| index * 7919 % SLOTS) {
-        // SAFETY: allocated above, freed at most once; the others are in use.
+        // SAFETY: the object was allocated above, and is freed at most once. Objects that are not freed are in use.
         unsafe {
             if index % 10 == 0 {
                 by_bits[index].cast::<u64>().write(1);
@@ -209,7 +208,7 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     }
     let links = kept.windows(2).map(|pair| (pair[0], Some(pair[1]))).chain([(kept[kept.len() - 1], None)]);
     for (object, next) in links {
-        // SAFETY: the second word of an object in use.
+        // SAFETY: this is the second word of an object in use.
         unsafe { object.add(8).cast::<Option<NonNull<u8>>>().write(next) };
     }
     // SAFETY: an object in use has a word.
@@ -242,11 +241,11 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Stores to each page of 64 MiB: for the first time, and again.
+/// Measures stores to each page of 64 MiB, the first time and again.
 fn pages(bench: &mut Bench) {
     const PAGES: usize = (64 << 20) / 4096;
     let touch = |area: &MappedArea| {
-        // SAFETY: within the area, which this function owns.
+        // SAFETY: the page is within the area, which this function owns.
         (0..PAGES).for_each(|page| unsafe { area.memory().cast::<u8>().add(page * 4096).write_volatile(1) });
     };
     let round = move |warm: bool| {

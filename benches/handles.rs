@@ -1,5 +1,5 @@
-//! The cost of a handle compared with an index, a pointer, `Arc` and `Weak`: to find an object, to find that it is gone, to
-//! replace one, and to visit all. Ratios are to the better one of `Arc` and `Weak`, or to `Box`.
+//! Cost of a handle compared with an index, a pointer, `Arc` and `Weak`. The operations find an object, detect a freed object,
+//! replace an object, and visit all objects. Ratios are to the better of `Arc` and `Weak`, or to `Box`.
 
 use rand::seq::SliceRandom;
 use std::hint::black_box;
@@ -47,7 +47,7 @@ impl LookUp {
         })
     }
 
-    /// All ways to find an object, or (`gone`) to find that it does not exist any more.
+    /// All ways to find an object, or, if `gone`, to detect that the object no longer exists.
     fn contenders(budget: Duration, objects: usize, gone: bool) -> anyhow::Result<Vec<Contender>> {
         let sum = if gone { 0 } else { (objects * (objects + 1) / 2) as u64 };
         let this = Self { budget, objects, sum };
@@ -119,7 +119,7 @@ impl LookUp {
     }
 }
 
-/// Replaces a random one of 1,000 values by a new one, repeatedly. Shows the cost of moving values, by their size.
+/// Replaces a random value of 1,000 by a new value, repeatedly. Shows the cost of moving values, by their size.
 fn replace<const WORDS: usize>(budget: Duration) -> anyhow::Result<Vec<Contender>> {
     const LIVE: usize = 1000;
     const CHUNK: u64 = 1000;
@@ -168,7 +168,7 @@ fn replace<const WORDS: usize>(budget: Duration) -> anyhow::Result<Vec<Contender
     ])
 }
 
-/// Adds up the values that are left of 10,000 after `freed` per cent were freed at random.
+/// Adds up the remaining values of 10,000, after `freed` per cent were freed at random.
 fn visit(budget: Duration, freed: usize) -> anyhow::Result<Vec<Contender>> {
     const VALUES: usize = 10_000;
     let mut table = HandleTable::<Value<4>>::new();

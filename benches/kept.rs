@@ -1,8 +1,8 @@
 //! Passes the samples of interleaved rounds to criterion as benchmarks.
 //!
-//! Criterion measures one subject after the other, and so compares different minutes. Here the rounds come first, with every
-//! subject in each; then criterion gets the samples, for its statistics, its report, and the baselines that it saves and compares
-//! with.
+//! Criterion alone would measure one subject after the other, and thereby compare different minutes. In these benches all
+//! rounds run first, with every subject in each round. Criterion then gets the samples, for its statistics, its report, and its
+//! saved baselines.
 
 use crate::report::Row;
 use anyhow::Context;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Criterion refuses smaller samples.
+/// Minimum number of samples that criterion accepts.
 const LEAST: usize = 10;
 
 /// Baselines to save and to compare with.
@@ -32,7 +32,7 @@ pub struct Baselines {
     plots: bool,
 }
 
-/// Criterion's measurement of a value that was measured before, in the unit of its row.
+/// Criterion's measurement of a value that was already measured, in the unit of its row.
 struct Kept(&'static str);
 
 impl Measurement for Kept {
@@ -72,7 +72,7 @@ impl ValueFormatter for Kept {
 pub(crate) fn directory() -> PathBuf {
     std::env::var_os("CRITERION_HOME").map_or_else(
         || {
-            // This is `target/release/deps/all-...`.
+            // The executable is `target/release/deps/all-...`.
             let own = std::env::current_exe().unwrap_or_default();
             own.ancestors().nth(3).unwrap_or(Path::new("target")).join("criterion")
         },
@@ -80,12 +80,12 @@ pub(crate) fn directory() -> PathBuf {
     )
 }
 
-/// The circumstances of a row's samples.
+/// Circumstances of a row's samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Run {
-    /// The commit of the tree, with `-dirty` if it had changes.
+    /// Commit of the tree, with `-dirty` if the tree had changes.
     pub(crate) commit: String,
-    /// Rounds, load and machine.
+    /// Rounds, load and machine of the run.
     pub(crate) how: String,
 }
 
@@ -95,7 +95,6 @@ impl fmt::Display for Run {
     }
 }
 
-/// The commit of the working tree.
 pub(crate) fn commit() -> String {
     let mut git = Command::new("git");
     git.args(["describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"]);
@@ -104,7 +103,7 @@ pub(crate) fn commit() -> String {
     said.ok().filter(|said| !said.is_empty()).unwrap_or_else(|| "unknown".into())
 }
 
-/// Criterion's folder name. The file of a run is in the folder of its row.
+/// Criterion's folder name for `name`. The file of a run is in the folder of its row.
 fn folder(name: &str) -> String {
     name.replace(['?', '"', '/', '\\', '*', '<', '>', ':', '|', '^'], "_")
 }
@@ -115,7 +114,7 @@ fn run_file(directory: &Path, row: &str, baseline: &str) -> PathBuf {
 /// Writes the circumstances of each row that is saved as a baseline.
 ///
 /// # Errors
-/// A file cannot be written.
+/// Fails if a file cannot be written.
 fn save_run(rows: &[&Row], run: &Run, baseline: &str, directory: &Path) -> anyhow::Result<()> {
     for row in rows {
         let path = run_file(directory, &row.row, baseline);
@@ -124,10 +123,10 @@ fn save_run(rows: &[&Row], run: &Run, baseline: &str, directory: &Path) -> anyho
     Ok(())
 }
 
-/// The circumstances of a baseline's rows: a line for each run, with its rows if there are several runs.
+/// Circumstances of a baseline's rows: a line for each run, with the run's rows if there are several runs.
 ///
 /// # Errors
-/// A file is not a valid [`Run`].
+/// Fails if a file is not a valid [`Run`].
 pub(crate) fn runs(directory: &Path, rows: &[&str], baseline: &str) -> anyhow::Result<String> {
     let mut runs: Vec<(String, Vec<&str>)> = Vec::new();
     for row in rows {
@@ -152,10 +151,10 @@ pub(crate) fn runs(directory: &Path, rows: &[&str], baseline: &str) -> anyhow::R
     Ok(runs.into_iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
-/// Passes rows to criterion, each as a benchmark named row/case/subject. Rows with too few rounds for criterion are omitted.
+/// Passes rows to criterion, each as a benchmark named row/case/subject. Omits rows with too few rounds for criterion.
 ///
 /// # Errors
-/// The circumstances cannot be saved with a baseline.
+/// Fails if the circumstances cannot be saved with a baseline.
 pub(crate) fn analyse(
     rows: &[Row],
     run: &Run,
@@ -168,8 +167,8 @@ pub(crate) fn analyse(
             .with_measurement(Kept(row.unit))
             .output_directory(directory)
             .sample_size(row.samples.len())
-            // The warm-up is one call, whose value is not used; then there are so many iterations that a fraction of a nanosecond
-            // counts.
+            // The warm-up is one call, whose value is not used. The number of iterations is then large enough for fractions of
+            // a nanosecond.
             .warm_up_time(Duration::from_nanos(1))
             .measurement_time(Duration::from_secs(1))
             .nresamples(10_000);
@@ -184,7 +183,7 @@ pub(crate) fn analyse(
         }
         let mut group = criterion.benchmark_group(&row.row);
         group.sampling_mode(SamplingMode::Flat);
-        // The samples repeat, so each is used once however often criterion warms up.
+        // The samples repeat, so that each sample is used once however often criterion warms up.
         let mut samples = row.samples.iter().cycle();
         let mut next = |iterations: u64| iterations as f64 * samples.next().copied().unwrap_or_default();
         group.bench_function(id(row), |bencher| bencher.iter_custom(&mut next));
@@ -196,7 +195,7 @@ pub(crate) fn analyse(
     baselines.save_baseline.as_ref().map_or(Ok(()), |name| save_run(&enough, run, name, directory))
 }
 
-/// Criterion's name within its group. A benchmark without a case has its subject as the case.
+/// Criterion's name of a row within its group. A benchmark without a case has its subject as the case.
 fn id(row: &Row) -> BenchmarkId {
     match row.case.as_str() {
         "" => BenchmarkId::from_parameter(&row.subject),
@@ -204,10 +203,10 @@ fn id(row: &Row) -> BenchmarkId {
     }
 }
 
-/// The samples of a row that criterion saved as a baseline; empty if it did not.
+/// Samples of a row that criterion saved as a baseline; empty if criterion saved none.
 ///
 /// # Errors
-/// A file is not a valid file of criterion's.
+/// Fails if a file is not a valid file of criterion's.
 pub(crate) fn saved(
     directory: &Path,
     [row, case, subject]: [&str; 3],
@@ -228,10 +227,10 @@ pub(crate) fn saved(
     Ok(sample.times.iter().zip(&sample.iters).map(|(time, iterations)| time / iterations).collect())
 }
 
-/// The cases and subjects of a row that criterion saved as a baseline, in the order of their names.
+/// Cases and subjects of a row that criterion saved as a baseline, in the order of their names.
 ///
 /// # Errors
-/// A file is not a valid file of criterion's.
+/// Fails if a file is not a valid file of criterion's.
 pub(crate) fn saved_cases(
     directory: &Path,
     row: &str,
@@ -265,7 +264,7 @@ mod tests {
     use crate::subject::Kind;
 
     #[test]
-    fn criterion_takes_each_sample_once_and_a_baseline_keeps_its_commit() {
+    fn criterion_uses_each_sample_once_and_stores_the_commit() {
         let samples: Vec<f64> = (1..=11).map(|n| f64::from(n) + 0.25).collect();
         let mut report = Report::new(String::new(), Vec::new());
         for case in ["bench/case", ""] {

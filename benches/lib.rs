@@ -1,11 +1,11 @@
 //! Compares uslab with other allocators: every subject in the same run, in interleaved rounds, with criterion's statistics. The
-//! README next to this file defines the rows, tells how to run them, and lists what the numbers do not show.
+//! README of the benches defines the rows, explains how to run them, and lists the limits of the numbers.
 //!
 //! | module | |
 //! |---|---|
-//! | [`subject`] | what is compared: something that allocates and frees objects of one size |
+//! | [`subject`] | subjects of comparisons, which allocate and free objects of one size |
 //! | [`ours`], [`mallocs`], [`pools`] | the subjects: this project, general allocators, object pools |
-//! | [`work`] | the loops that are timed, the same for all |
+//! | [`work`] | the timed loops, the same for all subjects |
 //! | [`clock`] | CPU time of a thread, stamps of single operations |
 //! | [`team`] | the same work on many threads at the same time |
 //! | [`resident`] | resident memory, CPU time of processes |

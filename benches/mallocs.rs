@@ -1,8 +1,8 @@
 //! General allocators, for memory of any size.
 //!
-//! All of them get the size at allocation and at free, as from Rust programs, so allocators that free faster with a size can use
-//! it. Allocators without a crate, and second versions of a crate, are loaded as shared libraries and called through pointers;
-//! their symbols stay local.
+//! All allocators get the size at allocation and at free, as from Rust programs, so allocators that free faster with a size can
+//! use it. Allocators without a crate, and second versions of a crate, are loaded as shared libraries and called through
+//! pointers; their symbols stay local.
 
 use crate::ours::{Global, Kmalloc};
 use crate::preload;
@@ -17,37 +17,37 @@ use std::ptr::NonNull;
 
 /// An allocator of memory of any size, for any thread, aligned to 8 bytes.
 pub trait Malloc: Sync + Sized + Debug + 'static {
-    /// The name in tables.
+    /// Name of the allocator in tables.
     const NAME: &'static str;
-    /// The kind, for the comparison.
+    /// Kind of the allocator, for comparisons.
     const KIND: Kind;
 
-    /// Returns `true` if this machine has it.
+    /// Returns `true` if this machine has the allocator.
     fn available() -> bool {
         true
     }
-    /// Prepares it for use.
+    /// Prepares the allocator for use.
     ///
     /// # Panics
-    /// Panics if it is not available.
+    /// Panics if the allocator is not available.
     fn new() -> Self;
     /// Allocates `size` bytes, at least 8.
     fn alloc(&self, size: usize) -> NonNull<u8>;
     /// Frees memory.
     ///
     /// # Safety
-    /// `memory` is from `alloc` with this size, and not used any more.
+    /// `memory` came from `alloc` with this size, and is no longer used.
     unsafe fn free(&self, memory: NonNull<u8>, size: usize);
-    /// Returns as much memory to the system as the allocator has a request for.
+    /// Returns memory to the system, as much as the allocator's interface allows.
     fn give_back(&self) {}
-    /// Ends a reaping interval, if the allocator has them.
+    /// Ends a reaping interval, if the allocator has reaping intervals.
     fn reap(&self) {}
 }
 
-/// The layout of all requests.
+/// Layout of all requests, with `size` bytes.
 #[inline(always)]
 pub(crate) fn layout(size: usize) -> Layout {
-    // SAFETY: 8 is a power of two; no bench has sizes near the largest.
+    // SAFETY: 8 is a power of two, and no bench has sizes near the largest.
     unsafe { Layout::from_size_align_unchecked(size, 8) }
 }
 
@@ -65,7 +65,7 @@ macro_rules! general {
             }
             #[inline(always)]
             fn alloc(&self, size: usize) -> NonNull<u8> {
-                // SAFETY: not empty.
+                // SAFETY: the layout is not empty.
                 let memory = unsafe { $allocator.alloc(layout(size)) };
                 NonNull::new(memory).expect("memory")
             }
@@ -81,21 +81,22 @@ macro_rules! general {
     )* };
 }
 general! {
-    /// The C library's.
+    /// The C library's malloc.
     System = "system", General, std::alloc::System, {
-        // SAFETY: no precondition.
+        // SAFETY: the call has no precondition.
         unsafe { libc::malloc_trim(0) };
     };
     /// mimalloc, version 3.
     #[cfg(feature = "peers")]
     MiMalloc3 = "mimalloc3", General, mimalloc::MiMalloc, {
-        // SAFETY: no precondition.
+        // SAFETY: the call has no precondition.
         unsafe { libmimalloc_sys::mi_collect(true) };
     };
-    /// jemalloc, as tikv builds it.
+    /// jemalloc, as the tikv crate builds it.
     #[cfg(feature = "peers")]
     Jemalloc = "jemalloc", General, tikv_jemallocator::Jemalloc, {
-        // 4096 is `MALLCTL_ARENAS_ALL`. The thread's own cache is flushed first. SAFETY: both are commands without a value.
+        // 4096 is `MALLCTL_ARENAS_ALL`. The thread's own cache is flushed first. SAFETY: both names are commands without a
+        // value.
         unsafe {
             for command in [c"thread.tcache.flush", c"arena.4096.purge"] {
                 tikv_jemalloc_sys::mallctl(
@@ -108,23 +109,22 @@ general! {
             }
         }
     };
-    /// snmalloc. Its Rust crate has no function that returns memory to the system.
+    /// snmalloc, whose Rust crate has no function that returns memory to the system.
     #[cfg(feature = "peers")]
     SnMalloc = "snmalloc", General, snmalloc_rs::SnMalloc, {};
 }
 
-/// The functions of a loaded library.
 #[derive(Clone, Copy, Debug)]
 struct Loaded {
     malloc: unsafe extern "C" fn(usize) -> *mut c_void,
-    /// Some libraries ignore the size.
+    /// Frees memory; some libraries ignore the size.
     free: unsafe extern "C" fn(*mut c_void, usize),
-    /// Returns memory to the system. Some libraries ignore the argument.
+    /// Returns memory to the system; some libraries ignore the argument.
     give_back: unsafe extern "C" fn(bool),
 }
 
 impl Loaded {
-    /// Opens a peer's library. Its symbols are local, so it replaces no other malloc.
+    /// Opens a peer's library, whose symbols are local, so that it replaces no other malloc.
     fn open(peer: &str, [malloc, free, give_back]: [&CStr; 3]) -> Option<Self> {
         let mut files =
             preload::files(peer).filter_map(|file| CString::new(file.into_os_string().into_vec()).ok());
@@ -170,7 +170,7 @@ macro_rules! loaded {
             }
             #[inline(always)]
             fn alloc(&self, size: usize) -> NonNull<u8> {
-                // SAFETY: no precondition.
+                // SAFETY: the call has no precondition.
                 let memory = unsafe { (self.0.malloc)(size) };
                 NonNull::new(memory.cast()).expect("memory")
             }
@@ -180,7 +180,7 @@ macro_rules! loaded {
                 unsafe { (self.0.free)(memory.as_ptr().cast(), size) };
             }
             fn give_back(&self) {
-                // SAFETY: no precondition.
+                // SAFETY: the call has no precondition.
                 unsafe { (self.0.give_back)(true) };
             }
         }
@@ -191,11 +191,11 @@ loaded! {
     MiMalloc2 = "mimalloc2", [c"mi_malloc", c"mi_free_size", c"mi_collect"];
     /// gperftools' tcmalloc.
     GPerfTools = "gperftools", [c"tc_malloc", c"tc_free_sized", c"MallocExtension_ReleaseFreeMemory"];
-    /// rpmalloc. A thread's first allocation makes its heap. Only a preloaded rpmalloc notices that a thread exits.
+    /// rpmalloc. A thread's first allocation makes its heap; only a preloaded rpmalloc notices that a thread exits.
     RpMalloc = "rpmalloc", [c"rpmalloc", c"rpfree", c"rpmalloc_thread_collect"];
 }
 
-/// The peers' libraries that are not installed.
+/// Names of peers whose libraries are not installed.
 pub(crate) fn missing() -> impl Iterator<Item = &'static str> {
     let all = [
         (MiMalloc2::NAME, MiMalloc2::available()),
@@ -225,7 +225,7 @@ impl<M: Malloc, const WORDS: usize> Subject for OneSize<M, WORDS> {
     }
 }
 
-/// The allocator as used by any thread.
+/// A thread's access to a [`OneSize`] subject.
 #[derive(Debug)]
 pub struct OneSizeLocal<'s, M, const WORDS: usize>(&'s M, PhantomData<[u64; WORDS]>);
 
@@ -233,7 +233,7 @@ impl<M: Malloc, const WORDS: usize> Local for OneSizeLocal<'_, M, WORDS> {
     type Object = Raw;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> Raw {
-        // SAFETY: just allocated, at least a word.
+        // SAFETY: the memory was just allocated, and has at least a word.
         unsafe { Raw::stamped(self.0.alloc(WORDS * 8), stamp) }
     }
     fn stamp(&self, object: &Raw) -> u64 {
@@ -244,7 +244,7 @@ impl<M: Malloc, const WORDS: usize> Local for OneSizeLocal<'_, M, WORDS> {
     }
     #[inline(always)]
     fn free(&mut self, object: Raw) {
-        // SAFETY: from `alloc` above with this size; the `Raw` is consumed.
+        // SAFETY: the memory came from `alloc` with this size; the `Raw` is consumed.
         unsafe { self.0.free(object.0.cast(), WORDS * 8) };
     }
     fn give_back(&mut self) {
@@ -255,16 +255,16 @@ impl<M: Malloc, const WORDS: usize> Local for OneSizeLocal<'_, M, WORDS> {
     }
 }
 
-/// Work for the malloc level, which needs several sizes.
+/// Work at the malloc level, which needs several sizes.
 pub trait MallocWork: Clone + 'static {
-    /// One round. Returns a value for each column of the group.
+    /// Runs one round. Returns a value for each column of the group.
     fn run<M: Malloc>(&self, malloc: &M) -> Vec<f64>;
 }
 
 /// Contenders for this project's malloc level and for the general allocators.
 pub fn contenders(work: &impl MallocWork) -> Vec<Contender> {
     fn contender<M: Malloc>(work: &impl MallocWork) -> Option<Contender> {
-        // Created in its first round, so that its memory does not appear in earlier rounds of other contenders.
+        // The malloc is created in its first round, so that its memory does not appear in earlier rounds of other contenders.
         let (work, mut malloc) = (work.clone(), None);
         let round = move || work.run(malloc.get_or_insert_with(M::new));
         M::available().then(|| Contender::new(M::NAME, M::KIND, round))

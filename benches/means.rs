@@ -1,4 +1,4 @@
-//! Whole programs with a malloc preloaded, as the bench `malloc` measures them: names, units, saved results, means.
+//! Results of whole programs with a malloc preloaded, as the bench `malloc` measures them: names, units, saved results, means.
 
 use crate::kept;
 use crate::report::{Column, Report, Row};
@@ -6,16 +6,16 @@ use crate::subject::Kind;
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
-/// The row's name.
+/// Name of the row of whole programs.
 pub const ROW: &str = "malloc";
-/// The name of this project's malloc.
+/// Name of this project's malloc.
 pub const OURS: &str = "uslab";
-/// The columns of each program.
+/// Columns of each program.
 pub const COLUMNS: [&str; 3] = ["time", "CPU time", "peak"];
-/// The prefix of the benchmark programs' names.
+/// Prefix of the benchmark programs' names.
 const BENCH: &str = "bench/";
 
-/// The unit of a program's column.
+/// Unit of a program's column.
 pub fn unit(program: &str, column: &str) -> &'static str {
     match (column, program.starts_with(BENCH)) {
         ("peak", _) => "MiB",
@@ -24,15 +24,15 @@ pub fn unit(program: &str, column: &str) -> &'static str {
     }
 }
 
-/// Splits a case into the program and the column.
+/// Splits the name of a case into the program and the column.
 pub(crate) fn split(case: &str) -> Option<(&str, &str)> {
     case.rsplit_once(", ")
 }
 
-/// The results that the bench saved as a baseline; `None` if it saved nothing. Each case is a separate row.
+/// Results that the bench saved as a baseline; `None` if it saved none. Each case is a separate row.
 ///
 /// # Errors
-/// A file is not a valid file of criterion's.
+/// Fails if a file is not a valid file of criterion's.
 pub(crate) fn saved(directory: &Path, baseline: &str) -> anyhow::Result<Option<Report>> {
     let cases = kept::saved_cases(directory, ROW, baseline)?;
     if cases.is_empty() {
@@ -53,7 +53,7 @@ pub(crate) fn saved(directory: &Path, baseline: &str) -> anyhow::Result<Option<R
     Ok(Some(report))
 }
 
-/// Formats geometric means over the programs, of each malloc relative to the best single peer: the one with the lowest mean.
+/// Formats geometric means over the programs, of each malloc relative to the best single peer, which has the lowest mean.
 pub fn means(report: &Report) -> String {
     let mut text = String::from("geometric means over the programs; the best single peer is 1\n");
     for (programs, bench) in [("benchmark programs", true), ("real programs", false)] {
@@ -69,19 +69,19 @@ pub fn means(report: &Report) -> String {
     text
 }
 
-/// The means of one column.
+/// Means of one column.
 struct Means {
     cases: usize,
-    /// For each malloc the mean of its ratios to the best peer in each case, the lowest first.
+    /// For each malloc the mean of its ratios to the best peer in each case, lowest mean first.
     means: Vec<(String, f64)>,
-    /// The mean of the best peer.
+    /// Mean of the best peer.
     best: f64,
-    /// Mallocs that failed in some case.
+    /// Names of mallocs that failed in some case.
     incomplete: Vec<String>,
 }
 
 impl Means {
-    /// Returns `None` unless a peer has every case.
+    /// Means of the given rows; `None` unless a peer has every case.
     fn of(rows: &[&Row]) -> Option<Self> {
         let distinct = |name: fn(&Row) -> &String| {
             let mut names: Vec<_> = rows.iter().map(|row| name(row).clone()).collect();

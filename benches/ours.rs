@@ -1,5 +1,7 @@
-//! This project: its object caches, malloc and kmalloc, and the magazine layer of 2001. Nothing else under `all` or in this
-//! library names this project's items, so a build on an older commit has to replace only this file and the folder next to it.
+//! Subjects of this project: its object caches, malloc and kmalloc, and the magazine layer of 2001.
+//!
+//! Only this module names the project's items, so a build of an older commit replaces only this file and the folder of the same
+//! name.
 
 mod classic;
 
@@ -26,12 +28,12 @@ pub(crate) fn contenders<const WORDS: usize>(work: &impl Work) -> impl Iterator<
     all.into_iter().flatten()
 }
 
-/// The mechanism that serves the CPUs' slots.
+/// Name of the mechanism that serves the CPUs' slots.
 pub(crate) fn mechanism() -> String {
     format!("{:?}", uslab_magazine::Cpus::os().mechanism()).to_lowercase()
 }
 
-/// Returns everything unused to the system: objects to their slabs, empty slabs to the pages, pages to the system.
+/// Returns all unused memory to the system: objects to their slabs, empty slabs to the pages, pages to the system.
 pub(crate) fn give_back_all() {
     if let Ok(subsystem) = Subsystem::global() {
         subsystem.shrink();
@@ -39,12 +41,12 @@ pub(crate) fn give_back_all() {
     }
 }
 
-/// Ends an interval of the global subsystem.
+/// Ends a reaping interval of the global subsystem.
 fn reap_all() {
     Subsystem::global().expect("the global subsystem").end_interval();
 }
 
-/// Creates a cache of the global subsystem.
+/// Creates a cache in the global subsystem.
 fn cache(words: usize) -> KmemCache {
     builder(words).build().expect("a cache")
 }
@@ -52,7 +54,7 @@ fn builder(words: usize) -> KmemCacheBuilder {
     KmemCache::builder(format!("bench-{}", words * 8), words * 8)
 }
 
-/// [`KmemCache`]: untyped objects.
+/// Untyped objects of a [`KmemCache`].
 #[derive(Debug)]
 pub struct Kmem<const WORDS: usize>(pub KmemCache);
 
@@ -69,7 +71,7 @@ impl<const WORDS: usize> Subject for Kmem<WORDS> {
     }
 }
 
-/// The cache as used by any thread.
+/// A thread's access to a [`KmemCache`].
 #[derive(Debug)]
 pub struct KmemLocal<'s>(pub &'s KmemCache);
 
@@ -78,7 +80,7 @@ impl Local for KmemLocal<'_> {
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> Raw {
         let object = self.0.alloc(Gfp::KERNEL).expect("an object");
-        // SAFETY: just allocated; no bench has objects smaller than 8 bytes.
+        // SAFETY: the object was just allocated, and no bench has objects smaller than 8 bytes.
         unsafe { Raw::stamped(object, stamp) }
     }
     fn stamp(&self, object: &Raw) -> u64 {
@@ -89,7 +91,7 @@ impl Local for KmemLocal<'_> {
     }
     #[inline(always)]
     fn free(&mut self, object: Raw) {
-        // SAFETY: allocated from this cache; the `Raw` is consumed.
+        // SAFETY: the object was allocated from this cache; the `Raw` is consumed.
         unsafe { self.0.free(object.0.cast()) };
     }
     fn give_back(&mut self) {
@@ -100,7 +102,7 @@ impl Local for KmemLocal<'_> {
     }
 }
 
-/// [`ObjectCache`]: typed objects, which are freed when their box is dropped.
+/// Typed objects of an [`ObjectCache`], which are freed when their box is dropped.
 pub struct Typed<const WORDS: usize>(ObjectCache<Bytes<WORDS>>);
 
 impl<const WORDS: usize> fmt::Debug for Typed<WORDS> {
@@ -123,7 +125,7 @@ impl<const WORDS: usize> Subject for Typed<WORDS> {
     }
 }
 
-/// The cache as used by any thread.
+/// A thread's access to an [`ObjectCache`].
 #[derive(Debug)]
 pub struct TypedLocal<'s, const WORDS: usize>(&'s ObjectCache<Bytes<WORDS>>);
 
@@ -137,7 +139,7 @@ impl<'s, const WORDS: usize> Local for TypedLocal<'s, WORDS> {
         object
     }
     fn stamp(&self, object: &Self::Object) -> u64 {
-        // SAFETY: `alloc` wrote it.
+        // SAFETY: `alloc` wrote the object's first word.
         unsafe { object[0].assume_init() }
     }
     #[inline(always)]
@@ -167,7 +169,7 @@ impl Malloc for Global {
     }
     #[inline(always)]
     fn alloc(&self, size: usize) -> NonNull<u8> {
-        // SAFETY: not empty.
+        // SAFETY: the layout is not empty.
         NonNull::new(unsafe { USLAB.alloc(layout(size)) }).expect("memory")
     }
     #[inline(always)]
@@ -183,7 +185,7 @@ impl Malloc for Global {
     }
 }
 
-/// The kernel-like level: 13 classes; a free finds the cache by the address.
+/// The kernel-like level: 13 size classes; a free finds the cache by the address.
 #[derive(Debug)]
 pub struct Kmalloc(&'static uslab::Kmalloc);
 

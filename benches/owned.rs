@@ -1,4 +1,4 @@
-//! The cost of an object that is `Send` and `'static`, so that a task can own it: `alloc_owned` compared with the box that
+//! Cost of an object that is `Send` and `'static`, so that a task can own it. `alloc_owned` is compared with the box that
 //! borrows its cache, with the C library's memory, and with a pool that each object holds by an `Arc`. An object has 64 bytes.
 
 use parking_lot::Mutex;
@@ -34,7 +34,7 @@ impl<A: Fn() -> O, O: DerefMut<Target = Object> + Send> Local for Dropped<A, O> 
     }
 }
 
-/// Free objects in a locked `Vec`, as written by hand.
+/// Free objects in a locked `Vec`, as a program might write by hand.
 #[derive(Default)]
 #[allow(clippy::vec_box, reason = "what is handed out is a box, and stays one")]
 struct Pool(Mutex<Vec<Box<Object>>>);
@@ -70,7 +70,7 @@ impl Drop for Pooled {
     }
 }
 
-/// CPU nanoseconds of a hot pair: in one thread, and in each of two at the same time.
+/// CPU nanoseconds of a hot pair: in one thread, and in each of two threads at the same time.
 fn measured<O: DerefMut<Target = Object> + Send>(
     alloc: impl Fn() -> O + Clone + Send + 'static,
     budget: Duration,

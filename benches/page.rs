@@ -1,18 +1,17 @@
-//! Writes a page of saved runs as Markdown: which rows are won and lost, and the tables of some rows.
+//! Writes a page of saved runs as Markdown: won and lost rows, and the tables of some rows.
 
 use crate::means::{self, COLUMNS};
 use crate::report::{Report, places};
 use std::fmt;
 
-/// The contents of the page.
 pub(crate) struct Page<'r> {
-    /// The command that wrote it.
+    /// Command that wrote the page.
     pub(crate) command: String,
-    /// The runs; values and tables are from the last one.
+    /// Saved runs, of which the last provides values and tables.
     pub(crate) runs: &'r [Report],
-    /// Rows of the last table, each with a subject that it should contain.
+    /// Rows of the last table, each with a subject that the row should contain.
     pub(crate) expected: Vec<(String, String)>,
-    /// The saved runs of the whole programs, if any.
+    /// Saved runs of the whole programs, if any.
     pub(crate) programs: &'r [Report],
 }
 
@@ -23,12 +22,12 @@ const TABLES: [(&str, &str); 3] = [
     ("The start of a process", "start preloaded"),
 ];
 
-/// The suffix of the names of preloaded rows.
+/// Suffix of the names of preloaded rows.
 pub(crate) const PRELOADED: &str = " preloaded";
 
 impl Page<'_> {
     /// Writes a line for each row, with the ratios of each subject.
-    fn won_and_lost(&self, preloaded: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn wins_and_losses(&self, preloaded: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let here = |row: &str| row.ends_with(PRELOADED) == preloaded;
         let places: Vec<_> = places(self.runs).into_iter().filter(|place| here(place.name)).collect();
         let won = places.iter().filter(|place| place.ratio < 1.0).count();
@@ -73,7 +72,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Writes each program's ratios to the best peer in it, and the means.
+    /// Writes each program's ratios to its best peer, and the means.
     fn programs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(last) = self.programs.last() else {
             return writeln!(f, "Not measured.\n");
@@ -128,9 +127,9 @@ impl fmt::Display for Page<'_> {
             "Ratios to the best peer in the worst case of the row, of the run with the middle ratio, and the lowest and the highest of all runs; below 1 the row is won. `disturbed` compares with the subject's quiet run, `scaling` with the median peer. `-` was not measured, or is not for the subject. The command without `--page` also prints the worst cases.\n"
         )?;
         writeln!(f, "Called in the program:\n")?;
-        self.won_and_lost(false, f)?;
+        self.wins_and_losses(false, f)?;
         writeln!(f, "`libuslab.so` preloaded, to preloaded peers:\n")?;
-        self.won_and_lost(true, f)?;
+        self.wins_and_losses(true, f)?;
         for (heading, row) in TABLES {
             writeln!(f, "## {heading}\n")?;
             writeln!(f, "Medians of the last run; in brackets the ratio to the best peer.\n")?;

@@ -1,4 +1,4 @@
-//! Pools of objects of one kind, as Rust programs use them; and the floor, which is the harness without an allocator.
+//! Pools of objects of one kind, as Rust programs use them, and the floor, which is the harness without an allocator.
 
 use crate::subject::Raw;
 #[cfg(feature = "peers")]
@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// No allocator: objects are consecutive places of a ring. Its cost is the harness's.
+/// The floor, without an allocator: objects are consecutive places of a ring. Its cost is the harness's cost.
 #[derive(Debug)]
 pub struct Null {
     live: usize,
@@ -31,7 +31,7 @@ impl Subject for Null {
     }
 }
 
-/// The ring.
+/// The floor's ring of places.
 #[derive(Debug)]
 pub struct NullLocal {
     places: Box<[u64]>,
@@ -55,19 +55,19 @@ impl Local for NullLocal {
     }
 }
 
-/// Free objects in a thread-local `Vec`, with the C library behind it, as can be written by hand in ten lines. It exchanges
-/// nothing between threads and frees nothing before the thread exits.
+/// Free objects in a thread-local `Vec`, with the C library behind it, as a program can write in ten lines. The list exchanges
+/// no objects between threads and frees no memory before its thread exits.
 #[derive(Debug)]
 pub struct TlsVec<const WORDS: usize>;
 
-/// The number of sizes that a bench may have: powers of two up to `2^(SIZES - 1)` words.
+/// Number of sizes that a bench may have: powers of two up to `2^(SIZES - 1)` words.
 const SIZES: usize = 8;
 
 fn layout(words: usize) -> Layout {
     Layout::array::<u64>(words).expect("a small size")
 }
 
-/// A thread's lists, one for each size.
+/// Lists of a thread's free objects, one list for each size.
 #[derive(Debug)]
 struct FreeLists([Vec<NonNull<u8>>; SIZES]);
 
@@ -75,7 +75,7 @@ impl FreeLists {
     fn clear(&mut self) {
         for (size, list) in self.0.iter_mut().enumerate() {
             for object in std::mem::take(list) {
-                // SAFETY: each list holds objects of its size that `alloc` allocated here, each once.
+                // SAFETY: each list holds objects of its size that `alloc` allocated here, each object once.
                 unsafe { System.dealloc(object.as_ptr(), layout(1 << size)) };
             }
         }
@@ -105,7 +105,7 @@ impl<const WORDS: usize> Subject for TlsVec<WORDS> {
     }
 }
 
-/// The calling thread's list.
+/// The calling thread's list of free objects.
 #[derive(Debug)]
 pub struct TlsVecLocal<const WORDS: usize>;
 
@@ -115,10 +115,10 @@ impl<const WORDS: usize> Local for TlsVecLocal<WORDS> {
     fn alloc(&mut self, stamp: u64) -> Raw {
         let object = FREE.with_borrow_mut(|free| free.0[WORDS.ilog2() as usize].pop());
         let object = object.unwrap_or_else(|| {
-            // SAFETY: not empty.
+            // SAFETY: the layout is not empty.
             NonNull::new(unsafe { System.alloc(layout(WORDS)) }).expect("memory")
         });
-        // SAFETY: popped or allocated just now, so this thread owns it.
+        // SAFETY: the object was just popped or allocated, so this thread owns it.
         unsafe { Raw::stamped(object, stamp) }
     }
     fn stamp(&self, object: &Raw) -> u64 {
@@ -164,7 +164,7 @@ impl<const WORDS: usize> Local for slab::Slab<Bytes<WORDS>> {
         hide_index(self.insert(stamped(stamp)))
     }
     fn stamp(&self, object: &usize) -> u64 {
-        // SAFETY: `alloc` wrote it.
+        // SAFETY: `alloc` wrote the object's first word.
         unsafe { self[*object][0].assume_init() }
     }
     #[inline(always)]
@@ -176,7 +176,7 @@ impl<const WORDS: usize> Local for slab::Slab<Bytes<WORDS>> {
     }
 }
 
-/// `sharded-slab`: as `slab`, for several threads.
+/// `sharded-slab`: like `slab`, for several threads.
 #[cfg(feature = "peers")]
 #[derive(Debug)]
 pub struct ShardedSlab<const WORDS: usize>(sharded_slab::Slab<Bytes<WORDS>>);
@@ -204,7 +204,7 @@ impl<const WORDS: usize> Local for &sharded_slab::Slab<Bytes<WORDS>> {
     }
     fn stamp(&self, object: &usize) -> u64 {
         let entry = self.get(*object).expect("an object in use");
-        // SAFETY: `alloc` wrote it.
+        // SAFETY: `alloc` wrote the object's first word.
         unsafe { entry[0].assume_init() }
     }
     #[inline(always)]
@@ -249,7 +249,7 @@ impl<'s, const WORDS: usize> Local for &'s object_pool::Pool<Box<Bytes<WORDS>>> 
         object
     }
     fn stamp(&self, object: &Self::Object) -> u64 {
-        // SAFETY: `alloc` wrote it.
+        // SAFETY: `alloc` wrote the object's first word.
         unsafe { object[0].assume_init() }
     }
     #[inline(always)]
@@ -258,7 +258,7 @@ impl<'s, const WORDS: usize> Local for &'s object_pool::Pool<Box<Bytes<WORDS>>> 
     }
 }
 
-/// The linear pool of `lockfree-object-pool`: objects are not moved; pages have a bit for each object.
+/// The linear pool of `lockfree-object-pool`: objects are not moved, and pages have a bit for each object.
 #[cfg(feature = "peers")]
 pub struct LinearPool<const WORDS: usize>(lockfree_object_pool::LinearObjectPool<Bytes<WORDS>>);
 
@@ -295,7 +295,7 @@ impl<'s, const WORDS: usize> Local for &'s lockfree_object_pool::LinearObjectPoo
         object
     }
     fn stamp(&self, object: &Self::Object) -> u64 {
-        // SAFETY: `alloc` wrote it.
+        // SAFETY: `alloc` wrote the object's first word.
         unsafe { object[0].assume_init() }
     }
     #[inline(always)]
@@ -304,7 +304,7 @@ impl<'s, const WORDS: usize> Local for &'s lockfree_object_pool::LinearObjectPoo
     }
 }
 
-/// `crossbeam-queue`'s `ArrayQueue` as a pool of boxes, with room for all that may be in use.
+/// `crossbeam-queue`'s `ArrayQueue` as a pool of boxes, with room for all objects that may be in use.
 #[cfg(feature = "peers")]
 #[derive(Debug)]
 pub struct ArrayQueue<const WORDS: usize>(crossbeam_queue::ArrayQueue<Box<Bytes<WORDS>>>);
@@ -334,7 +334,7 @@ impl<const WORDS: usize> Local for &crossbeam_queue::ArrayQueue<Box<Bytes<WORDS>
         object
     }
     fn stamp(&self, object: &Self::Object) -> u64 {
-        // SAFETY: `alloc` wrote it.
+        // SAFETY: `alloc` wrote the object's first word.
         unsafe { object[0].assume_init() }
     }
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! The mallocs that can be preloaded.
+//! Mallocs that can be preloaded.
 
 use crate::subject::Kind;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,15 @@ use std::process::Command;
 /// A malloc and its library.
 #[derive(Clone, Debug)]
 pub struct Preload {
-    /// The name in tables.
+    /// Name of the malloc in tables.
     pub name: String,
-    /// The kind, for the comparison.
+    /// Kind of the malloc, for comparisons.
     pub kind: Kind,
-    /// `None` for the C library's own.
+    /// Path of the library; `None` for the C library's own malloc.
     pub library: Option<PathBuf>,
 }
 
-/// The peers by the names of their subjects: the file that `benches/peers` builds, or Debian's.
+/// Peers by the names of their subjects, with the library that `benches/peers` builds, or Debian's library.
 const PEERS: [(&str, &str); 6] = [
     ("mimalloc2", "libmimalloc.so.2"),
     ("mimalloc3", "libmimalloc.so.3"),
@@ -25,15 +25,14 @@ const PEERS: [(&str, &str); 6] = [
     ("gperftools", "libtcmalloc_minimal.so.4"),
 ];
 
-/// The files that may be a peer's library, for the dynamic linker: a built one comes first, because it is
-/// newer.
+/// Files that may be a peer's library, for the dynamic linker. A built library comes first, because it is newer.
 pub(crate) fn files(peer: &str) -> impl Iterator<Item = PathBuf> {
     let built = target().join(format!("peers/lib{peer}.so"));
     let installed = PEERS.iter().find(|(name, _)| *name == peer).map(|(_, file)| PathBuf::from(file));
     [Some(built), installed].into_iter().flatten()
 }
 
-/// The C library's malloc and its peers. Missing ones are named on standard error.
+/// The C library's malloc and its peers. Missing peers are named on standard error.
 pub fn peers() -> Vec<Preload> {
     let known = Command::new("ldconfig").arg("-p").output().map(|output| output.stdout).unwrap_or_default();
     let known = String::from_utf8_lossy(&known);
@@ -53,7 +52,7 @@ pub fn peers() -> Vec<Preload> {
     all
 }
 
-/// The target directory of the workspace.
+/// Target directory of the workspace.
 pub(crate) fn target() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target")
 }

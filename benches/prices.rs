@@ -1,5 +1,5 @@
-//! The cost of each option of the malloc: two small programs under `libuslab.so` with one option each, under the C library's
-//! malloc, and under hardened mallocs if they are installed.
+//! Cost of each option of the malloc. Two small programs run under `libuslab.so` with one option each, under the C library's
+//! malloc, and under hardened mallocs if installed.
 
 use anyhow::Context;
 use std::hint::black_box;
@@ -8,10 +8,10 @@ use std::process::Command;
 use std::ptr::null_mut;
 use uslab_benches::{Bench, Column, Contender, Kind};
 
-/// An environment variable for a process that is to run a program: the program's name, and the number of operations.
+/// Environment variable for a process that runs a program: the program's name, and the number of operations.
 const PROGRAM: &str = "PRICES_PROGRAM";
 
-/// Values of `USLAB_OPTIONS`.
+/// Values of `USLAB_OPTIONS` to compare.
 const OPTIONS: [&str; 16] = [
     "guard=0",
     "guard=500000",
@@ -44,30 +44,32 @@ const HARDENED: [(&str, &[&str]); 2] = [
     ("hardened_malloc", &["/usr/local/lib/libhardened_malloc.so", "/usr/lib/libhardened_malloc.so"]),
 ];
 
-/// Blocks that the second program holds.
+/// Number of blocks that the second program holds.
 const HELD: usize = 2000;
 
+/// Allocates memory, and writes its first byte.
+///
 /// # Panics
-/// Panics if there is no memory.
+/// Panics if memory is short.
 fn malloc(bytes: usize) -> *mut u8 {
     // SAFETY: `malloc` accepts any size.
     let memory = unsafe { libc::malloc(bytes) }.cast::<u8>();
     assert!(!memory.is_null(), "no memory");
-    // SAFETY: allocated above, at least one byte.
+    // SAFETY: the memory was just allocated, with at least one byte.
     unsafe { memory.write(1) };
     black_box(memory)
 }
 /// # Safety
-/// `memory` is from [`malloc`] or null, and freed once.
+/// `memory` came from [`malloc`] or is null, and is freed once.
 unsafe fn free(memory: *mut u8) {
-    // SAFETY: the caller passes a block of `malloc`, or null, once.
+    // SAFETY: by contract, `memory` is a block of `malloc`, or null, and is freed once.
     unsafe { libc::free(memory.cast()) };
 }
 
 /// Allocates and frees 100 bytes, repeatedly.
 fn pairs(operations: u64) {
     for _ in 0..operations {
-        // SAFETY: allocated just now.
+        // SAFETY: the memory was just allocated.
         unsafe { free(malloc(100)) };
     }
 }
@@ -76,16 +78,16 @@ fn mixed(operations: u64) {
     let mut held = vec![null_mut(); HELD];
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     for _ in 0..operations {
-        // xorshift64 (Marsaglia, 2003).
+        // The generator is xorshift64 (Marsaglia, 2003).
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
         let place = (random >> 32) as usize % HELD;
         let memory = malloc(16 + (random as u32 % 3985) as usize);
-        // SAFETY: null, or allocated by an earlier iteration, which stored it here.
+        // SAFETY: the pointer is null, or was allocated by an earlier iteration, which stored it here.
         unsafe { free(std::mem::replace(&mut held[place], memory)) };
     }
-    // SAFETY: each is null, or was allocated above and is not freed yet.
+    // SAFETY: each pointer is null, or was allocated above and is not freed yet.
     held.into_iter().for_each(|memory| unsafe { free(memory) });
 }
 

@@ -1,5 +1,4 @@
-//! The speed at which a whole trace is read, and replayed: events or operations per second. `README.md`
-//! describes each row.
+//! Speed of reading and replaying a whole trace, in events or operations per second. `README.md` describes each row.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::fs::File;
@@ -48,7 +47,6 @@ fn whole_trace(c: &mut Criterion) {
     group.finish();
 }
 
-/// Runs a whole stream.
 struct Whole<'s>(&'s Stream);
 
 impl Visitor for Whole<'_> {

@@ -1,34 +1,34 @@
-//! The results of a run: for each case and subject the median of its rounds, their spread, and the ratio to the best general
-//! allocator of the same run; and the last table, which ranks each of this project's subjects in each row.
+//! Results of a run. For each case and subject: the median of the rounds, their spread, and the ratio to the best general
+//! allocator of the same run. The last table ranks each of this project's subjects in each row.
 
 use crate::page::PRELOADED;
 use crate::subject::Kind;
 use std::fmt::{self, Write};
 
-/// The direction in which a number is better, which determines the value that it is compared with.
+/// Direction in which a number is better, which determines the value for comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// Compared with the lowest median of the general allocators.
+    /// Less is better: compared with the lowest median of the general allocators.
     Lower,
-    /// Compared with the median of the general allocators' medians.
+    /// More is better: compared with the median of the general allocators' medians.
     Higher,
-    /// A ratio already, which is not compared.
+    /// The number is already a ratio, which is not compared.
     Ratio,
 }
 
 /// A column of a contender's measurements.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// The name in tables, after the case's name; may be empty.
+    /// Name of the column in tables, after the case's name; may be empty.
     pub name: String,
-    /// The unit in tables; may be empty.
+    /// Unit of the column in tables; may be empty.
     pub unit: &'static str,
-    /// The direction in which it is better.
+    /// Direction in which the column's numbers are better.
     pub better: Better,
-    /// The row of the last table in which it counts, if not the group's.
+    /// Row of the last table in which the column counts, if not the group's row.
     row: Option<String>,
     counts: bool,
-    above_floor: bool,
+    subtract_floor: bool,
     preloaded: bool,
 }
 
@@ -40,42 +40,41 @@ impl Column {
             better,
             row: None,
             counts: true,
-            above_floor: false,
+            subtract_floor: false,
             preloaded: false,
         }
     }
-    /// A column in which less is better.
+    /// Makes a column in which less is better.
     pub fn lower(name: impl Into<String>, unit: &'static str) -> Self {
         Self::new(name, unit, Better::Lower)
     }
-    /// A column in which more is better.
+    /// Makes a column in which more is better.
     pub fn higher(name: impl Into<String>, unit: &'static str) -> Self {
         Self::new(name, unit, Better::Higher)
     }
-    /// A column of ratios to another measurement of the same contender, in which less is better.
+    /// Makes a column of ratios to another measurement of the same contender, in which less is better.
     pub fn ratio(name: impl Into<String>) -> Self {
         Self::new(name, "times", Better::Ratio)
     }
-    /// Makes it count in a row of this name in the last table.
+    /// Makes the column count in a row of this name in the last table.
     pub fn counts_in(self, row: impl Into<String>) -> Self {
         Self { row: Some(row.into()), ..self }
     }
-    /// Makes it shown, but not counted in the last table.
+    /// Makes the column shown, but not counted in the last table.
     pub fn shown_only(self) -> Self {
         Self { counts: false, ..self }
     }
-    /// Subtracts the floor's value before the comparison, because that is the harness's share.
-    pub fn above_floor(self) -> Self {
-        Self { above_floor: true, ..self }
+    /// Subtracts the floor's value before the comparison, because that value is the harness's share.
+    pub fn subtract_floor(self) -> Self {
+        Self { subtract_floor: true, ..self }
     }
-    /// Returns `true` if [`above_floor`](Self::above_floor) was called.
     pub(crate) fn has_floor(&self) -> bool {
-        self.above_floor
+        self.subtract_floor
     }
     pub(crate) fn preloaded(&self) -> Self {
         Self { preloaded: true, ..self.clone() }
     }
-    /// The column's name with the case's.
+    /// Name of the column with the case's name.
     pub(crate) fn case(&self, case: &str) -> String {
         match (case, self.name.as_str()) {
             (case, "") => case.to_owned(),
@@ -83,61 +82,62 @@ impl Column {
             (case, name) => format!("{case}, {name}"),
         }
     }
-    /// Its row in the last table, if it counts. `row` is the group's row, whose name already says if a malloc is preloaded.
+    /// Row of the last table in which the column counts, if any. `row` is the group's row, whose name already shows if a malloc
+    /// is preloaded.
     pub(crate) fn standing(&self, row: &str) -> Option<String> {
         let named = |name: &String| format!("{name}{}", if self.preloaded { PRELOADED } else { "" });
         self.counts.then(|| self.row.as_ref().map_or_else(|| row.to_owned(), named))
     }
 }
 
-/// The result of a subject in a case.
+/// Result of a subject in a case.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The row of the case.
     pub row: String,
     /// The name of the case.
     pub case: String,
-    /// The unit.
+    /// Unit of the values.
     pub unit: &'static str,
-    /// The direction in which it is better.
+    /// Direction in which the values are better.
     pub better: Better,
-    /// The subject's name.
+    /// Name of the subject.
     pub subject: String,
-    /// The subject's kind.
+    /// Kind of the subject.
     pub kind: Kind,
-    /// The median of the rounds.
+    /// Median of the rounds.
     pub median: f64,
-    /// The quartiles of the rounds.
+    /// Lower and upper quartile of the rounds.
     pub quartiles: [f64; 2],
-    /// The ratio to the best general allocator (see [`Better`]).
+    /// Ratio to the best general allocator (see [`Better`]).
     pub ratio: Option<f64>,
-    /// The values of the rounds, in order.
+    /// Values of the rounds, in order.
     pub samples: Vec<f64>,
-    /// The row of the last table in which it counts.
+    /// Row of the last table in which the result counts.
     standing: Option<String>,
 }
 
 /// All results of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Commit, rounds, load and machine.
+    /// Commit, rounds, load and machine of the run.
     pub(crate) how: String,
-    /// The names of the rows, and their descriptions.
+    /// Names and descriptions of the rows.
     pub(crate) names: Vec<(String, String)>,
     /// Rows and cases for which no subject has a value.
     pub(crate) unmeasured: Vec<(String, String)>,
-    /// By case, the best subject first.
+    /// Results by case, best subject first.
     pub rows: Vec<Row>,
 }
 
-/// The processor's name from the kernel.
+/// Name of the processor, from the kernel.
 fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     model.map_or_else(|| "unknown".into(), |(_, model)| model.trim().into())
 }
 
-/// The CPUs, the kernel, and the mechanism of this project's slots.
+/// Description of the CPUs, the kernel, and the mechanism of this project's slots.
 pub(crate) fn machine() -> String {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!(
@@ -149,7 +149,7 @@ pub(crate) fn machine() -> String {
     )
 }
 
-/// The quantile `share` of `sorted`, interpolated linearly.
+/// Quantile `share` of `sorted`, interpolated linearly.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let at = share * (sorted.len() - 1) as f64;
     let (low, part) = (at as usize, at.fract());
@@ -157,7 +157,6 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted[low] + (sorted[high] - sorted[low]) * part
 }
 
-/// The median; `None` if there are no values.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     (!values.is_empty()).then(|| quantile(&values, 0.5))
@@ -194,9 +193,9 @@ impl Report {
             }
         };
         let mut rows: Vec<Row> = contenders.filter(|(.., samples)| !samples.is_empty()).map(of).collect();
-        if column.above_floor {
+        if column.subtract_floor {
             match rows.iter().find(|row| row.kind == Kind::Floor).map(|row| row.median) {
-                // Without the floor the values would mean something else.
+                // Without the floor, the values would have another meaning.
                 None => rows.clear(),
                 Some(floor) => rows.iter_mut().for_each(|row| {
                     row.median -= floor;
@@ -224,7 +223,8 @@ impl Report {
         self.rows.extend(rows);
     }
 
-    /// Formats one row as Markdown: a line for each subject, a column for each case, with the median and the ratio in a cell.
+    /// Formats one row as Markdown: a line for each subject, and a column for each case, with the median and the ratio in a
+    /// cell.
     pub(crate) fn table(&self, name: &str, what: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = || self.rows.iter().filter(|row| row.row == name);
         let (mut cases, mut subjects) = (Vec::new(), Vec::new());
@@ -259,7 +259,7 @@ impl Report {
             }
             writeln!(f)?;
         }
-        // The cases of a row have similar spreads; the widest one is shown for all of them.
+        // The cases of a row have similar spreads; the widest spread is shown for all cases.
         let spread = |row: &Row| (row.quartiles[1] - row.quartiles[0]) / row.median;
         let mut spreads: Vec<_> = rows().filter(|row| row.median > 0.0).map(spread).collect();
         spreads.sort_by(f64::total_cmp);
@@ -282,7 +282,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The number with about three digits.
+/// Formats a number with about three digits.
 pub fn short(value: f64) -> String {
     match value.abs() {
         v if v >= 1e7 => format!("{value:.3e}"),
@@ -292,11 +292,11 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// A subject of this project in a row of one run: its worst case.
+/// Worst case of a subject of this project, in a row of one run.
 struct Standing<'r> {
     name: &'r str,
     worst: &'r Row,
-    /// The ratio to the best peer; more is worse.
+    /// Ratio to the best peer; more is worse.
     ratio: f64,
 }
 
@@ -314,7 +314,7 @@ impl Report {
         }
         all
     }
-    /// Other results of kind `kind` in the case of `row`.
+    /// Other results of the given kind in the case of `row`.
     fn beside<'r>(&'r self, row: &'r Row, kind: Kind) -> impl Iterator<Item = &'r Row> {
         self.rows.iter().filter(move |r| r.row == row.row && r.case == row.case && r.kind == kind)
     }
@@ -322,17 +322,16 @@ impl Report {
 
 /// A subject of this project in one row, over several runs.
 pub(crate) struct Place<'r> {
-    /// The row of the last table.
+    /// Name of the row of the last table.
     pub(crate) name: &'r str,
-    /// Its worst case in the median run.
+    /// Worst case of the subject in the median run.
     pub(crate) worst: &'r Row,
-    /// The ratios of all runs, in order.
+    /// Ratios of all runs, in order.
     pub(crate) ratios: Vec<f64>,
-    /// The ratio in the median run.
+    /// Ratio in the median run.
     pub(crate) ratio: f64,
-    /// The best peer in the median run. `None` if the ratio is to something else.
+    /// Best peer in the median run; `None` unless the ratio is to a peer.
     pub(crate) best: Option<&'r Row>,
-    /// The median run.
     run: &'r Report,
 }
 
@@ -344,21 +343,21 @@ impl<'r> Place<'r> {
         let best = run.beside(worst, Kind::General).next().filter(|_| worst.better == Better::Lower);
         Place { name, worst, ratios, ratio, best, run }
     }
-    /// The smallest and the largest ratio, if there are several runs.
+    /// Smallest and largest ratio, if there are several runs.
     pub(crate) fn spread(&self) -> String {
         match self.ratios.as_slice() {
             [lowest, .., highest] => format!("{lowest:.2} to {highest:.2}"),
             [_] | [] => String::new(),
         }
     }
-    /// The best peer and its value.
+    /// Name and value of the best peer.
     pub(crate) fn best(&self) -> String {
         self.best.map_or_else(String::new, |best| format!("{} {}", best.subject, short(best.median)))
     }
 }
 
-/// Each of this project's subjects in each row, the worst ratio first. With an even number of runs, the worse one of the middle
-/// two is the median.
+/// Each of this project's subjects in each row, worst ratio first. With an even number of runs, the worse of the two middle
+/// runs is the median.
 pub(crate) fn places(runs: &[Report]) -> Vec<Place<'_>> {
     let mut all: Vec<Vec<(Standing<'_>, &Report)>> = Vec::new();
     for run in runs {
@@ -378,7 +377,7 @@ pub(crate) fn places(runs: &[Report]) -> Vec<Place<'_>> {
     places
 }
 
-/// The last table as Markdown, the worst row first. Empty without a run.
+/// Formats the last table as Markdown, worst row first. Empty without a run.
 pub fn standings(runs: &[Report]) -> String {
     let places = places(runs);
     if places.is_empty() {
@@ -455,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_case_counts_and_the_worst_row_comes_first() {
+    fn rows_are_sorted_by_their_worst_case() {
         let run = |ours: f64| {
             let case = |ours, peer| {
                 vec![

@@ -5,8 +5,8 @@ use nix::unistd::{SysconfVar, sysconf};
 use std::fs::File;
 use std::io::Read;
 
-/// Resident bytes of this process, from `smaps_rollup`. It is exact, while `statm` may lag behind by some pages for each CPU.
-/// Reading it allocates nothing.
+/// Resident bytes of this process, from `smaps_rollup`. The number is exact, while `statm` may lag behind by some pages for
+/// each CPU. Reading `smaps_rollup` does not allocate.
 ///
 /// # Panics
 /// Panics if the kernel has no `smaps_rollup` (added in Linux 4.14).
@@ -17,7 +17,7 @@ pub fn resident() -> f64 {
 /// Resident bytes of another process, which must exist.
 ///
 /// # Panics
-/// As [`resident`], or if there is no such process.
+/// Panics as [`resident`] does, or if the process does not exist.
 pub fn resident_of(process: u32) -> f64 {
     read(&format!("/proc/{process}/smaps_rollup"))
 }
@@ -31,10 +31,10 @@ fn read(rollup: &str) -> f64 {
     kib.unwrap_or_else(|| panic!("{rollup} has no line Rss")) as f64 * 1024.0
 }
 
-/// Seconds of CPU time that a process has used: in user mode, and in the kernel.
+/// Seconds of CPU time that a process has used, in user mode and in the kernel.
 ///
 /// # Errors
-/// There is no such process.
+/// Fails if the process does not exist.
 pub fn cpu_of(process: u32) -> anyhow::Result<[f64; 2]> {
     // Fields 14 and 15 of proc_pid_stat(5), after the name, which may contain blanks.
     let path = format!("/proc/{process}/stat");

@@ -1,8 +1,8 @@
-//! A run: the command line, and rounds in which each subject has a turn.
+//! Runs of a bench: the command line, and rounds in which each subject has a turn.
 //!
-//! A round puts each question to each subject once. Each round starts with another subject, and rounds alternate between forward
-//! and backward order. So disturbances by the machine (other work, frequency, temperature) affect all subjects alike, and no
-//! subject always follows the same one.
+//! A round puts each question to each subject once. Each round starts with another subject, and rounds alternate between
+//! forward and backward order. Disturbances by the machine (other work, frequency, temperature) therefore affect all subjects
+//! alike, and no subject always follows the same subject.
 
 use crate::child::{self, Companion, Program, Question};
 use crate::kept::{self, Baselines, Run};
@@ -65,11 +65,11 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// `round` returns a value for each column of the group, or no values if it failed.
+    /// Makes a contender. `round` returns a value for each column of the group, or no values if it failed.
     pub fn new(name: impl Into<String>, kind: Kind, round: impl FnMut() -> Vec<f64> + 'static) -> Self {
         Self { name: name.into(), kind, round: Box::new(round) }
     }
-    /// The subject `S` with some work; `None` if the machine does not have `S`, or the work does not suit it.
+    /// Makes a contender of the subject `S`; `None` if the machine does not have `S`, or the work does not suit it.
     pub fn of<S: Subject>(work: &impl Work) -> Option<Self> {
         let work = work.clone();
         let made = Made::<S>::later(work.live());
@@ -83,7 +83,7 @@ impl fmt::Debug for Contender {
     }
 }
 
-/// All subjects that the work suits, with objects of `WORDS` words.
+/// Contenders of all subjects that the work suits, with objects of `WORDS` words.
 pub fn contenders<const WORDS: usize>(work: &impl Work) -> Vec<Contender> {
     let all = [
         Contender::of::<pools::Null>(work),
@@ -119,7 +119,7 @@ struct Group {
     case: String,
     columns: Vec<Column>,
     contenders: Vec<Contender>,
-    /// `true` if each round is in a new process.
+    /// `true` if each round runs in a new process.
     isolated: bool,
 }
 
@@ -136,7 +136,7 @@ impl Group {
 #[derive(Debug)]
 pub struct Bench {
     name: &'static str,
-    /// The rows' names and descriptions, in order; groups are added to the last one.
+    /// Names and descriptions of the rows, in order; groups are added to the last row.
     rows: Vec<(String, String)>,
     arguments: Arguments,
     groups: Vec<Group>,
@@ -144,9 +144,9 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Parses the command line. If it is invalid, prints the error and exits.
+    /// Parses the command line. If the command line is invalid, prints the error and exits.
     pub fn start(name: &'static str, what: &'static str) -> Self {
-        // A thread that panics ends the bench, because the others would wait for it for ever.
+        // A thread that panics ends the bench, because the other threads would wait for it for ever.
         #[expect(clippy::disallowed_methods, reason = "this is the program")]
         let report = std::panic::take_hook();
         #[expect(clippy::disallowed_methods, reason = "this is the program")]
@@ -161,7 +161,7 @@ impl Bench {
     pub fn quick(&self) -> bool {
         self.arguments.quick || !self.arguments.bench
     }
-    /// The CPU time of one measurement.
+    /// CPU time of one measurement.
     pub fn budget(&self) -> Duration {
         Duration::from_millis(if self.quick() { 1 } else { 20 })
     }
@@ -185,13 +185,13 @@ impl Bench {
         self.rows.push((name.into(), what.into()));
     }
 
-    /// Measures each group with the subject `system` again, in processes with a malloc preloaded (this project's and the peers'),
-    /// in a separate row.
+    /// Measures each group with the subject `system` again, in processes with a malloc preloaded, in a separate row. The
+    /// preloaded mallocs are this project's and its peers.
     pub fn preloads(&mut self) {
         self.preloads = true;
     }
 
-    /// Adds a case to the row, or several at the same time: each contender's round returns a value for each column.
+    /// Adds one or more cases to the row. Each contender's round returns a value for each column.
     pub fn group(
         &mut self,
         case: impl Into<String>,
@@ -201,7 +201,7 @@ impl Bench {
         self.add(case.into(), columns.into_iter().collect(), contenders, false);
     }
 
-    /// As [`group`](Self::group), with each contender's rounds in new processes.
+    /// Adds cases as [`group`](Self::group) does, with each contender's rounds in new processes.
     pub fn isolated(
         &mut self,
         case: impl Into<String>,
@@ -233,15 +233,15 @@ impl Bench {
     /// Measures, passes the samples to criterion, and prints the tables.
     ///
     /// # Errors
-    /// The command line names a subject, a case, an older build or a baseline that does not exist.
+    /// Fails if the command line names a subject, a case, an older build or a baseline that does not exist.
     pub fn run(self) -> anyhow::Result<()> {
         self.report().map(drop)
     }
 
-    /// As [`run`](Self::run), and returns the results.
+    /// Runs the bench as [`run`](Self::run) does, and returns the results.
     ///
     /// # Errors
-    /// As `run`.
+    /// Fails as [`run`](Self::run) does.
     pub fn report(mut self) -> anyhow::Result<Report> {
         if self.arguments.serve {
             self.serve()?;
@@ -340,7 +340,7 @@ impl Bench {
             let system = processes.iter().map(|(process, name, kind)| {
                 process.contender(name.clone(), *kind, group.isolated, group.question("system"))
             });
-            // The floor does not depend on the malloc, so the C library's process measures it for all.
+            // The floor does not depend on the malloc, so the C library's process measures it for all mallocs.
             let floor = group.contenders.iter().find(|contender| contender.kind == Kind::Floor);
             let floor = floor.filter(|_| group.columns.iter().any(Column::has_floor)).map(|floor| {
                 let question = group.question(&floor.name);
@@ -370,7 +370,6 @@ impl Bench {
         Ok(())
     }
 
-    /// Writes the page of saved runs.
     fn write_page(&self, runs: &[Report], file: &Path) -> anyhow::Result<()> {
         let mut expected = Vec::new();
         for group in &self.groups {
@@ -421,7 +420,6 @@ impl Bench {
         (self.found(run.to_string(), samples), run)
     }
 
-    /// The results that were saved as a baseline.
     fn saved(&self, baseline: &str) -> anyhow::Result<Report> {
         let directory = kept::directory();
         let mut samples = Vec::new();
@@ -461,7 +459,7 @@ impl Bench {
             && !skip.iter().any(|part| name.contains(part.as_str()))
     }
 
-    /// Removes everything that the command line does not select.
+    /// Removes all rows, cases and subjects that the command line does not select.
     fn select(&mut self) -> anyhow::Result<()> {
         if let Some(wanted) = &self.arguments.subjects {
             let known: Vec<_> =
@@ -482,8 +480,8 @@ impl Bench {
     }
 }
 
-/// The order of the contenders in a round: each round begins with another one, alternating forward and backward order, so that no
-/// contender always follows the same one.
+/// Order of the contenders in a round. Each round begins with another contender, alternating forward and backward order, so
+/// that no contender always follows the same one.
 fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |i| {
         let i = (i + round) % contenders;
@@ -491,12 +489,12 @@ fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Resolves a path of the command line: cargo starts benches in their package's folder.
+/// Resolves a path of the command line, because cargo starts benches in their package's folder.
 fn in_workspace(path: &Path) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// The folder's name, which is a commit.
+/// Name of the folder, which is a commit.
 fn name_of(folder: &Path) -> String {
     folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
 }
@@ -511,7 +509,7 @@ fn dedup(names: Vec<&str>) -> Vec<&str> {
     seen
 }
 
-/// The load average of the last minute; 0 if it cannot be read.
+/// Load average of the last minute; 0 if it cannot be read.
 fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0)

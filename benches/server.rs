@@ -1,8 +1,9 @@
-//! What users see of a server's memory: the example server on object caches and on `Box`, the latter on `Uslab`, on the C
-//! library's malloc, and on its peers, each loaded by `redis-benchmark`.
+//! A server's memory as its users see it. The example server runs on object caches and on `Box`; with `Box` it uses `Uslab`,
+//! the C library's malloc, and its peers. `redis-benchmark` loads each server.
 //!
-//! Each round starts the server anew. It gets values of four sizes under the same random keys, one size after the other, so that
-//! most values replace one of another size. Then every key is deleted and all clients disconnect.
+//! Each round starts the server anew. The server gets values of four sizes under the same random keys, one size after the
+//! other, so that most values replace a value of another size. At the end of a round every key is deleted and all clients
+//! disconnect.
 
 use anyhow::Context;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,11 +18,11 @@ use uslab_benches::{Bench, Column, Contender, Kind};
 /// Sizes of values in bytes: three in size classes, and one of whole pages.
 const SIZES: [u32; 4] = [16, 200, 1000, 10_000];
 const CLIENTS: u32 = 50;
-/// The time after the load at which the remaining memory is read: several intervals of this project's reaper, and longer than the
-/// delays of others.
+/// Time after the load at which the remaining memory is read: several intervals of this project's reaper, and longer than other
+/// mallocs' delays.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// A server and how to start it.
+/// A server, and the command that starts it.
 #[derive(Clone)]
 struct Subject {
     name: String,
@@ -56,7 +57,7 @@ fn subjects() -> Vec<Subject> {
     built.into_iter().chain(preloaded).collect()
 }
 
-/// A running server; it is killed on drop.
+/// A running server, which is killed on drop.
 struct Server {
     process: Child,
     address: String,
@@ -89,7 +90,7 @@ impl Server {
         std::fs::read_to_string(&path).context(path)
     }
 
-    /// The peak of the resident bytes.
+    /// Peak of the server's resident bytes.
     fn peak(&self) -> anyhow::Result<f64> {
         let status = self.proc("status")?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -100,13 +101,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have exited.
+        // The server may have exited.
         _ = self.process.kill();
         _ = self.process.wait();
     }
 }
 
-/// The work of the clients.
+/// Work of a server's clients in one round.
 #[derive(Clone, Copy)]
 struct Load {
     requests: usize,
@@ -115,7 +116,8 @@ struct Load {
 }
 
 impl Load {
-    /// Sets, then gets, values of one size. Returns for each the requests per second and the 99th percentile in ms.
+    /// Sets, then gets, values of one size. Returns the requests per second and the 99th percentile in ms, for sets and for
+    /// gets.
     fn run(self, server: &Server, bytes: u32) -> anyhow::Result<Vec<[f64; 2]>> {
         let (host, port) = server.address.rsplit_once(':').context("no port")?;
         let options = [
@@ -144,7 +146,7 @@ impl Load {
         Ok(rows)
     }
 
-    /// One round. Returns a value for each column.
+    /// Runs one round. Returns a value for each column.
     fn round(self, subject: &Subject) -> anyhow::Result<Vec<f64>> {
         let server = Server::start(subject)?;
         let mut rows = Vec::new();

@@ -1,5 +1,5 @@
-//! What checks, statistics and the lack of magazines add to a hot pair. Counting itself cannot be switched off: it is part of the
-//! magazine's word. So only reading the counts has a price.
+//! Cost that checks, statistics and missing magazines add to a hot pair. Counting itself cannot be switched off, because it is
+//! part of the magazine's word. Only reading the counts therefore has a price.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ struct Alone {
 
 impl Alone {
     fn new(change: impl FnOnce(&mut Config)) -> anyhow::Result<Self> {
-        // Checks are off in every build, so that the comparison is the same in all of them.
+        // Checks are off in every build, so that the comparison is the same in all builds.
         let mut config = Config { check_frees: false, ..Config::default() };
         change(&mut config);
         let subsystem = Subsystem::new(config)?;

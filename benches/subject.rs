@@ -1,15 +1,15 @@
-//! The subjects of comparisons. A [`Subject`] allocates objects of one size for any number of threads. Each thread uses it through its own
-//! [`Local`], which for most subjects is only a reference.
+//! Subjects of comparisons. A [`Subject`] allocates objects of one size for any number of threads. Each thread uses the subject
+//! through its own [`Local`], which for most subjects is only a reference.
 //!
-//! All subjects do the same work for an object: allocate it, write its first word, free it. The word is a *stamp*. Before
-//! anything is timed, [`Checked`] compares the stamps written with those read back, so that a subject that allocates one object
-//! twice, or an optimiser that removed the work, cannot win.
+//! All subjects do the same work for an object: they allocate it, write its first word, and free it. The first word is a
+//! *stamp*. Before the timing starts, [`Checked`] compares the stamps written with the stamps read back. A subject that
+//! allocates one object twice, or an optimiser that removed the work, therefore cannot win.
 
 use std::cell::OnceCell;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// An object of `WORDS` words. Moving one (into slabs that store values) copies only the stamp.
+/// An object of `WORDS` words. Moving an object (into slabs that store values) copies only the stamp.
 pub type Bytes<const WORDS: usize> = [MaybeUninit<u64>; WORDS];
 
 /// Returns an object whose first word is `stamp`.
@@ -23,23 +23,23 @@ pub fn stamped<const WORDS: usize>(stamp: u64) -> Bytes<WORDS> {
 /// The kind of a subject, for comparisons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The harness alone: it allocates nothing.
+    /// The harness alone, which allocates nothing.
     Floor,
     /// A subject of this project.
     Ours,
     /// A subject of this project at an older commit.
     Before,
-    /// A general allocator: ratios refer to the best of these.
+    /// A general allocator: ratios refer to the best general allocator.
     General,
     /// A pool of objects of one kind.
     Pool,
 }
 
-/// An allocator of objects of one size. It is created anew for each question and size, and kept over the rounds.
+/// An allocator of objects of one size. A subject is created anew for each question and size, and kept over the rounds.
 pub trait Subject: Sync + Sized + 'static {
-    /// The name in tables and for `--subjects`.
+    /// Name of the subject in tables and for `--subjects`.
     const NAME: &'static str;
-    /// The kind, for comparisons.
+    /// Kind of the subject, for comparisons.
     const KIND: Kind;
     /// `true` if an object may be freed by another thread than the one that allocated it.
     const SHARED: bool = true;
@@ -50,13 +50,13 @@ pub trait Subject: Sync + Sized + 'static {
     /// A thread's access to the subject.
     type Local<'s>: Local;
 
-    /// Returns `true` if this machine has it.
+    /// Returns `true` if this machine has the subject.
     fn available() -> bool {
         true
     }
     /// Creates the subject for at most `live` objects at a time.
     fn new(live: usize) -> Self;
-    /// The access of the calling thread.
+    /// Access to the subject for the calling thread.
     fn local(&self) -> Self::Local<'_>;
 }
 
@@ -68,19 +68,19 @@ pub trait Local {
     /// Allocates an object whose first word is `stamp`.
     ///
     /// # Panics
-    /// Panics if there is no memory.
+    /// Panics if memory is short.
     fn alloc(&mut self, stamp: u64) -> Self::Object;
-    /// Reads the first word.
+    /// Reads the first word of an object.
     fn stamp(&self, object: &Self::Object) -> u64;
-    /// The address of the first word, if others may write to it while the object is in use.
+    /// Address of the first word, if others may write to it while the object is in use.
     fn address(&self, _object: &Self::Object) -> Option<NonNull<u64>> {
         None
     }
     /// Frees an object.
     fn free(&mut self, object: Self::Object);
-    /// Returns as much memory to the system as the subject has a request for.
+    /// Returns memory to the system, as much as the subject's interface allows.
     fn give_back(&mut self) {}
-    /// Ends a reaping interval, if the subject has them.
+    /// Ends a reaping interval, if the subject has reaping intervals.
     fn reap(&mut self) {}
 }
 
@@ -88,7 +88,7 @@ pub trait Local {
 #[derive(Debug)]
 pub struct Raw(pub NonNull<u64>);
 
-// SAFETY: an owned address; the owner of the `Raw` owns the object.
+// SAFETY: the owner of the `Raw` owns the object at the address.
 unsafe impl Send for Raw {}
 
 impl Raw {
@@ -99,26 +99,28 @@ impl Raw {
     #[inline(always)]
     pub unsafe fn stamped(object: NonNull<u8>, stamp: u64) -> Self {
         let object = object.cast::<u64>();
-        // SAFETY: the caller guarantees 8 aligned bytes that it owns.
+        // SAFETY: by contract, the caller owns 8 aligned bytes.
         unsafe { object.write(stamp) };
         Self(hide(object))
     }
-    /// The first word.
+    /// First word of the object.
     #[inline(always)]
     pub fn stamp(&self) -> u64 {
-        // SAFETY: stamped when the `Raw` was created, and not freed while it exists.
+        // SAFETY: the object was stamped when the `Raw` was created, and is not freed while the `Raw` exists.
         unsafe { self.0.read() }
     }
 }
 
-/// Returns the same address, but hides that from the compiler. It must assume that the object was read, so it can remove neither
-/// the stamp nor an allocation whose free it sees. Costs no instruction (`black_box` goes through memory).
+/// Returns the same address, but hides from the compiler that it is the same.
+///
+/// The compiler must assume that the object was read, so it can remove neither the stamp nor an allocation whose free it sees.
+/// Hiding an address costs no instruction, whereas `black_box` goes through memory.
 #[inline(always)]
 pub fn hide<T>(address: NonNull<T>) -> NonNull<T> {
     #[cfg(target_arch = "x86_64")]
     {
         let mut address = address.as_ptr();
-        // SAFETY: no instruction; the register is unchanged, so it is not null.
+        // SAFETY: the assembly has no instruction; the register is unchanged, so it is not null.
         unsafe {
             std::arch::asm!("/* {} */", inout(reg) address, options(nostack, preserves_flags));
             NonNull::new_unchecked(address)
@@ -128,13 +130,13 @@ pub fn hide<T>(address: NonNull<T>) -> NonNull<T> {
     std::hint::black_box(address)
 }
 
-/// As [`hide`], for subjects whose objects are numbers.
+/// Hides an index from the compiler, as [`hide`] does, for subjects whose objects are numbers.
 #[inline(always)]
 pub fn hide_index(index: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
     {
         let mut index = index;
-        // SAFETY: no instruction.
+        // SAFETY: the assembly has no instruction.
         unsafe { std::arch::asm!("/* {} */", inout(reg) index, options(nostack, preserves_flags)) };
         index
     }
@@ -142,23 +144,24 @@ pub fn hide_index(index: usize) -> usize {
     std::hint::black_box(index)
 }
 
-/// A [`Local`] that stamps every object differently, and sums the stamps that it wrote and those that it read before each free.
+/// A [`Local`] that stamps every object differently, and sums the stamps that it wrote and the stamps that it read before each
+/// free.
 #[derive(Debug)]
 pub struct Checked<'l, L> {
     local: &'l mut L,
     next: u64,
-    /// The wrapping sum of the stamps written.
+    /// Wrapping sum of the stamps written.
     pub written: u64,
-    /// The wrapping sum of the stamps read.
+    /// Wrapping sum of the stamps read.
     pub read: u64,
 }
 
 impl<'l, L: Local> Checked<'l, L> {
-    /// Checks the operations through it from now on.
+    /// Wraps a local, whose operations are checked from now on.
     pub fn new(local: &'l mut L) -> Self {
         Self { local, next: 0, written: 0, read: 0 }
     }
-    /// Checks the sums after everything was freed.
+    /// Checks the sums after all objects were freed.
     ///
     /// # Panics
     /// Panics if the sums differ.
@@ -185,7 +188,7 @@ impl<L: Local> Local for Checked<'_, L> {
     }
 }
 
-/// A subject that is created when it is first used, so that a baseline can be measured before.
+/// A subject that is created when it is first used, so that a baseline can be measured earlier.
 #[derive(Debug)]
 pub struct Made<S> {
     subject: OnceCell<S>,
@@ -193,7 +196,7 @@ pub struct Made<S> {
 }
 
 impl<S: Subject> Made<S> {
-    /// A subject for at most `live` objects at a time, not created yet.
+    /// Makes a subject for at most `live` objects at a time, which is not created yet.
     pub fn later(live: usize) -> Self {
         Self { subject: OnceCell::new(), live }
     }
@@ -203,14 +206,14 @@ impl<S: Subject> Made<S> {
     }
 }
 
-/// A question: work that any subject can do.
+/// Work of a bench that any subject can do.
 pub trait Work: Clone + 'static {
-    /// The most objects that are in use at a time.
+    /// Maximum number of objects that are in use at a time.
     fn live(&self) -> usize;
     /// Returns `true` if `S` can do this work.
     fn suits<S: Subject>(&self) -> bool {
         !S::LINEAR || self.live() <= 10_000
     }
-    /// One round. Returns a value for each column of the group.
+    /// Runs one round. Returns a value for each column of the group.
     fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64>;
 }

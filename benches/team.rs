@@ -7,7 +7,7 @@ use std::num::NonZero;
 use std::sync::Barrier;
 use std::time::Duration;
 
-/// The number of CPUs that this process may use.
+/// Number of CPUs that this process may use.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
@@ -16,12 +16,12 @@ pub fn cpus() -> usize {
 pub fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     if set.set(cpu % cpus()).is_ok() {
-        // If this fails, only precision suffers.
+        // If pinning fails, only precision suffers.
         let _ = sched_setaffinity(Pid::from_raw(0), &set);
     }
 }
 
-/// The threads of a run, each of which measures itself while all of them run.
+/// The threads of a run, each of which measures itself while all threads run.
 #[derive(Debug)]
 pub struct Team {
     barrier: Barrier,
@@ -31,8 +31,9 @@ pub struct Team {
 }
 
 impl Team {
-    /// Runs `member(i, team)` on each thread `i` of `threads`; it must call [`Team::measure`] once. Returns nanoseconds per
-    /// operation for each thread. `pinned` threads stay on one CPU each, round-robin.
+    /// Runs `member(i, team)` on each thread `i` of `threads`. Returns nanoseconds per operation for each thread.
+    ///
+    /// `member` must call [`Team::measure`] once. `pinned` threads stay on one CPU each, round-robin.
     pub fn run(
         threads: usize,
         pinned: bool,
@@ -55,8 +56,8 @@ impl Team {
         })
     }
 
-    /// Waits for the others, then returns CPU nanoseconds per operation of `chunk`. No thread stops before all have used the
-    /// budget, so each is measured while the others run.
+    /// Waits for the other threads, then returns CPU nanoseconds per operation of `chunk`. No thread stops before all threads
+    /// have used the budget, so each thread is measured while the others run.
     pub fn measure(&self, chunk: impl FnMut() -> u64) -> f64 {
         self.barrier.wait();
         let mut counted = false;
@@ -70,13 +71,13 @@ impl Team {
         crate::clock::per_operation(self.budget, more, chunk)
     }
 
-    /// Waits for the others.
+    /// Waits for the other threads of the team.
     pub fn wait(&self) {
         self.barrier.wait();
     }
 }
 
-/// The mean.
+/// Mean of the values.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }

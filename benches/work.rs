@@ -1,4 +1,4 @@
-//! The loops that are timed. Every subject runs the same source code.
+//! The timed loops. Every subject runs the same source code.
 
 use crate::subject::Local;
 use rand::rngs::SmallRng;
@@ -11,20 +11,20 @@ pub fn random() -> SmallRng {
     SmallRng::seed_from_u64(0x5eed)
 }
 
-/// A number below `bound`, by a multiplication.
+/// A random number below `bound`, computed by a multiplication.
 #[inline(always)]
 pub fn below(rng: &mut SmallRng, bound: usize) -> usize {
     ((u64::from(rng.next_u32()) * bound as u64) >> 32) as usize
 }
 
-/// Returns the same reference, but the compiler must assume that its address is known elsewhere. Otherwise it could keep the
-/// fields in registers through the whole loop, as in no real program.
+/// Returns the same reference, but the compiler must assume that its address is known elsewhere. Without this function the
+/// compiler could keep the local's fields in registers through the whole loop, unlike in real programs.
 #[inline(always)]
 fn known_elsewhere<L>(local: &mut L) -> &mut L {
     std::hint::black_box(local)
 }
 
-/// Hot pairs: the same object over and over.
+/// Runs hot pairs: the same object over and over.
 #[inline(always)]
 pub fn pairs<L: Local>(local: &mut L, count: u64) -> u64 {
     let local = known_elsewhere(local);
@@ -38,15 +38,15 @@ pub fn pairs<L: Local>(local: &mut L, count: u64) -> u64 {
 /// The order in which a batch is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Last in, first out.
+    /// Frees the last object first.
     Lifo,
-    /// First in, first out.
+    /// Frees the first object first.
     Fifo,
-    /// Shuffled, the same in every batch.
+    /// Frees in a shuffled order, the same in every batch.
     Random,
 }
 
-/// Batches: a number of allocations, then as many frees.
+/// A batch: a number of allocations, then as many frees.
 #[derive(Clone, Debug)]
 pub struct Batch {
     order: Box<[u32]>,
@@ -63,15 +63,15 @@ impl Batch {
         }
         Self { order: places }
     }
-    /// The number of objects in a batch.
+    /// Number of objects in a batch.
     pub fn size(&self) -> usize {
         self.order.len()
     }
-    /// Creates a place for each object and writes to it, so that pages and cache lines are there before the clock starts.
+    /// Creates a place for each object and writes to it, so that pages and cache lines are present before the clock starts.
     pub fn places<L: Local>(&self, _of: &L) -> Places<L::Object> {
         Places::new(self.size())
     }
-    /// Runs one batch. Returns its pairs.
+    /// Runs one batch. Returns the number of pairs.
     #[inline(always)]
     pub fn run<L: Local>(&self, local: &mut L, places: &mut Places<L::Object>) -> u64 {
         let local = known_elsewhere(local);
@@ -91,11 +91,11 @@ impl Batch {
 pub struct Places<O>(Box<[MaybeUninit<O>]>);
 
 impl<O> Places<O> {
-    /// Creates `places` places and writes to each.
+    /// Creates `places` places and writes to each place.
     pub fn new(places: usize) -> Self {
         let mut room = Box::new_uninit_slice(places);
         for place in &mut room {
-            // SAFETY: the place has room for an object, and holds none yet.
+            // SAFETY: the place has room for an object, and holds no object yet.
             unsafe { std::ptr::from_mut(place).cast::<u8>().write_bytes(0xa5, size_of::<O>()) };
         }
         Self(room)
@@ -105,13 +105,13 @@ impl<O> Places<O> {
     pub fn put(&mut self, place: usize, object: O) {
         self.0[place].write(object);
     }
-    /// Empties a place.
+    /// Empties a place, and returns its object.
     ///
     /// # Safety
-    /// It was filled, and not emptied since.
+    /// The place was filled, and not emptied since.
     #[inline(always)]
     pub unsafe fn take(&mut self, place: usize) -> O {
-        // SAFETY: the caller guarantees that the place is filled.
+        // SAFETY: by contract, the place is filled.
         unsafe { self.0[place].assume_init_read() }
     }
 }
@@ -123,7 +123,7 @@ pub struct Churn<O> {
     rng: SmallRng,
 }
 
-/// The largest burst.
+/// Maximum number of objects in a burst.
 const BURST: usize = 256;
 
 impl<O> Churn<O> {
@@ -131,11 +131,11 @@ impl<O> Churn<O> {
     pub fn fill<L: Local<Object = O>>(local: &mut L, live: usize) -> Self {
         let mut churn = Self { objects: Vec::with_capacity(live), rng: random() };
         churn.objects.extend((0..live as u64).map(|stamp| local.alloc(stamp)));
-        // As after a long run: neighbours were not allocated one after the other.
+        // Shuffles the objects, so that neighbours were not allocated one after the other, as after a long run.
         churn.objects.shuffle(&mut churn.rng);
         churn
     }
-    /// Runs one burst of 1 to 256 frees and as many allocations. Returns its pairs.
+    /// Runs one burst of 1 to 256 frees and as many allocations. Returns the number of pairs.
     #[inline(always)]
     pub fn burst<L: Local<Object = O>>(&mut self, local: &mut L) -> u64 {
         let size = 1 + below(&mut self.rng, BURST.min(self.objects.len()));
@@ -158,7 +158,7 @@ impl<O> Churn<O> {
         }
         done
     }
-    /// Frees everything.
+    /// Frees all objects.
     pub fn empty<L: Local<Object = O>>(self, local: &mut L) {
         for object in self.objects {
             local.free(object);

@@ -1,8 +1,10 @@
-//! Tests every public operation against every refusal. For each `n`, three rules are tried: the `n`-th call of any fault point
-//! fails; that call and all later ones fail; that call and all later calls of the same point fail. The operation returns an error
-//! or succeeds without the refused resource. Nothing is lost, all counts agree, and the same operation succeeds without faults.
+//! Tests every public operation against every refusal. For each `n`, the test tries three rules: the `n`-th call of any
+//! fault point fails; that call and all later calls fail; that call and all later calls of the same point fail. An
+//! operation under a rule returns an error, or succeeds without the refused resource. Nothing is lost, all counts
+//! agree, and the same operation succeeds without faults.
 //!
-//! Runs alone in its process: the operations wait until no reader is left, and readers are counted for the whole process.
+//! The test runs alone in its process. The operations wait until no reader is left, and readers are counted for the
+//! whole process.
 #![cfg(not(any(loom, shuttle)))]
 
 #[allow(dead_code)]
@@ -32,7 +34,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// Runs `operation` under the rule. If it fails, nothing may have changed, and it must succeed without faults.
+    /// Runs `operation` under the rule. A failed operation must change nothing, and must succeed without faults.
     fn may_fail<R, E: Display>(&self, operation: impl FnMut() -> Result<R, E>) -> R {
         let mut operation = operation;
         let before = self.subsystem.check().unwrap();
@@ -51,7 +53,7 @@ impl Trial {
         self.said.borrow_mut().insert(said);
         operation().unwrap_or_else(|error| panic!("without faults: {error}"))
     }
-    /// As `may_fail`, for an operation that returns no error.
+    /// Runs an operation that returns no error as `may_fail` does.
     fn must_work<R>(&self, operation: impl FnOnce() -> R) -> R {
         self.faults.arm(vec![self.rule.clone()]);
         let done = operation();
@@ -68,7 +70,7 @@ impl Trial {
 }
 
 fn free(cache: &KmemCache, objects: impl IntoIterator<Item = NonNull<u8>>) {
-    // SAFETY: each operation passes what it has allocated from this cache, once.
+    // SAFETY: each operation passes objects that it allocated from this cache, once each.
     unsafe { cache.free_bulk(objects) };
 }
 
@@ -78,11 +80,11 @@ fn plain() -> KmemCacheBuilder {
 fn constructed() -> KmemCacheBuilder {
     KmemCache::builder("constructed", 1000).ctor(|bytes| bytes.fill(1))
 }
-/// More objects in a slab than a frame has bits for.
+/// Returns a cache with more objects in a slab than a frame has bits for.
 fn tiny() -> KmemCacheBuilder {
     KmemCache::builder("tiny", 8)
 }
-/// Slabs of a high order, with a smaller one to fall back to.
+/// Returns a cache with slabs of a high order, and a smaller order to fall back to.
 fn wide() -> KmemCacheBuilder {
     KmemCache::builder("wide", 2500)
 }
@@ -105,7 +107,7 @@ fn bulk(trial: &Trial, builder: KmemCacheBuilder, n: usize) {
 fn memory(trial: &Trial, size: usize) {
     let kmalloc = trial.subsystem.kmalloc();
     let memory = trial.may_fail(|| kmalloc.alloc(size, Gfp::KERNEL));
-    // SAFETY: allocated just now.
+    // SAFETY: the memory was allocated just now.
     unsafe { kmalloc.free(memory) };
 }
 
@@ -176,7 +178,7 @@ const OPERATIONS: &[Operation] = &[
         let cache = t.cache(plain());
         let objects = t.objects(&cache, 300);
         let mut private = cache.prefill(Gfp::KERNEL, 1).unwrap();
-        // SAFETY: allocated from this cache above, freed once.
+        // SAFETY: the objects were allocated from this cache above, and are freed once.
         t.must_work(|| objects.into_iter().for_each(|object| unsafe { private.free(object) }));
         t.must_work(|| drop(private));
     }),
@@ -227,7 +229,7 @@ const OPERATIONS: &[Operation] = &[
         for size in [100, 5000, 50_000, 5 << 20] {
             let layout = Layout::from_size_align(size, 64).unwrap();
             let memory = t.may_fail(|| malloc.alloc(layout, Gfp::ZERO));
-            // SAFETY: allocated just now with this layout.
+            // SAFETY: the memory was allocated just now with this layout.
             unsafe { malloc.free_sized(memory, layout) };
         }
     }),
@@ -236,7 +238,7 @@ const OPERATIONS: &[Operation] = &[
         let layout = |size| Layout::from_size_align(size, 16).unwrap();
         let mut memory = malloc.alloc(layout(40), Gfp::KERNEL).unwrap();
         let mut size = 40;
-        // SAFETY: allocated with the layout of the last size, of which 40 bytes are written.
+        // SAFETY: the memory was allocated with the layout of the last size, and 40 bytes of it are written.
         unsafe {
             memory.write_bytes(7, 40);
             for next in [300, 70_000, 5 << 20, 9 << 20, 6 << 20, 100] {
@@ -251,10 +253,10 @@ const OPERATIONS: &[Operation] = &[
         let kmalloc = t.subsystem.kmalloc();
         let mut memory = kmalloc.alloc(40, Gfp::KERNEL).unwrap();
         for size in [3000, 2000, 70_000, 100] {
-            // SAFETY: allocated above.
+            // SAFETY: the memory was allocated above.
             memory = t.may_fail(|| unsafe { kmalloc.realloc(memory, size, Gfp::KERNEL) });
         }
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the memory was allocated above, and is freed once.
         unsafe { kmalloc.free(memory) };
     }),
     ("pages", |t| {
@@ -267,7 +269,7 @@ const OPERATIONS: &[Operation] = &[
 /// Totals of all trials.
 #[derive(Default)]
 struct Sum {
-    /// Calls that were the first to be refused in a trial.
+    /// The calls that were the first to be refused in a trial.
     points: u64,
     /// All refused calls.
     injections: u64,
@@ -276,7 +278,8 @@ struct Sum {
 }
 
 impl Sum {
-    /// Adds the calls that were refused. Returns `false` if none was: the operation makes fewer calls.
+    /// Adds the calls that were refused. Returns `false` if no call was refused, because the operation makes fewer
+    /// calls.
     fn add(&mut self, faults: &Faults) -> bool {
         let fired: Vec<_> = faults.tally().into_iter().filter(|tally| tally.fired > 0).collect();
         for tally in &fired {
@@ -288,7 +291,7 @@ impl Sum {
     }
 }
 
-/// The rules to try: what is refused from the `n`-th call on, for all `n`.
+/// Returns the rules to try: what is refused from the `n`-th call on, for all `n`.
 fn modes() -> impl Iterator<Item = Rule> {
     let once = Rule { times: Some(1), ..Rule::every(None) };
     [once, Rule::every(None)].into_iter().chain(POINTS.map(|point| Rule::every(Some(point))))
@@ -318,7 +321,7 @@ fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut Sum) {
     }
 }
 
-/// A subsystem that is refused something while it starts is smaller, or its error names what was refused.
+/// A subsystem that is refused a resource while it starts is smaller, or its error names the resource.
 fn start(mode: &Rule, sum: &mut Sum) {
     for n in 1.. {
         let faults = Faults::new(n);
@@ -338,7 +341,7 @@ fn start(mode: &Rule, sum: &mut Sum) {
 }
 
 #[test]
-fn every_operation_survives_the_refusal_of_each_of_its_calls() {
+fn each_operation_survives_the_refusal_of_each_system_call() {
     let mut sum = Sum::default();
     for mode in modes() {
         start(&mode, &mut sum);
@@ -346,7 +349,7 @@ fn every_operation_survives_the_refusal_of_each_of_its_calls() {
             [1, 2].into_iter().for_each(|nodes| sweep(*operation, nodes, &mode, &mut sum));
         }
     }
-    // Bypasses libtest's capture: the runner of all tests reads this line.
+    // The line bypasses libtest's capture, because the runner of all tests reads it.
     let line = format!("faults: {} points, {} injections\n", sum.points, sum.injections);
     std::io::stdout().write_all(line.as_bytes()).unwrap();
     println!("{:#?}\n{:#?}", sum.by_point, sum.said);
@@ -358,7 +361,7 @@ fn every_operation_survives_the_refusal_of_each_of_its_calls() {
 }
 
 #[test]
-fn faults_of_one_subsystem_are_not_those_of_another() {
+fn faults_apply_to_one_subsystem_only() {
     let [one, other] = [Faults::new(1), Faults::new(1)].map(|faults| {
         let mut config = config(1, 1, 16 << 20);
         config.pages.faults = faults.clone();
@@ -373,7 +376,7 @@ fn faults_of_one_subsystem_are_not_those_of_another() {
 }
 
 #[test]
-fn large_orders_can_be_refused_while_small_ones_are_not() {
+fn faults_can_refuse_only_large_orders() {
     let mut config = config(1, 1, 16 << 20);
     let faults = Faults::new(1);
     config.pages.faults = faults.clone();
@@ -390,7 +393,7 @@ fn large_orders_can_be_refused_while_small_ones_are_not() {
 
 /// A slab of boxed objects needs a table with a word for each page.
 #[test]
-fn what_a_slab_of_boxes_takes_up_beside_it_can_be_limited_by_bytes() {
+fn byte_limit_includes_memory_beside_the_slab() {
     let mut config = config(1, 1, 16 << 20);
     let faults = Faults::new(1);
     config.pages.faults = faults.clone();

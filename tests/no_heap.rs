@@ -1,4 +1,5 @@
-//! No code that runs during an allocation calls the global heap: the global heap may be built on this subsystem.
+//! No code that runs during an allocation calls the global heap, because the global heap may be built on this
+//! subsystem.
 
 #![cfg(not(any(loom, shuttle)))]
 
@@ -22,17 +23,17 @@ use uslab_magazine::sync::{assert_unlocked, thread_local};
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     static HELD: Cell<isize> = const { Cell::new(0) };
-    /// Runs in the next heap call of this thread, with the number of bytes requested.
+    /// A function that runs in the next heap call of this thread, with the number of bytes requested.
     static MEANWHILE: Cell<Option<fn(usize)>> = const { Cell::new(None) };
-    /// `Some(0)` if the next heap call of this thread is to be refused; afterwards the bytes that it requested.
+    /// `Some(0)` if the next heap call of this thread is to be refused; afterwards the bytes that the call requested.
     static REFUSED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The system's heap. It counts each thread's calls and the bytes that it has not freed, and checks that no lock is held during a
-/// call.
+/// The system's heap. The heap counts each thread's calls and the bytes that it has not freed, and checks that no lock
+/// is held during a call.
 struct Counting;
 
-// SAFETY: each method forwards to the system's heap, or returns null where that is allowed.
+// SAFETY: each method forwards to the system's heap, or returns null if that is allowed.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         assert_unlocked();
@@ -69,7 +70,8 @@ fn without_heap<R>(what: &str, work: impl FnOnce() -> R) -> R {
     done
 }
 
-/// Runs `work` while the global heap refuses its first call. Returns its result and the bytes that the call requested.
+/// Runs `work` while the global heap refuses its first call. Returns the result of `work` and the bytes that the
+/// refused call requested.
 fn refused<R>(work: impl FnOnce() -> R) -> (R, usize) {
     REFUSED.set(Some(0));
     let done = work();
@@ -77,7 +79,7 @@ fn refused<R>(work: impl FnOnce() -> R) -> (R, usize) {
 }
 
 #[test]
-fn the_count_counts() {
+fn heap_call_counter_counts() {
     let before = CALLS.get();
     drop(std::hint::black_box(Box::new(1)));
     assert_eq!(CALLS.get(), before + 2);
@@ -85,7 +87,7 @@ fn the_count_counts() {
 
 /// Regression test: the list of caches grew, and the census allocated, under locks that allocations take.
 #[test]
-fn what_does_call_the_heap_holds_no_lock_meanwhile() {
+fn functions_that_call_the_heap_hold_no_lock() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
     let caches: Vec<_> = (0..100)
         .map(|n| KmemCache::builder(format!("cache-{n}"), 64).build_in(&subsystem).unwrap())
@@ -97,7 +99,7 @@ fn what_does_call_the_heap_holds_no_lock_meanwhile() {
 }
 
 #[test]
-fn a_cache_with_handles_gives_back_what_it_asked_of_the_heap() {
+fn cache_with_handles_frees_its_heap_memory() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let used = || {
         let before = HELD.get();
@@ -115,13 +117,13 @@ fn a_cache_with_handles_gives_back_what_it_asked_of_the_heap() {
 }
 
 #[test]
-fn entries_that_come_after_another_threads_go_back() {
+fn losing_registry_entries_are_freed() {
     thread_local! {
         static CACHE: Cell<Option<Rc<HandleCache<u64>>>> = const { Cell::new(None) };
         static LATE: Cell<u64> = const { Cell::new(0) };
     }
-    // Does what another thread might do at this point: no lock is held.
-    fn sooner(bytes: usize) {
+    // The function does what another thread might do at this point, where no lock is held.
+    fn allocate_earlier(bytes: usize) {
         // The table's blocks are for 64 numbers, 128, and so on.
         if bytes >= 64 * 16 {
             let cache = CACHE.take().unwrap();
@@ -139,7 +141,7 @@ fn entries_that_come_after_another_threads_go_back() {
             Rc::new(builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap());
         let mut handles = Vec::with_capacity(400);
         CACHE.set(Some(cache.clone()));
-        MEANWHILE.set(Some(sooner));
+        MEANWHILE.set(Some(allocate_earlier));
         (0..400).for_each(|_| handles.push(cache.alloc().unwrap()));
         MEANWHILE.set(None);
         CACHE.set(None);
@@ -154,7 +156,7 @@ fn entries_that_come_after_another_threads_go_back() {
 }
 
 #[test]
-fn a_table_of_handles_that_gets_no_memory_says_so_and_stays_as_it_was() {
+fn handle_table_without_memory_is_unchanged() {
     const VALUE: usize = 200 * size_of::<u64>();
     let mut table = HandleTable::<[u64; 200]>::new();
     let (none, words) = refused(|| table.alloc([0; 200]));
@@ -171,7 +173,7 @@ fn a_table_of_handles_that_gets_no_memory_says_so_and_stays_as_it_was() {
 }
 
 #[test]
-fn a_cache_with_handles_that_gets_no_memory_for_numbers_says_so_and_has_its_object_back() {
+fn handle_cache_without_number_memory_frees_its_object() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let builder = ObjectCache::builder("named").ctor(|| 0_u64);
     let cache: HandleCache<u64> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
@@ -187,7 +189,7 @@ fn a_cache_with_handles_that_gets_no_memory_for_numbers_says_so_and_has_its_obje
 /// The guard requests its memory once.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn a_guard_that_gets_no_memory_takes_no_samples() {
+fn guard_without_memory_takes_no_samples() {
     let config = uslab::Config { guard_every: 1, ..config(1, 1, 16 << 20) };
     let subsystem = Subsystem::new(config).unwrap();
     let malloc = Malloc::new(&subsystem).unwrap();
@@ -195,7 +197,7 @@ fn a_guard_that_gets_no_memory_takes_no_samples() {
         (0..100).all(|_| {
             let memory = malloc.alloc(Layout::new::<[u64; 8]>(), Gfp::KERNEL).unwrap();
             let is_of_a_slab = subsystem.pages().pfn_of(memory.as_ptr()).is_some();
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the memory was allocated above, and is freed once.
             unsafe { malloc.free(memory) };
             is_of_a_slab
         })
@@ -205,7 +207,7 @@ fn a_guard_that_gets_no_memory_takes_no_samples() {
 }
 
 #[test]
-fn a_queue_that_gets_no_memory_says_how_much_it_asked_for() {
+fn wait_queue_without_memory_reports_the_requested_bytes() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let cache = KmemCache::builder("connection", 192).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
     let held: Vec<_> = core::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
@@ -233,7 +235,7 @@ fn a_queue_that_gets_no_memory_says_how_much_it_asked_for() {
 }
 
 #[test]
-fn slabs_that_come_while_their_list_gets_its_memory_are_in_it() {
+fn listing_includes_slabs_created_while_it_allocates() {
     thread_local! {
         static CACHE: Cell<Option<Rc<KmemCache>>> = const { Cell::new(None) };
     }
@@ -255,7 +257,7 @@ fn slabs_that_come_while_their_list_gets_its_memory_are_in_it() {
 }
 
 #[test]
-fn allocations_and_frees_up_to_the_last_page_call_no_heap() {
+fn allocation_and_free_never_call_the_heap() {
     let subsystem = Subsystem::new(config(4, 2, 16 << 20)).unwrap();
     let malloc = Malloc::new(&subsystem).unwrap();
     let cache = KmemCache::builder("object", 192).limit(Limit::Slabs(40)).build_in(&subsystem).unwrap();
@@ -289,11 +291,11 @@ fn allocations_and_frees_up_to_the_last_page_call_no_heap() {
         without_heap("free", || {
             for (i, (memory, layout)) in held.drain(..).enumerate() {
                 on_cpu(i as u32 % 4);
-                // SAFETY: allocated above with this layout, freed once.
+                // SAFETY: the memory was allocated above with this layout, and is freed once.
                 unsafe { if i % 2 == 0 { malloc.free_sized(memory, layout) } else { malloc.free(memory) } }
             }
             for object in objects.drain(..) {
-                // SAFETY: allocated above from this cache, freed once.
+                // SAFETY: the object was allocated above from this cache, and is freed once.
                 unsafe { cache.free(object) };
             }
         });

@@ -1,5 +1,4 @@
-//! The cost of a pair with a thousand objects in use: they are allocated in a row, then freed in three
-//! orders.
+//! Cost of a pair with a thousand objects in use: they are allocated in a row, then freed in three orders.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;

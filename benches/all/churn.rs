@@ -1,4 +1,4 @@
-//! The cost of a pair among 100,000 live objects, which are replaced in random bursts of 1 to 256.
+//! Cost of a pair among 100,000 live objects, which are replaced in random bursts of 1 to 256 objects.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;

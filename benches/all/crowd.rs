@@ -1,5 +1,5 @@
-//! The cost of a pair, and of a thread, when many threads allocate. All threads are alive at the same time, and move freely among
-//! the CPUs.
+//! Cost of a pair, and memory of a thread, when many threads allocate. All threads are alive at the same time, and move freely
+//! among the CPUs.
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -11,23 +11,22 @@ use uslab_benches::resident::resident;
 use uslab_benches::team::mean;
 use uslab_benches::{Bench, Column, Contender, Kind, Local, Made, Subject, Work, clock, contenders};
 
-/// Objects that a thread holds at a time.
+/// Number of objects that a thread holds at a time.
 const BATCH: usize = 64;
-/// Batches between two readings of the thread's CPU time.
+/// Number of batches between two readings of the thread's CPU time.
 const TURN: usize = 8;
-/// Bytes of a MiB.
 const MIB: f64 = 1048576.0;
-/// Bytes of a thread's stack: too few for a huge page.
+/// Size of a thread's stack in bytes: too small for a huge page.
 const STACK: usize = 256 << 10;
 
 #[derive(Clone)]
 struct Crowd {
     threads: usize,
-    /// Timed turns of each thread.
+    /// Number of timed turns of each thread.
     turns: usize,
 }
 
-/// Allocates a batch and frees it, [`TURN`] times. Returns its CPU time.
+/// Allocates a batch and frees it, [`TURN`] times. Returns the CPU time used.
 fn turn<S: Subject>(local: &mut S::Local<'_>) -> Duration {
     let start = clock::cpu();
     for _ in 0..TURN {
@@ -39,7 +38,7 @@ fn turn<S: Subject>(local: &mut S::Local<'_>) -> Duration {
     clock::cpu() - start
 }
 
-/// As [`turn`], without timing: checks that each object has the stamp that was written to it.
+/// Runs a [`turn`] without timing, and checks that each object has the stamp that was written to it.
 fn check<S: Subject>(local: &mut S::Local<'_>) {
     let objects: [_; BATCH] = std::array::from_fn(|stamp| local.alloc(stamp as u64));
     for (stamp, object) in objects.into_iter().enumerate() {
@@ -49,21 +48,21 @@ fn check<S: Subject>(local: &mut S::Local<'_>) {
 }
 
 impl Crowd {
-    /// CPU nanoseconds for a pair, averaged over the threads; and MiB.
+    /// CPU nanoseconds per pair, averaged over the threads, and MiB of memory.
     fn measure<S: Subject>(&self, subject: &S) -> Vec<f64> {
         let barrier = &Barrier::new(self.threads + 1);
         let member = || {
             let mut local = subject.local();
             check::<S>(&mut local);
             turn::<S>(&mut local);
-            // Every thread has allocated when the first one is timed.
+            // Every thread has allocated before the first thread is timed.
             barrier.wait();
             let mut used = Duration::ZERO;
             for _ in 0..self.turns {
                 used += turn::<S>(&mut local);
                 std::thread::yield_now();
             }
-            // The main thread reads the memory between these two.
+            // Between the members' two waits, the main thread reads the memory.
             barrier.wait();
             barrier.wait();
             used.as_nanos() as f64 / (self.turns * TURN * BATCH) as f64
@@ -83,7 +82,8 @@ impl Crowd {
     }
 }
 
-/// MiB of threads that call no malloc. (Threads of the standard library call it: that memory counts for every subject.)
+/// MiB of threads that do not call malloc. Threads of the standard library do call it, and their memory counts for every
+/// subject.
 fn alone(threads: usize) -> f64 {
     extern "C" fn member(barrier: *mut c_void) -> *mut c_void {
         // Uses about as much of the stack as other members use outside the malloc.
@@ -98,7 +98,8 @@ fn alone(threads: usize) -> f64 {
     let argument = std::ptr::from_ref(&barrier).cast_mut().cast::<c_void>();
     let mut members = Vec::with_capacity(threads);
     let before = resident();
-    // SAFETY: the attributes are initialized before they are used; threads get a valid argument, and each is joined once.
+    // SAFETY: the attributes are initialized before they are used. Threads get a valid argument, and each thread is joined
+    // once.
     unsafe {
         let mut attributes = MaybeUninit::uninit();
         assert_eq!(libc::pthread_attr_init(attributes.as_mut_ptr()), 0);
@@ -140,9 +141,9 @@ pub(crate) fn row(bench: &mut Bench) {
     for threads in [1, 4, 64, 512, 4096] {
         let crowd =
             Crowd { threads: bench.scale(threads), turns: (bench.scale(4096) / bench.scale(threads)).max(4) };
-        // A few threads take less memory than the readings differ by.
+        // The memory of a few threads is below the precision of the readings.
         let memory = (threads >= 64)
-            .then(|| Column::lower("memory", "MiB").above_floor().counts_in("memory of a crowd"));
+            .then(|| Column::lower("memory", "MiB").subtract_floor().counts_in("memory of a crowd"));
         let columns = [Some(Column::lower("pair", "ns")), memory];
         let mut all = contenders::<8>(&crowd);
         let null = move || vec![crowd.measure(&Null::new(BATCH))[0], alone(crowd.threads)];

@@ -1,4 +1,4 @@
-//! The duration of single operations on one cache while other caches are disturbed: each quantile relative to a quiet run.
+//! Duration of single operations on one cache while other caches are disturbed: each quantile relative to a quiet run.
 
 use crate::tails::{COUNTED, Tail, Ticks};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
@@ -10,15 +10,15 @@ use uslab_benches::ours::{Disturbed, Global, Kmem, Typed};
 use uslab_benches::team::pin;
 use uslab_benches::{Bench, Column, Contender};
 
-/// What the second CPU does during the run.
+/// Work of the second CPU during the run.
 #[derive(Clone, Copy, Debug)]
 enum Disturbance {
-    /// All caches are reaped once a second.
+    /// The reaper reaps all caches once a second.
     Reaper,
-    /// 1,000 caches a second are created, used once and destroyed.
+    /// A thread creates, uses once and destroys 1,000 caches a second.
     Births,
-    /// Drains of another cache wait for a CPU whose thread was interrupted at some instruction and does not run. (With
-    /// restartable sequences, no drain waits for that.)
+    /// Drains of another cache wait for a CPU whose thread was interrupted and does not run. With restartable sequences, no
+    /// drain waits for an interrupted thread.
     StuckDrain,
 }
 
@@ -28,11 +28,11 @@ const DISTURBANCES: [(&str, Disturbance); 3] = [
     ("stuck drain", Disturbance::StuckDrain),
 ];
 
-/// How long an interrupted thread does not run.
+/// Time for which an interrupted thread does not run.
 const STUCK: Duration = Duration::from_millis(20);
 
 impl Disturbance {
-    /// Continues until `stop` is set. Returns the number of disturbances per second.
+    /// Disturbs the caches until `stop` is set. Returns the number of disturbances per second.
     fn run<S: Disturbed>(self, stop: &AtomicBool) -> f64 {
         let stopped = || stop.load(Ordering::Relaxed);
         let start = Instant::now();
@@ -58,7 +58,7 @@ impl Disturbance {
                         if let Some(victim) = *victim.lock() {
                             interrupt(victim);
                         }
-                        // The victim runs on the CPU during this, and gets the signal.
+                        // During the sleep, the victim runs on the CPU and gets the signal.
                         std::thread::sleep(Duration::from_millis(2));
                         other.drain();
                         times += 1;
@@ -71,7 +71,7 @@ impl Disturbance {
     }
 }
 
-/// Calls `action` once in each interval; after a delay, more often until it has caught up. Returns the number of calls.
+/// Calls `action` once in each interval; after a delay, calls it more often to catch up. Returns the number of calls.
 fn every(interval: Duration, stopped: &impl Fn() -> bool, mut action: impl FnMut()) -> u32 {
     let mut next = Instant::now() + interval;
     let mut times = 0;
@@ -88,9 +88,9 @@ fn every(interval: Duration, stopped: &impl Fn() -> bool, mut action: impl FnMut
     times
 }
 
-/// Stops a thread for [`STUCK`], at whatever instruction it is.
+/// Stops a thread for [`STUCK`], at any instruction.
 fn interrupt(thread: Pthread) {
-    // Fails if the thread has exited.
+    // The call fails if the thread has exited.
     _ = pthread_kill(thread, Signal::SIGUSR1);
 }
 
@@ -100,7 +100,7 @@ extern "C" fn stuck(_: libc::c_int) {
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
-/// For each disturbance: the quantiles of a run with it, relative to the quiet run before it, and the disturbances per second.
+/// For each disturbance, the quantiles of a disturbed run relative to a quiet run, and the number of disturbances per second.
 fn round<S: Disturbed>(subject: &S, tail: &Tail) -> Vec<f64> {
     let run = |disturbance: Option<Disturbance>| {
         let stop = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! The cost of one allocation and its free, hot: the same object over and over, with its first word written.
+//! Cost of one allocation and its free, hot: the same object over and over, with its first word written.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;

@@ -1,4 +1,4 @@
-//! The memory of threads that allocated once and are idle: does it grow with the number of threads?
+//! Memory of threads that allocated once and are idle, to show if it grows with the number of threads.
 
 use std::sync::Barrier;
 use uslab_benches::resident::resident;
@@ -10,7 +10,7 @@ struct Idle {
 }
 
 impl Idle {
-    /// Resident bytes per thread, with its stack, after each has run `once` and waits.
+    /// Resident bytes per thread, including its stack, after each thread has run `once` and waits.
     fn bytes(&self, once: impl Fn() + Sync) -> f64 {
         let (barrier, once) = (&Barrier::new(self.threads + 1), &once);
         let before = resident();

@@ -1,4 +1,4 @@
-//! Every row that compares subjects of all kinds. `README.md` in the folder above defines the rows.
+//! All rows that compare subjects of all kinds. The `README.md` of the benches defines the rows.
 
 mod batches;
 mod churn;

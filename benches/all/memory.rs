@@ -1,4 +1,4 @@
-//! The memory of a million small objects, and what is left of it after most or all of them are freed.
+//! Memory of a million small objects, and memory left after most or all of the objects are freed.
 
 use rand::seq::SliceRandom;
 use std::time::Duration;
@@ -11,7 +11,7 @@ const BYTES: usize = 64;
 #[derive(Clone)]
 struct Million {
     objects: usize,
-    /// The time between two readings after all objects were freed.
+    /// Time between two readings after all objects were freed.
     pause: Duration,
 }
 
@@ -25,7 +25,7 @@ impl Work for Million {
     fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
         let mut order: Box<[u32]> = (0..self.objects as u32).collect();
         order.shuffle(&mut random());
-        // Written before the baseline is measured, because it is the harness's memory.
+        // The harness's memory is written before the baseline is measured.
         let mut places = Places::new(self.objects);
         let (kept, freed) = order.split_at(self.objects / 10);
         let live = (self.objects * BYTES) as f64;
@@ -63,7 +63,7 @@ impl Work for Million {
     }
 }
 
-/// Frees the objects in some places. Each place must be filled, and named once.
+/// Frees the objects in the places `of`. Each place must be filled, and named once.
 pub(crate) fn free<S: Subject, L: Local>(local: &mut L, places: &mut Places<L::Object>, of: &[u32]) {
     for &place in of {
         // SAFETY: `of` is a part of one permutation of the places, all of which are filled.

@@ -1,4 +1,4 @@
-//! The cost of a pair at the malloc level: sizes of 8 to 1024 bytes, 10,000 blocks live, replaced at random.
+//! Cost of a pair at the malloc level: sizes of 8 to 1024 bytes, 10,000 live blocks, replaced at random.
 
 use rand::RngExt;
 use std::ptr::NonNull;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use uslab_benches::mallocs::{self, Malloc, MallocWork};
 use uslab_benches::{Bench, Column, clock, work};
 
-/// The distribution of the requested sizes.
+/// Distribution of the requested sizes.
 #[derive(Clone, Copy)]
 enum Sizes {
     /// All sizes are equally likely.
     Uniform,
-    /// Each doubling is equally likely: small sizes prevail, as in most programs.
+    /// Each doubling is equally likely, so that small sizes prevail, as in most programs.
     LogUniform,
 }
 
@@ -23,7 +23,7 @@ struct Mixed {
 }
 
 impl Mixed {
-    /// Draws the sizes in advance, so that the loop computes no logarithm. Their number is a power of two.
+    /// Draws the sizes in advance, so that the loop computes no logarithm. The number of sizes is a power of two.
     fn new(bench: &Bench, sizes: Sizes) -> Self {
         let mut rng = work::random();
         let size = |_| match sizes {
@@ -42,17 +42,16 @@ impl MallocWork for Mixed {
             next += 1;
             let memory = malloc.alloc(size);
             stamps += 1;
-            // SAFETY: at least 8 bytes, just allocated.
+            // SAFETY: the memory was just allocated, with at least 8 bytes.
             unsafe { memory.cast::<u64>().write_unaligned(stamps) };
             (uslab_benches::subject::hide(memory), size as u32)
         };
         let free = |(memory, size): (NonNull<u8>, u32)| {
-            // SAFETY: from `alloc` above, once.
+            // SAFETY: the memory came from `alloc`, and is freed once.
             unsafe { malloc.free(memory, size as usize) };
         };
         let mut live: Vec<_> = (0..self.live).map(|_| alloc()).collect();
-        // The live blocks at the end: each must still hold its own stamp. SAFETY: stamped in `alloc`, not
-        // freed yet.
+        // Each live block at the end must still hold its own stamp. SAFETY: `alloc` stamped the block, which is not freed yet.
         let mut seen: Vec<u64> =
             live.iter().map(|(memory, _)| unsafe { memory.cast::<u64>().read_unaligned() }).collect();
         seen.sort_unstable();

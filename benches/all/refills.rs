@@ -1,4 +1,4 @@
-//! The cost of an allocation after a free that left every slab half empty.
+//! Cost of an allocation after frees that left every slab half empty.
 
 use crate::memory::free;
 use rand::seq::SliceRandom;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use uslab_benches::work::{Places, random};
 use uslab_benches::{Bench, Column, Local, Made, Subject, Work, clock, contenders};
 
-/// Halves that a round frees and allocates again.
+/// Number of halves that a round frees and allocates again.
 const HALVES: usize = 4;
 
 #[derive(Clone)]

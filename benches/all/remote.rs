@@ -1,13 +1,12 @@
-//! The cost of an object that one thread allocates and another one frees: a producer and a consumer with a ring between them, so
-//! that all frees are remote.
+//! Cost of an object that one thread allocates and another thread frees. A ring connects a producer and a consumer, so that all
+//! frees are remote.
 
 use std::time::Instant;
 use uslab_benches::team::{self, cpus};
 use uslab_benches::{Bench, Column, Local, Made, Subject, Work, contenders};
 
-/// Places in the ring.
 const RING: usize = 1024;
-/// Objects in a segment, which is timed as one.
+/// Number of objects in a segment, which is timed as one.
 const SEGMENT: u64 = 10_000;
 
 #[derive(Clone)]
@@ -17,7 +16,7 @@ struct Remote {
     read: bool,
 }
 
-/// Spins until `ready` returns a value. Yields if that takes long, because another program may have the other CPU.
+/// Spins until `ready` returns a value. Yields after many turns, because another program may have the other CPU.
 fn wait<T>(mut ready: impl FnMut() -> Option<T>) -> T {
     for turn in 0_u32.. {
         if let Some(value) = ready() {
@@ -30,7 +29,7 @@ fn wait<T>(mut ready: impl FnMut() -> Option<T>) -> T {
 
 impl Work for Remote {
     fn live(&self) -> usize {
-        // The objects in the ring, and one held by each thread.
+        // The objects in the ring, and one object held by each thread.
         RING + 2
     }
     fn suits<S: Subject>(&self) -> bool {

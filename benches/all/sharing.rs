@@ -1,22 +1,22 @@
-//! False sharing: two threads write to small objects of their own. If an allocator puts objects of both threads on one cache
-//! line, each write takes the line from the other CPU (as in Hoard's tests cache-thrash and cache-scratch).
+//! Cost of false sharing: two threads write to their own small objects. If an allocator puts objects of both threads on one
+//! cache line, each write takes the line from the other CPU (as in Hoard's tests cache-thrash and cache-scratch).
 
 use std::time::Duration;
 use uslab_benches::ours::sync::Mutex;
 use uslab_benches::team::{Team, cpus, mean};
 use uslab_benches::{Bench, Column, Local, Made, Subject, Work, contenders};
 
-/// Objects of each thread: several cache lines.
+/// Number of objects of each thread: several cache lines.
 const OBJECTS: usize = 32;
-/// Writes to each object before it is freed and another one allocated.
+/// Number of writes to each object before it is freed and another object allocated.
 const WRITES: u64 = 100;
 
 #[derive(Clone, Copy)]
 enum Handed {
     /// Threads allocate their own objects from the start (active sharing: cache-thrash).
     No,
-    /// One thread allocates the first objects for all threads alternately, so that neighbours belong to different threads. The
-    /// other threads free them, and may get the same objects again (passive sharing: cache-scratch).
+    /// One thread allocates the first objects for all threads alternately, so that neighbours belong to different threads.
+    /// Other threads free their first objects, and may get the same objects again (passive sharing: cache-scratch).
     Yes,
 }
 
@@ -27,7 +27,7 @@ struct Sharing {
     budget: Duration,
 }
 
-/// Only subjects whose objects have addresses can be measured.
+/// False sharing among objects; subjects without addresses cannot be measured.
 impl Work for Sharing {
     fn live(&self) -> usize {
         self.threads * OBJECTS
@@ -60,7 +60,7 @@ impl Work for Sharing {
                 for write in 1..=WRITES {
                     for object in &mine {
                         if let Some(word) = local.address(object) {
-                            // SAFETY: this thread owns the object; volatile, so that every write is made.
+                            // SAFETY: this thread owns the object. The access is volatile, so that every write is made.
                             unsafe { word.write_volatile(word.read_volatile() + write) };
                         }
                     }

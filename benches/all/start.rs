@@ -1,10 +1,10 @@
-//! The cost of starting a process, which includes the start of its malloc.
+//! Cost of starting a process, including the start of its malloc.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
 use uslab_benches::{Bench, Column, Contender, Kind};
 
-/// The row's only contender starts processes with this process's malloc, so it compares only the preloaded mallocs.
+/// The only contender starts processes with this process's malloc, so the row compares only the preloaded mallocs.
 pub(crate) fn row(bench: &mut Bench) {
     bench.row("start", "wall us for `true`, from its start to its end");
     let times = bench.scale(200);

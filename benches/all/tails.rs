@@ -1,4 +1,4 @@
-//! The duration of single operations under churn, up to the slowest.
+//! Duration of single operations under churn, up to the slowest operation.
 
 use hdrhistogram::Histogram;
 use std::cell::OnceCell;
@@ -9,19 +9,20 @@ use uslab_benches::{Bench, Column, Local, Made, Subject, Work, clock, contenders
 
 const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
-/// The quantiles that count. Of a million operations, a hundred are slower than the last one.
+/// The quantiles that count in the last table. Of a million operations, a hundred are slower than the highest of these
+/// quantiles.
 pub(crate) const COUNTED: [(&str, f64); 2] = [QUANTILES[2], QUANTILES[3]];
 
-/// Ticks with two digits of precision, in few enough pages that recording disturbs the caches little.
+/// Histogram of ticks with two digits of precision, in few enough pages that recording disturbs the caches little.
 pub(crate) type Ticks = Histogram<u32>;
 
-/// Churn whose operations are all stamped.
+/// Churn whose operations are all timed individually.
 #[derive(Clone)]
 pub(crate) struct Tail {
     pub(crate) live: usize,
-    /// The fewest pairs.
+    /// Minimum number of pairs.
     pub(crate) pairs: u64,
-    /// The least time.
+    /// Minimum duration.
     pub(crate) time: Duration,
 }
 
@@ -30,9 +31,8 @@ impl Tail {
         Self { live: bench.scale(100_000), pairs: bench.scale(1_000_000) as u64, time: Duration::ZERO }
     }
 
-    /// Measures the ticks of allocations and of frees.
     pub(crate) fn measure<L: Local>(&self, local: &mut L) -> [Ticks; 2] {
-        // A second at any clock rate. `new_with_bounds` accepts these bounds.
+        // The upper bound is at least a second at any clock rate. `new_with_bounds` accepts these bounds.
         let ticks = || Ticks::new_with_bounds(1, 1 << 32, 2).expect("bounds in order");
         let mut churn = Churn::fill(local, self.live);
         churn.bursts(local, self.live as u64);
@@ -51,7 +51,7 @@ impl Tail {
     }
 }
 
-/// Stamps every operation on the local that it wraps.
+/// A [`Local`] that times every operation of the local that it wraps.
 struct Stamped<'l, L> {
     local: &'l mut L,
     allocs: Ticks,
@@ -81,7 +81,7 @@ impl<L: Local> Local for Stamped<'_, L> {
 #[derive(Clone)]
 struct Tails {
     tail: Tail,
-    /// Measured when it is first used.
+    /// Nanoseconds per tick, measured at the first use.
     nanoseconds_a_tick: Rc<OnceCell<f64>>,
 }
 

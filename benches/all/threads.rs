@@ -1,4 +1,4 @@
-//! The cost of a pair when several threads allocate at the same time, each for itself.
+//! Cost of a pair when several threads allocate at the same time, each for itself.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;
@@ -11,7 +11,7 @@ use uslab_benches::{Bench, Column, Made, Subject, Work, contenders};
 struct Threads {
     batch: Option<Batch>,
     threads: usize,
-    /// `true` for threads that each stay on one CPU, at most one for each CPU; otherwise they may move.
+    /// `true` for threads that stay on one CPU each, at most one per CPU; other threads may move.
     pinned: bool,
     /// `true` if the row shows the scaling instead of the time of a pair.
     scaling: bool,
@@ -19,7 +19,7 @@ struct Threads {
 }
 
 impl Threads {
-    /// CPU nanoseconds for a pair, averaged over the threads.
+    /// CPU nanoseconds per pair, averaged over the threads.
     fn with<S: Subject>(&self, subject: &S, threads: usize) -> f64 {
         let member = |_, team: &Team| {
             let mut local = subject.local();

@@ -1,4 +1,4 @@
-//! The load: the number of clients by the time of day, and the requests of each.
+//! The load: number of clients by the time of day, and the requests of each client.
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
@@ -16,34 +16,34 @@ use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep_until};
 use uslab_magazine::sync::Counter;
 
-/// Clients of a server at the peak.
+/// Number of clients of a server at the peak.
 const CLIENTS: usize = 200;
-/// Requests of a connection; then the client opens a new one.
+/// Number of requests of a connection, after which the client opens a new one.
 const REQUESTS: usize = 400;
 const KEYS: u64 = 100_000;
-/// The smallest and the largest value, in bytes. Each doubling is equally likely. The server would send a value larger than its
-/// buffer of 8 KiB in parts, without `TCP_NODELAY`, and then only the network's timers would be measured.
+/// Smallest and largest size of a value in bytes; each doubling is equally likely. The server would send a value larger than
+/// its buffer of 8 KiB in parts, without `TCP_NODELAY`, so that only the network's timers would be measured.
 const SIZES: (f64, f64) = (64.0, 8000.0);
-/// The mean lifetimes of values, in days: of most, and of one in ten.
+/// Mean lifetimes of values in days: of most values, and of one in ten.
 const LIVES: (f64, f64) = (1.0 / 20.0, 1.0 / 5.0);
 
 /// The load over the day.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Curve {
     day: Duration,
-    /// Requests a second of one client.
+    /// Number of requests per second of one client.
     rate: f64,
 }
 
 impl Curve {
-    /// A day of this length, with `peak` requests a second at its peak.
+    /// Makes a day of this length, with `peak` requests per second at its peak.
     pub(crate) fn new(day: Duration, peak: f64) -> Self {
         Self { day, rate: peak / CLIENTS as f64 }
     }
     pub(crate) fn day(self) -> Duration {
         self.day
     }
-    /// The load as a fraction of the peak, at a time given as a fraction of the day.
+    /// Load as a fraction of the peak, at a time given as a fraction of the day.
     pub(crate) fn load(at: f64) -> f64 {
         const NIGHT: f64 = 0.05;
         let slope = |x: f64| NIGHT + (1.0 - NIGHT) * (1.0 - (PI * x).cos()) / 2.0;
@@ -59,23 +59,23 @@ impl Curve {
     }
 }
 
-/// The measurements of a server.
+/// Measurements of one server.
 #[derive(Debug)]
 pub(crate) struct Served {
     intervals: Vec<Mutex<Histogram<u64>>>,
-    /// By key: the bytes of the value that was set, and when in the day it expires.
+    /// For each key, the size of its value in bytes, and the time of day at which the value expires.
     values: Mutex<HashMap<u64, (usize, Duration)>>,
     errors: Counter,
 }
 
 impl Served {
     pub(crate) fn new(intervals: usize) -> Self {
-        // Times of up to a minute, in microseconds.
+        // The histogram has times of up to a minute, in microseconds.
         let empty = || Histogram::new_with_bounds(1, 60_000_000, 3).expect("bounds");
         let intervals = (0..intervals).map(|_| Mutex::new(empty())).collect();
         Self { intervals, values: Mutex::default(), errors: Counter::new(0) }
     }
-    /// Bytes of values that have not expired.
+    /// Number of bytes of values that have not expired.
     pub(crate) fn live(&self, at: Duration) -> usize {
         let mut values = self.values.lock();
         values.retain(|_, (_, until)| *until > at);
@@ -89,7 +89,7 @@ impl Served {
     }
 }
 
-/// Starts a day's clients of one server. `seed` differs between servers.
+/// Starts one server's clients for a day. `seed` differs between servers.
 pub(crate) fn start(
     runtime: &Runtime,
     address: SocketAddr,
@@ -104,7 +104,7 @@ pub(crate) fn start(
             curve,
             start,
             needed: (place as f64 + 0.5) / CLIENTS as f64,
-            // The clients of all servers send the same requests, at different moments.
+            // The clients of all servers send the same requests, at different times.
             what: SmallRng::seed_from_u64(place as u64),
             when: SmallRng::seed_from_u64(seed << 32 | place as u64),
             served: served.clone(),
@@ -117,7 +117,7 @@ struct Client {
     address: SocketAddr,
     curve: Curve,
     start: Instant,
-    /// The client is active while the load is at least this high.
+    /// Lowest load at which the client is active.
     needed: f64,
     what: SmallRng,
     when: SmallRng,
@@ -138,7 +138,7 @@ impl Client {
                 sleep_until(self.start + due).await;
             } else if let Err(error) = self.connection(&mut due).await {
                 eprintln!("{}: {error}", self.address);
-                // Relaxed: a count.
+                // Relaxed: the count publishes no other data.
                 self.served.errors.add(1);
                 due += Duration::from_millis(100);
             }
@@ -169,7 +169,6 @@ impl Client {
         Ok(())
     }
 
-    /// Draws a request and encodes it.
     fn draw(&mut self, now: Duration, request: &mut Vec<u8>) {
         let key = self.what.random_range(0..KEYS);
         let mut words = vec![b"GET".to_vec(), format!("key:{key}").into_bytes()];
@@ -192,7 +191,7 @@ impl Client {
     }
 }
 
-/// Reads a complete reply: a status, nothing, or a value.
+/// Reads a complete reply: a status, a missing value, or a value.
 async fn receive(stream: &mut BufReader<TcpStream>) -> Result<(), Error> {
     let mut line = String::new();
     stream.read_line(&mut line).await?;

@@ -1,9 +1,10 @@
-//! A day of a published server: `mini-redis` on object caches, compared with itself on other mallocs, all at the same time under
-//! the same load. `.ci/adopt servers` builds them; `slab/examples/adopt/README.md` describes the changes.
+//! Simulates a day of a published server: `mini-redis` on object caches, compared with `mini-redis` on other mallocs, all at
+//! the same time under the same load. `.ci/adopt servers` builds the servers; `slab/examples/adopt/README.md` describes the
+//! changes.
 //!
-//! Clients connect in the morning and leave in the evening. Each sends requests at random moments, half of them `SET` with a time
-//! to live, half `GET`. A request's time is measured from the moment at which it was due: a request that waits behind a slow one
-//! is slow, too.
+//! Clients connect in the morning and leave in the evening. Each client sends requests at random times, half of them `SET` with
+//! a time to live, half `GET`. A request's time is measured from the time at which it was due, so a request that waits behind a
+//! slow request is slow, too.
 
 mod load;
 mod picture;
@@ -43,16 +44,16 @@ struct Options {
     bench: bool,
 }
 
-/// The order of servers: this project's first, then those that it is compared with; unknown ones follow.
+/// Order of the servers: this project's servers, then the servers for comparison. Unknown servers follow.
 const ORDER: [&str; 5] = ["object-caches", "uslab", "jemalloc", "mimalloc", "system"];
-/// The number of this project's servers, whose ratios to the best of the others are shown.
+/// Number of this project's servers. The table shows the ratios of this project's servers to the best other server.
 const OURS: usize = 2;
-/// Intervals of a day, each with separate quantiles.
+/// Number of intervals in a day, each with separate quantiles.
 const INTERVALS: usize = 40;
-/// The parts of the day, and when each ends, as a fraction of the day.
+/// Parts of the day, with the end of each part as a fraction of the day.
 const PARTS: [(&str, f64); 3] = [("rise", 0.3), ("peak", 0.6), ("night", 1.0)];
 
-/// A running server; it is killed on drop.
+/// A running server, which is killed on drop.
 struct Server {
     name: String,
     process: Child,
@@ -62,11 +63,11 @@ struct Server {
 impl Server {
     fn start(program: &std::path::Path) -> anyhow::Result<Self> {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // A port that is free now: the server does not report one that it chose itself.
+        // A port that is free now, because the server would not report a port that it chose itself.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = Command::new(program);
         command.args(["--port", &address.port().to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
-        // For the servers on uslab's malloc. The other mallocs return memory automatically, or not at all.
+        // `USLAB_OPTIONS` affects only servers on uslab's malloc. Other mallocs return memory automatically, or not at all.
         command.env("USLAB_OPTIONS", "reap=500");
         let process = command.spawn().with_context(|| program.display().to_string())?;
         let server = Self { name, process, address };
@@ -81,7 +82,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have exited.
+        // The server may have exited.
         _ = self.process.kill();
         _ = self.process.wait();
     }
@@ -91,38 +92,38 @@ impl Drop for Server {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Row<'a> {
-    /// Measured once a second.
+    /// Memory of a server, measured once a second.
     Memory { server: &'a str, second: f64, resident: u64, live: u64 },
-    /// The requests that were due in an interval, in microseconds.
+    /// Times in microseconds of the requests that were due in an interval.
     Times { server: &'a str, from: f64, requests: u64, p50: u64, p99: u64, max: u64 },
 }
 
-/// The results of one server's day.
+/// Results of one server's day.
 struct Day {
     name: String,
-    /// Seconds, resident bytes, and bytes of live values.
+    /// For each second: the time, resident bytes, and bytes of live values.
     memory: Vec<(f64, f64, f64)>,
     intervals: Vec<Histogram<u64>>,
-    /// CPU time in seconds.
+    /// CPU time of the server in seconds.
     cpu: f64,
     errors: u64,
 }
 
 impl Day {
-    /// The peak in MiB.
+    /// Peak of the resident memory in MiB.
     fn peak(&self) -> f64 {
         self.memory.iter().map(|(_, resident, _)| resident / MIB).fold(0.0, f64::max)
     }
     fn mean(&self) -> f64 {
         self.memory.iter().map(|(_, resident, _)| resident / MIB).sum::<f64>() / self.memory.len() as f64
     }
-    /// The median of the last tenth of the day, in MiB.
+    /// Median resident memory of the last tenth of the day, in MiB.
     fn end(&self) -> f64 {
         let mut last: Vec<_> = self.memory.iter().rev().take(self.memory.len().div_ceil(10)).collect();
         last.sort_by(|a, b| a.1.total_cmp(&b.1));
         last.get(last.len() / 2).map_or(0.0, |(_, resident, _)| resident / MIB)
     }
-    /// The 99th percentile in milliseconds, over a part of the day.
+    /// 99th percentile of request times over a part of the day, in milliseconds.
     fn p99(&self, from: f64, to: f64) -> f64 {
         let at = |part: f64| (part * INTERVALS as f64).round() as usize;
         let mut all = Histogram::<u64>::new(3).expect("three digits");
@@ -180,7 +181,6 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the day of all servers at the same time.
 fn run(servers: &[Server], curve: Curve) -> anyhow::Result<Vec<Day>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let served: Vec<_> = servers.iter().map(|_| Arc::new(Served::new(INTERVALS))).collect();
@@ -210,7 +210,7 @@ fn run(servers: &[Server], curve: Curve) -> anyhow::Result<Vec<Day>> {
     Ok(days.collect())
 }
 
-/// Column names, and the value of each for a day.
+/// Names of the columns, and the value of each column for a day.
 type Columns = [(&'static str, fn(&Day) -> f64); 7];
 const COLUMNS: Columns = [
     ("RSS, peak, MiB", Day::peak),
@@ -222,7 +222,7 @@ const COLUMNS: Columns = [
     ("CPU, s", |day| day.cpu),
 ];
 
-/// A row for each server; this project's rows have, in brackets, the ratio to the best of the others.
+/// Makes a table with a row for each server. Rows of this project have, in brackets, the ratio to the best other server.
 fn table(days: &[Day]) -> String {
     let is_ours = |day: &Day| ORDER[..OURS].contains(&day.name.as_str());
     let mut text = format!("| server | {} | requests |\n|---|", COLUMNS.map(|(name, _)| name).join(" | "));

@@ -1,4 +1,4 @@
-//! Draws the day: memory above, times below, and the load as a shaded area behind both.
+//! Draws the day: memory above, times below, and the load as a shaded area behind both charts.
 
 use super::{Day, INTERVALS, MIB, load::Curve};
 use plotters::coord::ranged1d::ValueFormatter;
@@ -6,10 +6,9 @@ use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::*;
 use std::io::Error;
 
-/// Size in pixels.
+/// Size of the picture in pixels.
 const SIZE: (u32, u32) = (900, 720);
-/// Colours that people with any colour vision can distinguish (Okabe and Ito, "Color Universal Design",
-/// 2008).
+/// Colours that people with any colour vision can distinguish (Okabe and Ito, "Color Universal Design", 2008).
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(0, 158, 115),
@@ -22,7 +21,6 @@ const SHADE: RGBAColor = RGBAColor(128, 128, 128, 0.12);
 
 type Drawn<T = ()> = Result<T, DrawingAreaErrorKind<Error>>;
 
-/// Draws a day of `length` seconds.
 pub(super) fn draw(days: &[Day], length: f64) -> Drawn<String> {
     let mut svg = String::new();
     {
@@ -91,7 +89,7 @@ pub(super) fn draw(days: &[Day], length: f64) -> Drawn<String> {
     Ok(svg)
 }
 
-/// Shades the load behind a chart, from `low` up.
+/// Shades the load behind a chart, from the value `low` upwards.
 fn shade<Y: Ranged<ValueType = f64> + ValueFormatter<f64>>(
     chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<plotters::coord::types::RangedCoordf64, Y>>,
     minutes: f64,

@@ -1,8 +1,8 @@
-//! Whole programs, each with several mallocs preloaded: their time and memory.
+//! Time and memory of whole programs, each with several mallocs preloaded.
 //!
-//! First the benchmark programs of `programs/`, then real ones, then servers. The allocators are the C library's,
-//! `libuslab.so`, and the peers that `benches/peers` has built or the machine has as shared libraries. A program or a library
-//! that is missing is named on standard error. Each program must give the same answer with every allocator.
+//! The programs are the benchmark programs of `programs/`, real programs, and servers. The mallocs are the C library's,
+//! `libuslab.so`, and peers that `benches/peers` has built or the machine has as shared libraries. A missing program or library
+//! is named on standard error. Each program must give the same answer with every malloc.
 
 mod real;
 mod servers;
@@ -18,41 +18,38 @@ use uslab_benches::preload::{Preload, peers};
 use uslab_benches::{Bench, Column, Contender, Kind};
 use wait4::{ResourceUsage, Wait4};
 
-/// The allocators of this run.
+/// The mallocs of this run.
 fn preloads() -> Vec<Preload> {
     let ours = Preload { name: OURS.into(), kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
     [vec![ours], peers()].concat()
 }
 
-/// A program and the work that it does.
+/// A program to measure, and its work.
 #[derive(Clone, Copy)]
 struct Program {
     case: &'static str,
-    /// Executables that it requires.
+    /// Executables that the program requires.
     needs: &'static [&'static str],
     run: fn(&Work<'_>) -> Result<Cost, Failure>,
 }
 
 /// One run of a program.
 struct Work<'a> {
-    /// The library to preload; `None` for the C library's malloc.
     library: Option<&'a Path>,
     /// `true` for a small run, which only shows that the program works.
     quick: bool,
-    /// An empty folder for this run.
     dir: &'a Path,
 }
 
-/// The cost of a run.
 struct Cost {
     time: Duration,
-    /// User and system time, of the program and of all children for which it waited.
+    /// User and system time of the program and of all children for which it waited.
     cpu: Duration,
-    /// The largest resident set of a process, in bytes.
+    /// Largest resident set of a process, in bytes.
     peak: f64,
-    /// The number of operations by which times are divided; `None` for real programs.
+    /// Number of operations by which times are divided; `None` for real programs.
     operations: Option<f64>,
-    /// The program's output, which is the same with every allocator.
+    /// The program's output, which is the same with every malloc.
     answer: Vec<u8>,
 }
 
@@ -111,7 +108,7 @@ impl Work<'_> {
     fn scale(&self, full: u32) -> u32 {
         if self.quick { (full / 20).max(1) } else { full }
     }
-    /// A command that runs with the work's malloc preloaded.
+    /// Makes a command that runs with the work's malloc preloaded.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.dir).stdin(Stdio::null());
@@ -120,7 +117,7 @@ impl Work<'_> {
         }
         command
     }
-    /// Runs a command until it exits. It must succeed, and print something.
+    /// Runs a command until it exits. The command must succeed, and print something.
     fn time(&self, mut command: Command) -> Result<Cost, Failure> {
         let printed = self.dir.join("answer");
         command.stdout(File::create(&printed).expect("a file"));
@@ -134,7 +131,7 @@ impl Work<'_> {
         assert!(!answer.is_empty(), "{command:?} prints nothing");
         Ok(Cost { answer, ..Cost::new(time, &end.rusage) })
     }
-    /// Writes a file of the work.
+    /// Writes a file into the run's folder.
     fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.dir.join(name);
         std::fs::write(&path, text).expect("a file");
@@ -169,7 +166,8 @@ fn bench(work: &Work<'_>, arguments: &[&str]) -> Result<Cost, Failure> {
         said.lines().find_map(|line| line.strip_prefix("peak ")?.strip_suffix(" KiB")?.parse::<f64>().ok());
     Ok(Cost {
         operations: Some(operations.expect("a number of operations")),
-        // The program's own measurement: the kernel's peak of a child includes what this process had at the fork.
+        // The program measures its peak itself, because the kernel's peak of a child includes this process's memory at the
+        // fork.
         peak: peak.expect("a peak") * 1024.0,
         ..cost
     })
@@ -208,12 +206,12 @@ fn main() -> anyhow::Result<()> {
                             program.case,
                             preload.name
                         );
-                        // Nanoseconds an operation, or seconds.
+                        // Nanoseconds per operation, or seconds.
                         let unit = cost.operations.map_or(1.0, |operations| operations / 1e9);
                         let times = [cost.time, cost.cpu].map(|time| time.as_secs_f64() / unit);
                         vec![times[0], times[1], cost.peak / f64::from(1 << 20)]
                     }
-                    // A peer that cannot run a program has no number for it. This project's malloc must run all.
+                    // A peer that cannot run a program has no number for it. This project's malloc must run all programs.
                     Err(Failure(how)) if preload.kind == Kind::General => {
                         eprintln!("malloc: {} failed with {}: {how}", program.case, preload.name);
                         Vec::new()

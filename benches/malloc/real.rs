@@ -1,13 +1,12 @@
-//! Interpreters, compilers and a browser, each with fixed work. Their output is the same with every
-//! allocator.
+//! Interpreters, compilers and a browser, each with fixed work. Each program's output is the same with every malloc.
 
 use crate::{Cost, Failure, Work};
 use std::fmt::Write as _;
 use std::process::Command;
 
-/// Dictionaries, strings, JSON, and objects with short lives.
+/// Runs Python on dictionaries, strings, JSON, and short-lived objects.
 pub(crate) fn python(work: &Work<'_>, malloc: &str) -> Result<Cost, Failure> {
-    // Find the interpreter itself: `python3` may be a launcher.
+    // Finds the interpreter itself, because `python3` may be a launcher.
     let found = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
     let python = String::from_utf8(found.expect("python3").stdout).expect("a path");
     let script = format!(
@@ -63,7 +62,7 @@ int f{n}(struct s{n} *s, int k) {{
     work.time(command)
 }
 
-/// A table of 100,000 rows: filled, indexed, joined, thinned.
+/// Fills, indexes, joins and thins an SQLite table of 100,000 rows.
 pub(crate) fn sqlite(work: &Work<'_>) -> Result<Cost, Failure> {
     let rows = work.scale(100_000);
     let script = format!(
@@ -83,7 +82,7 @@ pub(crate) fn sqlite(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// Hashes of strings that grow, lists, substitutions.
+/// Runs Perl on hashes of growing strings, lists, and substitutions.
 pub(crate) fn perl(work: &Work<'_>) -> Result<Cost, Failure> {
     let script = format!(
         "my $sum = 0;
@@ -102,9 +101,9 @@ pub(crate) fn perl(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// Arrays of strings, JSON, substitutions, objects.
+/// Runs PHP on arrays of strings, JSON, substitutions, and objects.
 pub(crate) fn php(work: &Work<'_>) -> Result<Cost, Failure> {
-    // With PHP's own memory manager, nearly no allocation reaches malloc.
+    // With PHP's own memory manager, almost no allocation would reach malloc.
     let script = format!(
         "$sum = 0;
          for ($round = 0; $round < {}; $round++) {{
@@ -125,7 +124,7 @@ pub(crate) fn php(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// Hashes, strings, symbols, objects, under its garbage collector.
+/// Runs Ruby on hashes, strings, symbols, and objects, under its garbage collector.
 pub(crate) fn ruby(work: &Work<'_>) -> Result<Cost, Failure> {
     let script = format!(
         "sum = 0
@@ -144,7 +143,7 @@ pub(crate) fn ruby(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// Objects and strings on V8's heap; buffers and compression by malloc.
+/// Runs Node.js: objects and strings are on V8's heap; buffers and compression use malloc.
 pub(crate) fn node(work: &Work<'_>) -> Result<Cost, Failure> {
     let script = format!(
         "const zlib = require('zlib'), crypto = require('crypto');
@@ -165,7 +164,7 @@ pub(crate) fn node(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// Direct buffers, compression, and a compiler's threads; Java's heap is not malloc's.
+/// Runs Java: direct buffers, compression and compiler threads use malloc; Java's heap does not.
 pub(crate) fn java(work: &Work<'_>) -> Result<Cost, Failure> {
     let source = format!(
         "import java.nio.ByteBuffer;
@@ -201,7 +200,7 @@ pub(crate) fn java(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// A program whose goroutines call malloc by cgo. It is built first, by gcc with the same malloc.
+/// Runs a Go program whose goroutines call malloc by cgo. The program is built first, by gcc with the same malloc.
 pub(crate) fn go(work: &Work<'_>) -> Result<Cost, Failure> {
     let source = format!(
         "package main
@@ -272,7 +271,7 @@ pub fn f{n}(words: &[&str]) -> usize {{
     work.time(command)
 }
 
-/// A page whose script makes and removes 40,000 elements; its document is printed.
+/// Runs a browser on a page whose script makes and removes 40,000 elements, and prints the page's document.
 pub(crate) fn chromium(work: &Work<'_>) -> Result<Cost, Failure> {
     let page = format!(
         "<!doctype html><title>work</title><body><script>

@@ -1,4 +1,5 @@
-//! Servers with a client that sends a fixed number of requests. The time is the client's; CPU time and peak are the server's.
+//! Servers, each with a client that sends a fixed number of requests. The time is the client's; CPU time and peak memory are
+//! the server's.
 
 use crate::{Cost, Failure, Work};
 use nix::sys::signal::{Signal, kill};
@@ -12,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use wait4::Wait4 as _;
 
-/// The longest time until a server's first answer.
+/// Maximum time until a server's first answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts `server`, waits until `answers` returns `true`, times `load`, and ends the server with the signal `end`.
@@ -42,7 +43,7 @@ fn serve(
     _ = kill(pid, end);
     let ended = process.wait4().expect("its end");
     let answer = loaded?;
-    // Some servers end by the signal itself, or with the exit code that a shell uses for it.
+    // Some servers end by the signal itself, or with the exit code that a shell uses for that signal.
     let of_signal =
         ended.status.signal() == Some(end as i32) || ended.status.code() == Some(128 + end as i32);
     if !ended.status.success() && !of_signal {
@@ -51,7 +52,7 @@ fn serve(
     Ok(Cost { answer, ..Cost::new(time, &ended.rusage) })
 }
 
-/// The output of a client, which must succeed.
+/// Output of a client, which must succeed.
 fn output(mut client: Command) -> Result<String, Failure> {
     let done = client.output().expect("it starts");
     if !done.status.success() {
@@ -107,7 +108,7 @@ pub(crate) fn memcached(work: &Work<'_>) -> Result<Cost, Failure> {
     serve(server, Signal::SIGTERM, || UnixStream::connect(&socket).is_ok(), load)
 }
 
-/// The number of bytes that one connection has read back; each value must be as it was set.
+/// Sends one connection's requests, and returns the number of bytes read back. Each value must be as it was set.
 fn ask_memcached(socket: &Path, connection: u32, rounds: u32) -> Result<usize, Failure> {
     let talk = || -> std::io::Result<Option<usize>> {
         let mut stream = UnixStream::connect(socket)?;
@@ -185,7 +186,7 @@ pub(crate) fn nginx(work: &Work<'_>) -> Result<Cost, Failure> {
     http(work, server, port)
 }
 
-/// Serves answers that it makes itself, with headers that it changes.
+/// Serves answers that HAProxy makes itself, with changed headers.
 pub(crate) fn haproxy(work: &Work<'_>) -> Result<Cost, Failure> {
     let port = port();
     let conf = work.file(
@@ -213,13 +214,13 @@ frontend all
 
 /// Runs pgbench, the benchmark of PostgreSQL, on a database that does not wait for writes to disk.
 pub(crate) fn postgres(work: &Work<'_>) -> Result<Cost, Failure> {
-    // The server's tools are in the folder of its program, which need not be in the path.
+    // PostgreSQL's tools are in the folder of its server, which need not be in the path.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|dir| dir.join("postgres")).find(|file| file.is_file());
     let program = std::fs::canonicalize(found.expect("it was looked for")).expect("a path");
     let data = work.dir.join("data");
     let root = nix::unistd::geteuid().is_root();
-    // The server refuses to run as root.
+    // The PostgreSQL server refuses to run as root.
     let command = |program: PathBuf| {
         let mut command = if root { Command::new("setpriv") } else { Command::new(&program) };
         if root {

@@ -1,5 +1,5 @@
-//! The magazine layer of 2001 ([`uslab_lab::classic`]) on this project's slabs: the cost of the CPU layer if each operation takes
-//! its CPU's lock, as in the paper.
+//! The magazine layer of 2001 ([`uslab_lab::classic`]) on this project's slabs. Shows the cost of the CPU layer if each
+//! operation takes its CPU's lock, as in the paper.
 
 use super::give_back_all;
 use crate::subject::{Kind, Local, Raw, Subject};
@@ -17,7 +17,7 @@ impl Slab<Raw> for Slabs {
         Some(Raw(self.0.alloc(Gfp::KERNEL).ok()?.cast()))
     }
     fn free(&self, object: Raw) {
-        // SAFETY: allocated from this cache; the `Raw` is consumed.
+        // SAFETY: the object was allocated from this cache; the `Raw` is consumed.
         unsafe { self.0.free(object.0.cast()) };
     }
 }
@@ -36,14 +36,14 @@ impl<const WORDS: usize> Subject for Classic<WORDS> {
             KmemCache::builder(format!("bench-classic-{}", WORDS * 8), WORDS * 8).magazines(Magazines::Off);
         Self(Cache::new(Cpus::os(), Sizes::default(), Slabs(slabs.build().expect("a cache"))))
     }
-    /// A thread's round begins by ending an interval, so that magazines grow if CPUs contend.
+    /// Ends an interval before a thread's round, so that magazines grow if CPUs contend.
     fn local(&self) -> ClassicLocal<'_> {
         self.0.end_interval();
         ClassicLocal(&self.0)
     }
 }
 
-/// The cache as used by any thread.
+/// A thread's access to a [`Classic`] cache.
 #[derive(Debug)]
 pub struct ClassicLocal<'s>(&'s Cache<Raw, Slabs>);
 
@@ -52,7 +52,7 @@ impl Local for ClassicLocal<'_> {
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> Raw {
         let object = self.0.alloc().expect("an object");
-        // SAFETY: just allocated; no bench has objects smaller than 8 bytes.
+        // SAFETY: the object was just allocated, and no bench has objects smaller than 8 bytes.
         unsafe { Raw::stamped(object.0.cast(), stamp) }
     }
     fn stamp(&self, object: &Raw) -> u64 {

@@ -1,8 +1,8 @@
-//! Random blocks, some of them much more often than others, written and read from end to end.
+//! Replaces random blocks, some places much more often than others, and writes and reads each block from end to end.
 //!
 //! After S. Ignatchenko, D. Ligoum and N. Iwatani, "Testing memory allocators: ptmalloc2 vs tcmalloc vs hoard vs jemalloc"
-//! (ithare.com, 2018): places are chosen by a Pareto distribution, sizes by powers of two; a chosen place is filled if it is
-//! empty, and emptied otherwise.
+//! (ithare.com, 2018). Places are chosen by a Pareto distribution, and sizes by powers of two. A chosen place is filled if it
+//! is empty, and emptied otherwise.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
 
@@ -40,7 +40,8 @@ pub(crate) const PROGRAM: Program = Program {
     },
 };
 
-/// A number below `bound`: with a probability of four fifths in the first fifth, and so on within that, up to six times.
+/// A random number below `bound`, in the first fifth with a probability of four fifths, and so on within that fifth, up to six
+/// times.
 fn pareto(random: &mut Random, mut bound: usize) -> usize {
     for _ in 0..6 {
         let first = bound.div_ceil(5);

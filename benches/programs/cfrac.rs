@@ -1,8 +1,8 @@
 //! Factors a number by continued fractions, with integers of arbitrary size: many tiny blocks that live for one operation.
 //!
 //! After M. Morrison and J. Brillhart, "A method of factoring and the factorization of F7" (1975), and Knuth's *Seminumerical
-//! Algorithms*, section 4.5.4: the convergents of the number's square root give squares that are small modulo it; those that have
-//! only small factors are combined to a congruence of two squares. Every result of every operation is a new block.
+//! Algorithms*, section 4.5.4. The convergents of the number's square root give squares that are small modulo the number.
+//! Squares with only small factors are combined to a congruence of two squares. Every result of every operation is a new block.
 
 use crate::common::{Parameter, Program};
 use std::cmp::Ordering;
@@ -27,7 +27,8 @@ pub(crate) const PROGRAM: Program = Program {
     },
 };
 
-/// A number as digits, the lowest first; the highest is not 0. It is a separate block of exactly this length.
+/// A natural number as digits, lowest digit first; the highest digit is not 0. Each number is a separate block of exactly its
+/// length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Natural(Vec<u32>);
 
@@ -50,7 +51,7 @@ impl Natural {
     fn bits(&self) -> usize {
         self.0.last().map_or(0, |top| 32 * self.0.len() - top.leading_zeros() as usize)
     }
-    /// Quotient and remainder.
+    /// Quotient and remainder of a division by one digit.
     fn divided_by_digit(&self, divisor: u32) -> (Self, u32) {
         let mut rest = 0;
         let mut quotient = self.0.clone();
@@ -117,14 +118,14 @@ impl Natural {
             }
             quotient[at] = guess as u32;
         }
-        // Undoes the shift.
+        // Shifts the remainder back.
         let rest = Self::of(rest).divided_by_digit(1 << shift).0;
         (Self::of(quotient), rest)
     }
     fn modulo(&self, modulus: &Self) -> Self {
         self.divided_by(modulus).1
     }
-    /// The largest number whose square is not greater, by Newton's method.
+    /// Largest number whose square is not greater than this number, by Newton's method.
     fn root(&self) -> Self {
         let mut root = Self::from(1).shifted(self.bits().div_ceil(2));
         loop {
@@ -175,7 +176,7 @@ impl Add for &Natural {
 
 impl Sub for &Natural {
     type Output = Natural;
-    /// `other` must not be larger.
+    /// Subtracts `other`, which must not be larger.
     fn sub(self, other: &Natural) -> Natural {
         let mut difference = Vec::with_capacity(self.0.len());
         let mut borrow = 0i64;
@@ -204,18 +205,20 @@ impl Mul for &Natural {
     }
 }
 
-/// `x * x` is, modulo the number, -1 to the power of the first exponent, times each prime to the power of its exponent.
+/// A relation: `x * x` is, modulo the number, -1 to the power of the first exponent, times each prime to the power of its
+/// exponent.
 struct Relation {
     x: Natural,
     exponents: Vec<u32>,
 }
 
-/// Returns a proper factor of `number`, which is composite, and the number of divisions. Ends the program if it finds none.
+/// Returns a proper factor of `number`, which is composite, and the number of divisions. Ends the program if it finds no
+/// factor.
 fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
     let base = base(number, primes);
     let mut divisions = 0;
     let root = number.root();
-    // The variables of each step: see Knuth. `x * x` is `(-1)^step * q` modulo the number.
+    // The variables have Knuth's names. In each step, `x * x` is `(-1)^step * q` modulo the number.
     let (mut p, mut q) = (root.clone(), number - &(&root * &root));
     let (mut before, mut x) = (Natural::from(1), root.clone());
     let mut relations: Vec<Relation> = Vec::new();
@@ -242,10 +245,10 @@ fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
     std::process::exit(1);
 }
 
-/// More steps than any number needs that can be factored in minutes.
+/// Maximum number of steps, above the need of any number that can be factored in minutes.
 const STEPS: u32 = 1 << 24;
 
-/// The first primes that can be divisors: the number is a square modulo them.
+/// The first primes modulo which the number is a square, so that they can be divisors.
 fn base(number: &Natural, primes: usize) -> Vec<u32> {
     let prime = |n: &u32| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     let square = |p: &u32| {
@@ -277,7 +280,7 @@ fn smooth(number: &Natural, sign: u32, base: &[u32], divisions: &mut u64) -> Opt
     })
 }
 
-/// A proper factor, from relations whose product has only even exponents: Gaussian elimination modulo 2.
+/// A proper factor, from relations whose product has only even exponents, found by Gaussian elimination modulo 2.
 fn combine(number: &Natural, base: &[u32], relations: &[Relation]) -> Option<Natural> {
     // Each row has its exponents, and the relations that were multiplied.
     let mut rows: Vec<(Vec<bool>, Vec<bool>)> = (0..relations.len())

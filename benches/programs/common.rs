@@ -3,24 +3,22 @@
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// A program and its parameters.
 pub(crate) struct Program {
     pub(crate) name: &'static str,
-    /// One line for `--help`.
+    /// Description of the program in `--help`, on one line.
     pub(crate) about: &'static str,
     pub(crate) parameters: &'static [Parameter],
-    /// Runs the program. Returns the number of operations.
     pub(crate) run: fn(&Parameters) -> u64,
 }
 
 /// A number that the command line may set.
 pub(crate) struct Parameter {
     pub(crate) name: &'static str,
-    /// The default; 0 means the number of CPUs.
+    /// Default value; 0 means the number of CPUs.
     pub(crate) full: u64,
-    /// The default with `--quick`.
+    /// Default value with `--quick`.
     pub(crate) quick: u64,
-    /// Its unit and meaning.
+    /// Unit and meaning of the parameter.
     pub(crate) about: &'static str,
 }
 
@@ -30,15 +28,15 @@ impl Parameter {
     }
 }
 
-/// The parameter of all programs with threads.
+/// The parameter `threads`, which all programs with threads have.
 pub(crate) const THREADS: Parameter =
     Parameter::new("threads", 0, 0, "threads at a time; as many as CPUs unless given");
 
-/// The parameters' values in one run.
+/// Values of the parameters in one run.
 pub(crate) struct Parameters(Vec<(&'static str, u64)>);
 
 impl Parameters {
-    /// The defaults of `program`, changed by `arguments`.
+    /// Default values of `program`, changed by `arguments`.
     pub(crate) fn parse(
         program: &Program,
         mut arguments: impl Iterator<Item = String>,
@@ -91,7 +89,7 @@ impl Parameters {
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Each stream has different numbers.
+    /// Makes a generator; each stream has different numbers.
     pub(crate) fn new(stream: u64) -> Self {
         Self((stream + 1).wrapping_mul(0xd134_2543_de82_ef95))
     }
@@ -102,20 +100,20 @@ impl Random {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    /// A number below `bound`, which is not 0.
+    /// A random number below `bound`, which is not 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
-    /// A number from `min` to `max`, both included.
+    /// A random number from `min` to `max`, both included.
     pub(crate) fn between(&mut self, min: usize, max: usize) -> usize {
         min + self.below(max - min + 1)
     }
-    /// A number from `2^low` to `2^high`, which is excluded; each doubling is equally likely.
+    /// A random number from `2^low` to `2^high`, which is excluded; each doubling is equally likely.
     pub(crate) fn log_uniform(&mut self, low: u32, high: u32) -> usize {
         let power = 1 << self.between(low as usize, high as usize - 1);
         power + self.below(power)
     }
-    /// A stamp for a block.
+    /// A random stamp for a block.
     pub(crate) fn stamp(&mut self) -> u32 {
         self.next() as u32
     }
@@ -123,24 +121,24 @@ impl Random {
 
 const PAGE: usize = 4096;
 
-/// The functions with which a program allocates.
+/// Functions with which a program allocates.
 pub(crate) trait Api {
-    /// Allocates at least `size` bytes, aligned to 8; null if there is no memory.
+    /// Allocates at least `size` bytes, aligned to 8; returns null if memory is short.
     fn alloc(size: usize) -> *mut u8;
     /// Frees memory.
     ///
     /// # Safety
-    /// `memory` is from `alloc` with this size, and not used any more.
+    /// `memory` came from `alloc` with this size, and is no longer used.
     unsafe fn free(memory: *mut u8, size: usize);
 }
 
-/// `malloc` and `free`.
+/// The C functions `malloc` and `free`.
 pub(crate) struct Malloc;
 
 impl Api for Malloc {
     #[inline(always)]
     fn alloc(size: usize) -> *mut u8 {
-        // SAFETY: no precondition.
+        // SAFETY: the call has no precondition.
         unsafe { libc::malloc(size).cast() }
     }
     #[inline(always)]
@@ -150,8 +148,8 @@ impl Api for Malloc {
     }
 }
 
-/// Memory with its owner's stamp at both ends, which is checked when it is freed. So a block that the allocator gave to two
-/// owners, or wrote into, is detected.
+/// Memory with its owner's stamp at both ends, which is checked when the block is freed. The check detects a block that the
+/// allocator gave to two owners, or wrote into.
 pub(crate) struct Block<A: Api = Malloc> {
     memory: NonNull<u8>,
     size: u32,
@@ -159,7 +157,7 @@ pub(crate) struct Block<A: Api = Malloc> {
     api: std::marker::PhantomData<A>,
 }
 
-// SAFETY: it owns its memory, which any thread may use and free.
+// SAFETY: a block owns its memory, which any thread may use and free.
 unsafe impl<A: Api> Send for Block<A> {}
 
 impl<A: Api> Block<A> {
@@ -167,11 +165,11 @@ impl<A: Api> Block<A> {
     #[inline(always)]
     pub(crate) fn new(size: usize, stamp: u32) -> Self {
         let size = size.max(size_of::<u32>());
-        // SAFETY: the memory is from `A::alloc` with this size.
+        // SAFETY: the memory came from `A::alloc` with this size.
         unsafe { Self::from_raw(A::alloc(size), size, stamp) }
     }
     /// # Safety
-    /// `memory` is null, or from `A::alloc` with `size` bytes, at least 4.
+    /// `memory` is null, or came from `A::alloc` with `size` bytes, at least 4.
     #[inline(always)]
     unsafe fn from_raw(memory: *mut u8, size: usize, stamp: u32) -> Self {
         let Some(memory) = NonNull::new(memory) else {
@@ -182,7 +180,7 @@ impl<A: Api> Block<A> {
         block.write(size - 4);
         block
     }
-    /// The expected word at `offset`: the stamp's bytes, repeated, so that overlapping words agree.
+    /// Expected word at `offset`: the stamp's bytes, repeated, so that overlapping words agree.
     #[inline(always)]
     fn word(&self, offset: usize) -> u32 {
         self.stamp.rotate_right(8 * (offset % 4) as u32)
@@ -190,13 +188,13 @@ impl<A: Api> Block<A> {
     #[inline(always)]
     fn write(&self, offset: usize) {
         debug_assert!(offset + 4 <= self.size as usize);
-        // SAFETY: within the block.
+        // SAFETY: the word is within the block.
         unsafe { self.memory.add(offset).cast().write_unaligned(self.word(offset).to_le()) };
     }
     #[inline(always)]
     fn check(&self, offset: usize) {
         debug_assert!(offset + 4 <= self.size as usize);
-        // SAFETY: within the block; written before.
+        // SAFETY: the word is within the block, and was written before.
         let found = u32::from_le(unsafe { self.memory.add(offset).cast().read_unaligned() });
         if found != self.word(offset) {
             self.corrupt(offset, found);
@@ -204,7 +202,7 @@ impl<A: Api> Block<A> {
     }
     #[cold]
     fn corrupt(&self, offset: usize, found: u32) -> ! {
-        // The heap is damaged, so `free` may not work either: no unwinding.
+        // The heap is damaged, so `free` may not work either. The program therefore does not unwind.
         eprintln!(
             "corrupted: the block of {} bytes at {:p} holds {found:#010x} at byte {offset}, where its owner wrote {:#010x}",
             self.size,
@@ -216,13 +214,13 @@ impl<A: Api> Block<A> {
     /// Stamps the whole block.
     pub(crate) fn fill(&mut self) {
         let words = self.size as usize / 4;
-        // SAFETY: within the block, aligned as `Api::alloc` promises, and borrowed exclusively.
+        // SAFETY: the words are within the block, aligned as `Api::alloc` promises, and borrowed exclusively.
         let words = unsafe { std::slice::from_raw_parts_mut(self.memory.cast().as_ptr(), words) };
         words.fill(self.stamp.to_le());
     }
     /// Checks that the whole block has its stamp.
     pub(crate) fn check_filled(&self) {
-        // SAFETY: within the block and aligned; `fill` wrote it.
+        // SAFETY: the words are within the block and aligned; `fill` wrote them.
         let words =
             unsafe { std::slice::from_raw_parts(self.memory.cast::<u32>().as_ptr(), self.size as usize / 4) };
         // The loop has no early exit, so that it is vectorised.
@@ -235,15 +233,15 @@ impl<A: Api> Block<A> {
     pub(crate) fn touch(&mut self) {
         (0..=self.size as usize - 4).step_by(PAGE).for_each(|offset| self.write(offset));
     }
-    /// Checks the word in each page.
+    /// Checks the stamped word in each page.
     pub(crate) fn check_touched(&self) {
         (0..=self.size as usize - 4).step_by(PAGE).for_each(|offset| self.check(offset));
     }
-    /// Adds 1 to the first word, `times` times, each time in memory.
+    /// Adds 1 to the block's first word `times` times, with a load and a store each time.
     pub(crate) fn count(&mut self, times: u64) {
         let first = self.memory.cast::<u32>();
         for _ in 0..times {
-            // SAFETY: within the block, aligned as `Api::alloc` promises; written before.
+            // SAFETY: the word is within the block, aligned as `Api::alloc` promises, and was written before.
             unsafe { first.write_volatile(first.read_volatile().to_le().wrapping_add(1).to_le()) };
         }
         self.stamp = self.stamp.wrapping_add(times as u32);
@@ -253,20 +251,20 @@ impl<A: Api> Block<A> {
 }
 
 impl Block {
-    /// As [`new`](Block::new), with `calloc`; checks that the memory is zero.
+    /// Makes a block as [`new`](Block::new) does, with `calloc`, and checks that the memory is zero.
     pub(crate) fn zeroed(size: usize, stamp: u32) -> Self {
         let size = size.max(size_of::<u32>());
-        // SAFETY: no precondition.
+        // SAFETY: the call has no precondition.
         let memory: *mut u8 = unsafe { libc::calloc(1, size).cast() };
         if !memory.is_null() {
-            // SAFETY: from `calloc`, which initialised all of it.
+            // SAFETY: the memory came from `calloc`, which initialised all bytes.
             let bytes = unsafe { std::slice::from_raw_parts(memory, size) };
             if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
                 eprintln!("corrupted: calloc of {size} bytes at {memory:p} is not zero at byte {at}");
                 std::process::exit(1);
             }
         }
-        // SAFETY: memory from `calloc` may be freed by `free`.
+        // SAFETY: `free` may free memory from `calloc`.
         unsafe { Self::from_raw(memory, size, stamp) }
     }
 }
@@ -276,7 +274,7 @@ impl<A: Api> Drop for Block<A> {
     fn drop(&mut self) {
         self.check(0);
         self.check(self.size as usize - 4);
-        // SAFETY: from `A::alloc` with this size; this block owns it.
+        // SAFETY: the memory came from `A::alloc` with this size, and this block owns it.
         unsafe { A::free(self.memory.as_ptr(), self.size as usize) };
     }
 }

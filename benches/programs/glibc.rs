@@ -1,7 +1,7 @@
 //! The two loops of the GNU C library's benchmarks of malloc.
 //!
-//! After the description of `malloc-simple` and `malloc-thread` in its `benchtests`: the first allocates a number of blocks of
-//! one size and frees them in the order of allocation, on one thread; the second replaces random blocks of random sizes on
+//! After the description of `malloc-simple` and `malloc-thread` in glibc's `benchtests`. `malloc-simple` allocates blocks of
+//! one size and frees them in the order of allocation, on one thread. `malloc-thread` replaces random blocks of random sizes on
 //! several threads, with small sizes more likely.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
@@ -17,7 +17,7 @@ pub(crate) const SIMPLE: Program = Program {
             for number in [25, 100, 400, 1600] {
                 for _ in 0..parameters.get("operations").div_ceil(number) {
                     blocks.extend((0..number).map(|_| Block::new(size, random.stamp())));
-                    // Frees from the first block to the last.
+                    // Frees the blocks from the first to the last.
                     blocks.clear();
                     operations += number;
                 }
@@ -45,10 +45,10 @@ pub(crate) const THREAD: Program = Program {
                         (0..parameters.get("blocks")).map(|_| None).collect();
                     for _ in 0..operations {
                         let place = random.below(blocks.len());
-                        // Each doubling is half as likely as the one below it.
+                        // Each doubling is half as likely as the previous one.
                         let doubling = random.next().trailing_ones().min(10);
                         let size = random.log_uniform(4 + doubling, 5 + doubling);
-                        // The old block is freed first, as in the original.
+                        // The old block is freed first, as in glibc's benchmark.
                         blocks[place] = None;
                         blocks[place] = Some(Block::new(size, random.stamp()));
                     }

@@ -1,8 +1,9 @@
-//! A server's threads: each replaces blocks of random sizes at random places, and leaves its blocks to its successor.
+//! Imitates a server's threads: each thread replaces blocks of random sizes at random places, and leaves its blocks to its
+//! successor.
 //!
 //! After P. Larson and M. Krishnan, "Memory allocation for long-running server applications" (ISMM 1998), section 4.1. A thread
-//! starts with blocks that exited threads allocated; the first threads start with blocks of the main thread. The second variant
-//! frees by size, as C++ does with sized deallocation.
+//! starts with blocks that exited threads allocated; the first threads start with blocks of the main thread. A second variant
+//! of the program frees by size, as C++ does with sized deallocation.
 
 use crate::common::{Api, Block, Malloc, Parameter, Parameters, Program, Random, THREADS};
 use std::ffi::{CStr, c_void};
@@ -41,7 +42,7 @@ fn run<A: Api + 'static>(parameters: &Parameters) -> u64 {
     let mut random = Random::new(0);
     let mut all: Vec<Block<A>> =
         (0..threads * blocks).map(|_| Block::new(random.between(min, max), random.stamp())).collect();
-    // Shuffled, so that neighbours belong to different threads.
+    // The blocks are shuffled, so that neighbours belong to different threads.
     for i in (1..all.len()).rev() {
         all.swap(i, random.below(i + 1));
     }
@@ -78,7 +79,7 @@ impl Server {
     ) {
         for _ in 0..self.replacements {
             let place = random.below(blocks.len());
-            // The assignment frees the old block after the new one is allocated.
+            // The assignment frees the old block after the new block is allocated.
             blocks[place] = Block::new(random.between(self.min, self.max), random.stamp());
         }
         if generation < self.generations {
@@ -87,7 +88,7 @@ impl Server {
     }
 }
 
-/// The functions for sized frees that the malloc in use has.
+/// Allocation functions with sized frees, as far as the malloc in use has them.
 struct SizedApi;
 
 struct Functions {
@@ -95,11 +96,11 @@ struct Functions {
     free: unsafe extern "C" fn(*mut c_void, usize),
 }
 
-/// Set before the first thread starts.
+/// The functions of the malloc in use, set before the first thread starts.
 static FUNCTIONS: AtomicPtr<Functions> = AtomicPtr::new(std::ptr::null_mut());
 
 impl SizedApi {
-    /// Finds the functions. Returns a name for them.
+    /// Finds the malloc's functions for sized frees, and returns a name for them.
     fn find() -> &'static str {
         // SAFETY: the name is a valid C string.
         let find = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -107,7 +108,7 @@ impl SizedApi {
         type Alloc = unsafe extern "C" fn(usize) -> *mut c_void;
         type Free = unsafe extern "C" fn(*mut c_void, usize);
         let (name, functions) = if !free_sized.is_null() {
-            // SAFETY: C23's function of this name has this signature.
+            // SAFETY: C23's function `free_sized` has this signature.
             let free = unsafe { std::mem::transmute::<*mut c_void, Free>(free_sized) };
             ("free_sized", Functions { alloc: libc::malloc, free })
         } else if !new.is_null() && !delete.is_null() {
@@ -123,13 +124,13 @@ impl SizedApi {
         } else {
             ("free", Functions { alloc: libc::malloc, free: free_unsized })
         };
-        // Relaxed: threads that use them are started later.
+        // Relaxed: threads that use the functions are started later.
         FUNCTIONS.store(Box::leak(Box::new(functions)), Ordering::Relaxed);
         name
     }
     #[inline(always)]
     fn functions() -> &'static Functions {
-        // SAFETY: set before any thread starts, never changed and never freed.
+        // SAFETY: the pointer is set before any thread starts, never changed and never freed.
         unsafe { &*FUNCTIONS.load(Ordering::Relaxed) }
     }
 }
@@ -142,7 +143,7 @@ unsafe extern "C" fn free_unsized(memory: *mut c_void, _size: usize) {
 impl Api for SizedApi {
     #[inline(always)]
     fn alloc(size: usize) -> *mut u8 {
-        // SAFETY: no precondition.
+        // SAFETY: the call has no precondition.
         unsafe { (Self::functions().alloc)(size).cast() }
     }
     #[inline(always)]

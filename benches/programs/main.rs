@@ -1,9 +1,9 @@
 //! Small programs that mostly allocate and free, to run with a malloc preloaded.
 //!
-//! Each was written from the published description of a well-known benchmark of allocators; its file names the source. All of
-//! them call the C library's functions, do a fixed amount of work with fixed seeds, and check what they stored: if an allocator
-//! mixes up two blocks, the program fails. Standard output gets the number of operations, which is the same for every allocator;
-//! standard error gets the largest resident set.
+//! Each program was written from the published description of a well-known benchmark of allocators; the program's file names
+//! the source. All programs call the C library's functions, and do a fixed amount of work with fixed seeds. A program checks
+//! its stored data, and fails if an allocator mixes up two blocks. Standard output gets the number of operations, which is the
+//! same for every allocator. Standard error gets the largest resident set.
 
 mod alloc_test;
 mod cache;
@@ -54,7 +54,7 @@ fn help() {
     }
 }
 
-/// The largest resident set in KiB. `getrusage` is not used, because a child's value there starts with its parent's.
+/// Largest resident set of this process in KiB. `getrusage` is not used, because a child's value starts with its parent's.
 fn peak() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok())

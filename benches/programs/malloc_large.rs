@@ -1,6 +1,6 @@
-//! Blocks of 5 to 25 MiB that are allocated and freed; each is written on every page.
+//! Allocates and frees blocks of 5 to 25 MiB, and writes to every page of each block.
 //!
-//! After the published description of mimalloc-bench's test of that name: a few dozen large blocks are live.
+//! After the published description of mimalloc-bench's test `malloc-large`. A few dozen large blocks are live.
 
 use crate::common::{Block, Parameter, Program, Random};
 

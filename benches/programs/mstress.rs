@@ -1,7 +1,7 @@
-//! Threads that start and exit, keep some blocks until they exit, and exchange others through shared places.
+//! Starts threads that exit again, keep some blocks until they exit, and exchange other blocks through shared places.
 //!
-//! After D. Leijen's description of mimalloc's stress test: mostly small blocks, a few a hundred times as large, one in eight
-//! zeroed.
+//! After D. Leijen's description of mimalloc's stress test. Most blocks are small, a few blocks are a hundred times as large,
+//! and one block in eight is zeroed.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
 use uslab_magazine::sync::Mutex;

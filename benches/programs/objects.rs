@@ -1,5 +1,5 @@
-//! A cache of objects that each hold a large buffer: the cost of the first allocation, and the memory that is
-//! left of a burst.
+//! A cache of objects that each hold a large buffer. Shows the cost of the first allocation, and the memory that is left after
+//! a burst.
 
 use crate::common::{Parameter, Parameters, Program};
 use std::time::{Duration, Instant};

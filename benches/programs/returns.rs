@@ -1,7 +1,7 @@
-//! A service that loads sessions and drops them, and the memory that stays resident.
+//! Imitates a service that loads sessions and drops them, and reports the memory that stays resident.
 //!
-//! A session is a struct of 96 bytes, a body of 51 to 4,146 bytes and an entry in a table. There are 100,000 of them; each is
-//! replaced once, on average, while they are loaded. Two threads load and drop, so that a session may be freed on another CPU
+//! A session is a struct of 96 bytes, a body of 51 to 4,146 bytes and an entry in a table. During the load of 100,000 sessions,
+//! each session is replaced once on average. Two threads load and drop sessions, so that a session may be freed on another CPU
 //! than the one that allocated it.
 
 use crate::common::{Parameter, Parameters, Program, Random};

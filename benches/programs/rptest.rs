@@ -1,7 +1,7 @@
-//! Threads that replace some of their blocks in each loop, and pass some to the next thread, which frees them.
+//! Runs threads that replace some of their blocks in each loop, and pass some blocks to the next thread, which frees them.
 //!
-//! After M. Jansson's description of rpmalloc's benchmark: sizes up to 16,000 bytes, with small ones more likely in linear
-//! measure; frees on other threads in every second loop.
+//! After M. Jansson's description of rpmalloc's benchmark. Sizes are up to 16,000 bytes, with small sizes more likely in linear
+//! measure. In every second loop, blocks are freed on other threads.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
 use std::sync::mpsc::sync_channel;
@@ -23,7 +23,7 @@ pub(crate) const PROGRAM: Program = Program {
         let (min, max) = (parameters.size("min"), parameters.size("max"));
         let (mut senders, receivers): (Vec<_>, Vec<_>) =
             (0..threads).map(|_| sync_channel::<Vec<Block>>(WAITING)).unzip();
-        // Each thread sends to the next one.
+        // Each thread sends to the next thread.
         senders.rotate_left(1);
         std::thread::scope(|scope| {
             for (thread, (to_next, given)) in (0..).zip(senders.into_iter().zip(receivers)) {
@@ -42,7 +42,7 @@ pub(crate) const PROGRAM: Program = Program {
                             let old = std::mem::replace(&mut held[place], new);
                             if turn % 2 == 0 { drop(old) } else { replaced.push(old) }
                         }
-                        // If the next thread is behind or has exited, the blocks are freed here.
+                        // If the next thread is behind or has exited, this thread frees the blocks.
                         let _ = to_next.try_send(replaced);
                         given.try_iter().for_each(drop);
                     }
@@ -53,5 +53,5 @@ pub(crate) const PROGRAM: Program = Program {
     },
 };
 
-/// The most batches that wait for a thread. With more, the peak would depend on scheduling.
+/// Maximum number of batches that wait for a thread. With more batches, the peak would depend on scheduling.
 const WAITING: usize = 8;

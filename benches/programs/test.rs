@@ -1,6 +1,6 @@
-//! The benchmark programs succeed with `libuslab.so` and without it, and detect a broken malloc.
+//! Tests that the benchmark programs succeed with `libuslab.so` and without it, and detect a broken malloc.
 //!
-//! `USLAB_PRELOAD=full` runs them at full size.
+//! `USLAB_PRELOAD=full` runs the programs at full size.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -18,7 +18,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The names that `--help` lists.
+/// Names of the programs that `--help` lists.
 fn names() -> Vec<String> {
     let help = text(&run(&["--help"], None).stdout);
     let named = help.lines().filter(|line| !line.starts_with([' ', '-'])).skip(1);
@@ -26,7 +26,7 @@ fn names() -> Vec<String> {
 }
 
 #[test]
-fn all_end_well_with_the_library_and_without() {
+fn all_programs_succeed_with_and_without_the_library() {
     let quick = match std::env::var("USLAB_PRELOAD").as_deref() {
         Ok("full") => &[][..],
         _ => &["--quick"],
@@ -49,7 +49,7 @@ fn all_end_well_with_the_library_and_without() {
 }
 
 #[test]
-fn a_malloc_that_hands_out_a_block_twice_is_found() {
+fn malloc_returning_a_block_twice_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let library = dir.path().join("twice.so");
     let mut cc = Command::new("cc");
@@ -57,12 +57,12 @@ fn a_malloc_that_hands_out_a_block_twice_is_found() {
     cc.arg(workspace().join("benches/programs/twice.c"));
     assert!(cc.status().expect("a C compiler").success());
     for name in names() {
-        // These have one object at a time, which may reuse the last one's memory, or use `calloc`, which that library leaves to
-        // the C library.
+        // Some programs have one object at a time, which may reuse the last object's memory. Others use `calloc`, which the
+        // broken library leaves to the C library.
         if name.starts_with("cache-") || name == "zeros" {
             continue;
         }
-        // The runtime's own memory is also allocated twice, so the program may hang; then it is stopped.
+        // The runtime's own memory is also allocated twice, so the program may hang; `timeout` then stops it.
         let preload = format!("LD_PRELOAD={}", library.display());
         let mut command = Command::new("timeout");
         command.args(["5", "env", &preload, env!("CARGO_BIN_EXE_programs"), &name, "--quick"]);
@@ -73,7 +73,7 @@ fn a_malloc_that_hands_out_a_block_twice_is_found() {
 }
 
 #[test]
-fn wrong_arguments_end_with_2_and_say_what_is_accepted() {
+fn wrong_arguments_exit_with_2_and_list_accepted_values() {
     for (arguments, said) in [
         (&[][..], "there is no \"\", only alloc-test, "),
         (&["larsson"], "there is no \"larsson\", only alloc-test, "),
@@ -89,7 +89,7 @@ fn wrong_arguments_end_with_2_and_say_what_is_accepted() {
 }
 
 #[test]
-fn the_readme_lists_them_all() {
+fn readme_lists_all_programs() {
     let readme = std::fs::read_to_string(workspace().join("benches/README.md")).unwrap();
     for name in names() {
         assert!(readme.contains(&format!("| `{name}`")), "no line of the table for {name}");

@@ -1,5 +1,4 @@
-//! Zeroed blocks of which a program accesses eight bytes: pages that the system has just mapped are zero
-//! already.
+//! Zeroed blocks of which a program accesses eight bytes. Pages that the system has just mapped are already zero.
 
 use crate::common::{Parameter, Parameters, Program};
 use uslab_benches::resident::resident;

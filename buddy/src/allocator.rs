@@ -1,4 +1,4 @@
-//! The page allocator: the zones of all nodes, the per-CPU pages in front of them, and the path of a request.
+//! The page allocator: the zones of all nodes, the per-CPU magazines in front of the zones, and the path of a request.
 //!
 //! ```text
 //! alloc(order, gfp, node)
@@ -9,14 +9,14 @@
 //!   AllocError: which limit was met
 //! ```
 //!
-//! A page in this CPU's magazine is handed out even below the watermark: the zone passed the check when the
+//! A page in the CPU's magazine is allocated even below the watermark: the zone passed the watermark check when the
 //! magazine was filled.
 //!
 //! ## Locks
 //!
-//! A caller holds no layer's lock when it calls the zone: a thread holds at most one lock at a time. There
-//! are two exceptions. A charge locks all zones, and a fork takes all locks. Both take zones in ascending
-//! order, as ARCHITECTURE.md says.
+//! A thread holds at most one lock when it calls a zone. Charges and forks are exceptions to the rule of one lock. A
+//! charge locks all zones, and a fork takes all locks. Charges and forks lock zones in ascending order, as
+//! ARCHITECTURE.md says.
 
 use crate::corruption::{self, Corruption};
 use crate::error::{AllocError, Limit};
@@ -33,40 +33,39 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_magazine::sync::{Counter, MODEL, assert_unlocked, contain_panic, planted};
-use uslab_magazine::tracepoints::{Tracepoints, What};
-use uslab_magazine::{Cpus, Operation, SweepGroup, Which};
+use uslab_magazine::tracepoints::{OperationKind, Tracepoints};
+use uslab_magazine::{Cpus, DrainScope, Operation, SweepGroup};
 
 mod start;
 
-/// A zone and the magazines in front of it.
+/// A zone and the magazines in front of the zone.
 #[derive(Debug)]
 pub(crate) struct CachedZone {
     pub(crate) zone: Zone,
     pub(crate) per_cpu: Option<PerCpuPages>,
-    /// The zone's layers, for a sweep.
+    /// The sweep group of the zone's layers.
     group: SweepGroup,
 }
 
-/// The allocator's own counters, in addition to the zones'.
+/// The allocator's own counters, in addition to the zones' counters.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Allocations that found every zone below its low watermark.
+    /// Number of allocations that found every zone below its low watermark.
     pub(crate) below_low: Counter,
-    /// Allocations that flushed the per-CPU pages.
+    /// Number of allocations that flushed the per-CPU pages.
     pub(crate) drains: Counter,
-    /// Allocations that failed.
     pub(crate) failures: Counter,
-    /// Invalid frees.
     pub(crate) corruptions: Counter,
-    /// Forks while other threads ran, from the process that made the allocator to this one.
+    /// Number of forks with other threads running, since the allocator was created. The child of a `fork` continues its
+    /// parent's count of forks.
     pub(crate) forks: Counter,
 }
 
 /// The page allocator.
 ///
-/// Dropping it unmaps all its pages, including allocated ones. Cost of an operation: for a low-order block,
-/// one operation on the CPU's magazine and a compare-and-exchange or store on its frame; otherwise one zone
-/// lock.
+/// Dropping the page allocator unmaps all its pages, including allocated pages. A low-order block costs one operation
+/// on the CPU's magazine, and one compare-and-exchange or store on the block's frame. A block above the low orders
+/// costs one zone lock.
 #[derive(Debug)]
 pub struct PageAllocator {
     pub(crate) shared: ZoneShared,
@@ -77,7 +76,7 @@ pub struct PageAllocator {
     zonelists: Box<[[Box<[u8]>; ZoneKind::COUNT]]>,
     cpus: Cpus,
     pub(crate) tables: Tables,
-    /// Addresses left for the tables of the layer above.
+    /// Addresses reserved for the tables of the layer above.
     addresses: Reservation,
     corruption: corruption::Handler,
     limited: bool,
@@ -86,11 +85,11 @@ pub struct PageAllocator {
     pub(crate) counts: Counts,
 }
 
-/// Pages handed to a bulk caller per hold of a zone lock.
+/// Maximum number of pages that a bulk caller gets per acquisition of a zone lock.
 const BULK: usize = 64;
 
 impl PageAllocator {
-    /// Takes the reserved addresses for tables that describe the pages; the configuration has their size.
+    /// Takes the addresses that the configuration reserves for tables that describe the pages.
     #[doc(hidden)]
     pub fn take_addresses(&mut self) -> Reservation {
         let none = Reservation::none(self.addresses.backend, &self.addresses.faults);
@@ -99,31 +98,32 @@ impl PageAllocator {
 
     // --- Observers -------------------------------------------------------------------------------------------
 
-    /// Observers of operations on the pages, and on objects in per-CPU caches above them.
+    /// The observers of operations on pages, and on objects in per-CPU caches above the pages.
     #[doc(hidden)]
     pub fn tracepoints(&self) -> &Arc<Tracepoints> {
         self.tables.tracepoints()
     }
     #[inline]
-    fn operation(&self, what: What) -> Operation<'_> {
+    fn operation(&self, what: OperationKind) -> Operation<'_> {
         Operation::of(self.tracepoints(), what, PAGES)
     }
 
     // --- Allocation ------------------------------------------------------------------------------------------
 
-    /// Allocates a block of `2^order` pages from `node`, or else from the nearest node with a free block;
-    /// `None` is the node of the current CPU. The contents are unspecified unless `gfp` has [`Gfp::ZERO`].
+    /// Allocates a block of `2^order` pages from `node`, or else from the nearest node with a free block. If `node` is
+    /// `None`, the node of the current CPU is used. The contents of the pages are unspecified unless `gfp` has
+    /// [`Gfp::ZERO`].
     ///
     /// # Errors
-    /// The limit that was met; nothing has changed.
+    /// Returns an error with the limit that refused the request. A failed allocation changes nothing.
     pub fn alloc(&self, order: Order, gfp: Gfp, node: Option<u32>) -> Result<Pfn, AllocError> {
-        self.alloc_in(&self.operation(What::Alloc), order, gfp, node)
+        self.alloc_in(&self.operation(OperationKind::Alloc), order, gfp, node)
     }
 
     /// Allocates a block like [`alloc`](PageAllocator::alloc), as part of the operation `op`.
     ///
     /// # Errors
-    /// The limit that was met; nothing has changed.
+    /// Returns an error with the limit that refused the request. A failed allocation changes nothing.
     #[doc(hidden)]
     pub fn alloc_in(
         &self,
@@ -161,7 +161,7 @@ impl PageAllocator {
         })
     }
 
-    /// The zones that may serve the request, best first.
+    /// The zones that may serve the request, best zone first.
     fn zonelist(&self, gfp: Gfp, node: Option<u32>) -> Result<&[u8], Limit> {
         let node = match node {
             Some(node) => node,
@@ -173,7 +173,7 @@ impl PageAllocator {
         if !gfp.contains(Gfp::THIS_NODE) {
             return Ok(zonelist);
         }
-        // The node itself is the nearest one.
+        // The zones of `node` come first in `zonelist`.
         let own =
             zonelist.iter().take_while(|at| self.cached_zones[usize::from(**at)].zone.node == node).count();
         Ok(&zonelist[..own])
@@ -198,7 +198,7 @@ impl PageAllocator {
                     self.hand_out(pfn, order, gfp, mobility);
                     return Ok(pfn);
                 }
-                // An injected fault refuses the request, not just this zone.
+                // An injected fault refuses the whole request, not only one zone.
                 Err(Limit::Injected) => return Err(Limit::Injected),
                 Err(limit) => met = met.max(limit),
             }
@@ -238,11 +238,12 @@ impl PageAllocator {
         }
     }
 
-    /// Allocates up to `max` single pages, many per hold of a lock, and passes each to `put`, which runs
-    /// without a lock. Returns the number of pages: fewer if memory runs out, 0 if the node does not exist.
+    /// Allocates up to `max` single pages, many per acquisition of a lock, and passes each page to `put`, which runs
+    /// without a lock. Returns the number of allocated pages. `alloc_bulk` returns fewer than `max` pages if memory
+    /// runs out, and none if the node does not exist.
     pub fn alloc_bulk(&self, gfp: Gfp, node: Option<u32>, max: usize, mut put: impl FnMut(Pfn)) -> usize {
         let Ok(zonelist) = self.zonelist(gfp, node) else { return 0 };
-        let (mobility, op) = (self.mobility(gfp), &self.operation(What::Alloc));
+        let (mobility, op) = (self.mobility(gfp), &self.operation(OperationKind::Alloc));
         let mut done = 0;
         for at in zonelist {
             let zone = &self.cached_zones[usize::from(*at)].zone;
@@ -268,19 +269,21 @@ impl PageAllocator {
                 }
             }
         }
-        // The rest comes from magazines, and from between the two watermarks.
+        // The remaining pages come from magazines, and from between the low and the min watermark.
         while done < max {
-            let Ok(pfn) = self.find(&self.operation(What::Alloc), Order::ZERO, gfp, node) else { break };
+            let Ok(pfn) = self.find(&self.operation(OperationKind::Alloc), Order::ZERO, gfp, node) else {
+                break;
+            };
             done += 1;
             put(pfn);
         }
         done
     }
 
-    /// Allocates like [`alloc`](PageAllocator::alloc), as an owned block that frees itself.
+    /// Allocates like [`alloc`](PageAllocator::alloc), and returns an owned block that frees itself.
     ///
     /// # Errors
-    /// The limit that was met; nothing has changed.
+    /// Returns an error with the limit that refused the request. A failed allocation changes nothing.
     pub fn alloc_block(
         &self,
         order: Order,
@@ -292,24 +295,24 @@ impl PageAllocator {
 
     // --- Free ------------------------------------------------------------------------------------------------
 
-    /// Frees the block of `order` that starts at `pfn`.
+    /// Frees the block of `order` that starts at page `pfn`.
     ///
-    /// A double free, a wrong order, and a page that starts no block are detected from the frame, reported to
-    /// the configured handler, and change nothing.
+    /// The frame reveals a double free, a wrong order, and a page that starts no block. An invalid free is reported to
+    /// the configured handler and changes nothing.
     ///
     /// # Safety
-    /// The block was allocated by this allocator with this order (or split to it), and no thread uses it any
-    /// more.
+    /// This allocator must have allocated the block with `order`, or split a block to `order`. No thread may use the
+    /// block during or after the call.
     pub unsafe fn free(&self, pfn: Pfn, order: Order) {
         // SAFETY: the block was allocated with this order and is unused, by this function's contract.
-        unsafe { self.free_in(&self.operation(What::Free), pfn, order) };
+        unsafe { self.free_in(&self.operation(OperationKind::Free), pfn, order) };
     }
 
     /// Frees a block like [`free`](PageAllocator::free), as part of the operation `op`.
     ///
     /// # Safety
-    /// The block was allocated by this allocator with this order (or split to it), and no thread uses it any
-    /// more.
+    /// This allocator must have allocated the block with `order`, or split a block to `order`. No thread may use the
+    /// block during or after the call.
     #[doc(hidden)]
     pub unsafe fn free_in(&self, op: &Operation, pfn: Pfn, order: Order) {
         if let Err(corruption) = self.take_back(pfn, order) {
@@ -325,19 +328,19 @@ impl PageAllocator {
         match per_cpu.and_then(|per_cpu| per_cpu.layer(order, mobility)) {
             Some(layer) => {
                 layer.free_in(op, &ZoneSupplier::returning(zone, &self.shared, order), PageRound(pfn));
-                planted!("page marked after it went into the magazine" => {
+                planted!("a freed page is marked after entering the magazine" => {
                     self.shared.frames.frame(pfn).set_state(State::new(Kind::PerCpu, order, mobility));
                 });
             }
             None => zone.free(op, &self.shared, order, core::iter::once(pfn)),
         }
-        planted!("owner cleared after the free" => {
-            // SAFETY: none; the planted bug writes to a block that is already freed.
+        planted!("the owner of a page is cleared after its free" => {
+            // SAFETY: violated on purpose: the planted bug writes to a block that is already freed.
             unsafe { self.shared.frames.frame(pfn).set_owner(core::ptr::null_mut()) };
         });
     }
 
-    /// Claims an allocated block for the free: of two frees of one block only one succeeds.
+    /// Claims an allocated block for a free. Only one of two frees of a block succeeds.
     fn take_back(&self, pfn: Pfn, order: Order) -> Result<(), Corruption> {
         let frames = &self.shared.frames;
         let frame = frames.get(pfn).ok_or(Corruption::Foreign { pfn, pages: frames.len() })?;
@@ -358,7 +361,7 @@ impl PageAllocator {
         Ok(())
     }
 
-    /// Reports to the models that the pages of a block change owners; empty in other builds.
+    /// Reports to the models that the pages of a block change owners; empty in builds without a checker.
     #[inline(always)]
     fn watch(&self, pfn: Pfn, order: Order, change: fn(&Frame)) {
         if MODEL {
@@ -366,18 +369,18 @@ impl PageAllocator {
         }
     }
 
-    /// Splits an allocated block of order `from` into blocks of order `to`, each of which is then freed
-    /// separately. Cost: one store for each new block, under the zone's lock.
+    /// Splits an allocated block of order `from` into blocks of order `to`, which are later freed separately. Cost: one
+    /// store per new block, under the zone's lock.
     ///
     /// # Safety
-    /// The caller owns the block at `pfn`, which this allocator allocated with order `from`, and `to <=
-    /// from`.
+    /// The caller must own the block at `pfn`, which this allocator allocated with order `from`. `to` must not exceed
+    /// `from`.
     pub unsafe fn split(&self, pfn: Pfn, from: Order, to: Order) {
         debug_assert!(to <= from);
         let state = State::new(Kind::Allocated, to, self.frame(pfn).state().migrate_type());
-        // A fork waits for this lock, so the child's audit finds either one block or all of them. The order
-        // of stores does not matter: a concurrent free reads its buddy's frame, and these blocks are no
-        // buddies of others.
+        // A fork waits for this lock, so the child's audit finds either one block or all split blocks. The order of the
+        // stores to the frames does not matter. A concurrent free reads the frame of its buddy, and the split blocks
+        // are no buddies of other blocks.
         let _zone = self.zone_at(pfn).zone.lock();
         for page in (0..from.pages()).step_by(to.pages() as usize) {
             let frame = self.frame(pfn.up(page));
@@ -388,56 +391,55 @@ impl PageAllocator {
         }
     }
 
-    // --- Reclaim
-    // ---------------------------------------------------------------------------------------------
+    // --- Reclaim ---------------------------------------------------------------------------------------------
 
-    /// Takes the stacks of these zones' layers, with one fence per table.
+    /// Takes the stacks of the layers of `zones`, with one fence per table.
     fn sweep<'a>(
         &self,
         cached_zones: impl Iterator<Item = &'a CachedZone> + Clone,
         cpus: Range<u32>,
-        which: Which,
+        which: DrainScope,
     ) {
         self.tables.sweep(cpus, which, |group| cached_zones.clone().any(|zone| zone.group == group));
     }
     fn flush_all<'a>(&self, op: &Operation, cached_zones: impl Iterator<Item = &'a CachedZone> + Clone) {
-        self.sweep(cached_zones.clone(), 0..self.cpus().count(), Which::All);
+        self.sweep(cached_zones.clone(), 0..self.cpus().count(), DrainScope::All);
         for (zone, per_cpu) in cached_zones.filter_map(CachedZone::cached) {
             per_cpu.flush_swept(op, zone, &self.shared);
         }
     }
 
-    /// Flushes the pages in the magazines of `cpus` to their zones. The CPUs may allocate and free
-    /// concurrently.
+    /// Flushes the pages in the magazines of `cpus` to their zones. The CPUs may allocate and free concurrently.
     pub fn drain_cpus(&self, cpus: Range<u32>) {
-        let op = &self.operation(What::Reclaim);
-        self.sweep(self.cached_zones.iter(), cpus, Which::All);
+        let op = &self.operation(OperationKind::Reclaim);
+        self.sweep(self.cached_zones.iter(), cpus, DrainScope::All);
         for (zone, per_cpu) in self.cached_zones.iter().filter_map(CachedZone::cached) {
             per_cpu.drain_swept(op, zone, &self.shared);
         }
     }
 
-    /// Flushes per-CPU pages that were unused since the last call to their zones, and returns their number.
-    /// Also decommits pages of unused stacks. For a timer.
+    /// Flushes per-CPU pages that were unused since the last call to their zones, and returns the number of flushed
+    /// pages. `reap` also decommits the pages of unused stacks. Call `reap` from a timer.
     pub fn reap(&self) -> u64 {
-        self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), Which::Idle);
+        self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), DrainScope::Idle);
         let cached = self.cached_zones.iter().filter_map(CachedZone::cached);
         let pages = cached.map(|(zone, per_cpu)| per_cpu.reap_swept(zone, &self.shared)).sum();
         self.tables.decommit_idle();
         pages
     }
 
-    /// Ends an interval: [reaps](Self::reap), then decommits the memory that stayed free since the last call,
-    /// in zones or on CPUs. Returns bytes. For a timer.
+    /// Ends a reaping interval: calls [`reap`](Self::reap), then decommits the memory that was free since the last
+    /// call, in zones or on CPUs. Returns the number of decommitted bytes. Call `decommit_idle` from a timer.
     ///
-    /// `reap_users` runs first; the pages that it frees count as free throughout.
+    /// `decommit_idle` calls `reap_users` first. The pages that `reap_users` frees count as free throughout the
+    /// interval.
     ///
-    /// Cost: like [`decommit`](Self::decommit), for the memory that is returned.
+    /// Cost: like [`decommit`](Self::decommit), for the returned memory.
     #[doc(hidden)]
     pub fn decommit_idle(&self, reap_users: impl FnOnce()) -> usize {
         self.cached_zones.iter().for_each(|cached| cached.zone.begin_reap());
         reap_users();
-        self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), Which::Idle);
+        self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), DrainScope::Idle);
         let release = |cached: &CachedZone| {
             let zone = &cached.zone;
             cached.per_cpu.iter().for_each(|per_cpu| _ = per_cpu.reap_swept(zone, &self.shared));
@@ -448,18 +450,18 @@ impl PageAllocator {
         bytes
     }
 
-    /// Flushes all per-CPU pages to their zones and decommits all free pages. Returns the bytes returned to
-    /// the system, including locked memory that it did not take.
+    /// Flushes all per-CPU pages to their zones and decommits all free pages. Returns the number of bytes returned to
+    /// the system, including locked memory whose contents the system kept.
     ///
-    /// Cost: up to three system calls for each maximal block, two for each run of free pages next to pages in
-    /// use; each under its zone's lock, which is released in between.
+    /// Cost: up to three system calls per maximal block, and two per run of free pages next to pages in use. Each
+    /// system call runs under its zone's lock, which is released between calls.
     pub fn decommit(&self) -> usize {
-        self.flush_all(&self.operation(What::Reclaim), self.cached_zones.iter());
+        self.flush_all(&self.operation(OperationKind::Reclaim), self.cached_zones.iter());
         self.tables.decommit_idle();
         self.decommit_free()
     }
 
-    /// Decommits all free pages except those on CPUs. Returns bytes.
+    /// Decommits all free pages except the pages on CPUs. Returns the number of decommitted bytes.
     ///
     /// Cost: like [`decommit`](Self::decommit).
     #[doc(hidden)]
@@ -467,50 +469,48 @@ impl PageAllocator {
         self.cached_zones.iter().map(|cached| cached.zone.decommit_free(&self.shared)).sum()
     }
 
-    /// Withdraws `pages` free pages, because other code uses as much memory. Returns `false`, with nothing
-    /// changed, if fewer are free above the lowest watermark; per-CPU pages may then be the missing ones: see
-    /// [`decommit`](Self::decommit). Does nothing without a [limit](crate::PageConfig::limited).
+    /// Withdraws `pages` free pages, because other code uses that much memory. Returns `false` and changes nothing if
+    /// too few pages are free above the min watermark. Pages may also be missing because CPUs hold them: see
+    /// [`decommit`](Self::decommit). Without a [limit](crate::PageConfig::limited), `charge` does nothing.
     ///
-    /// Cost: the locks of all zones, held together, then each lock again, and the system calls that decommit
-    /// surplus memory.
+    /// Cost: the locks of all zones together, then each lock again, and system calls that decommit surplus memory.
     pub fn charge(&self, pages: usize) -> bool {
         let Ok(wanted) = u32::try_from(pages) else { return !self.limited };
         if !self.limited {
             return true;
         }
-        // Decommits charged memory: one call for each block, with no other lock held.
+        // Decommits charged memory with one call per block, while no other lock is held.
         let trim = |CachedZone { zone, .. }: &CachedZone| zone.decommit_charged(&self.shared, zone.lock());
         let left = self.charge_zones(&self.cached_zones, wanted, 0);
         left.map(|_| self.cached_zones.iter().for_each(trim)).is_some()
     }
-    /// Charges `wanted` pages to `zones`, and to the zones before them, whose locks are held and which have
-    /// `room` pages. Returns the pages left for the latter, 0 if all is charged; `None`, with nothing
-    /// charged, if the room is not enough. The last zone is charged first, because the others serve requests
-    /// for low memory.
+    /// Charges `wanted` pages to `zones` and to the earlier zones. The earlier zones are locked and have `room` pages
+    /// to charge. Returns the number of pages left for the earlier zones. Returns `None` and charges nothing if the
+    /// room does not suffice. The last zone is charged first, because the earlier zones serve requests for low memory.
     ///
-    /// All locks are held until the result is known. Otherwise only a fork holds several, and takes them in
-    /// the same order.
+    /// `charge_zones` holds all zone locks until the result is known. Apart from charges, only a fork holds several
+    /// zone locks. A fork takes the locks in the same order.
     fn charge_zones(&self, zones: &[CachedZone], wanted: u32, room: u32) -> Option<u32> {
         let Some((CachedZone { zone, .. }, others)) = zones.split_first() else {
             return (wanted <= room).then_some(wanted);
         };
         zone.charge(|own| self.charge_zones(others, wanted, room + own))
     }
-    /// Cancels charges of `pages` pages: several, one, or a part of one.
+    /// Cancels charges of `pages` pages: several charges, one charge, or a part of a charge.
     pub fn uncharge(&self, pages: usize) {
         if self.limited {
             self.cached_zones.iter().fold(pages as u32, |left, cached| left - cached.zone.uncharge(left));
         }
     }
 
-    /// Bytes of all pages, if they [are limited](crate::PageConfig::limited).
+    /// Size of all pages in bytes, if the pages [are limited](crate::PageConfig::limited).
     pub fn limit(&self) -> Option<usize> {
         let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
         self.limited.then(|| pages.sum::<usize>() * PAGE_SIZE)
     }
 
-    /// Lowers the free memory that each zone keeps backed to `bytes` bytes, at most
-    /// [`PageConfig::keep_free`], and what all depots keep together to as much.
+    /// Lowers the free memory that each zone keeps backed to `bytes` bytes, at most [`PageConfig::keep_free`]. All
+    /// depots together also keep at most `bytes` bytes.
     #[doc(hidden)]
     pub fn keep_at_most(&self, bytes: u64) {
         let pages = u32::try_from(bytes / PAGE_SIZE as u64).unwrap_or(u32::MAX);
@@ -518,23 +518,23 @@ impl PageAllocator {
         self.tables().keep_at_most(bytes);
     }
 
-    /// Bytes of addresses reserved for pages, committed or not.
+    /// Number of bytes of addresses reserved for pages, committed or not.
     #[doc(hidden)]
     pub fn reserved_bytes(&self) -> usize {
         self.shared.region.bytes()
     }
 
-    /// Maximum number of pages, some of which may have [no addresses yet](Self::gave_up_addresses).
+    /// Maximum number of pages. Some pages may have [no addresses yet](Self::has_unmapped_pages).
     #[doc(hidden)]
     pub fn most_pages(&self) -> usize {
         self.shared.most.get() as usize
     }
-    /// How far [apart](Region::apart) tables that describe the pages must be, if addresses are limited.
+    /// Required [distance](Region::apart) between tables that describe the pages, if addresses are limited.
     #[doc(hidden)]
     pub fn apart(&self) -> Option<usize> {
         self.apart
     }
-    /// Ensures addresses for the first `bytes` bytes of a table that describes the pages.
+    /// Ensures that the first `bytes` bytes of a table that describes the pages have addresses.
     #[doc(hidden)]
     pub fn grow_table(&self, table: &Reserved, bytes: usize) -> bool {
         let Some(first) = self.cached_zones.first().filter(|_| bytes > table.reserved()) else { return true };
@@ -545,34 +545,33 @@ impl PageAllocator {
         grown
     }
 
-    /// Returns the addresses of such a table from `bytes` bytes on: see [`Reserved::cut`].
+    /// Returns the addresses of a table after its first `bytes` bytes to the system: see [`Reserved::cut`].
     ///
     /// # Safety
-    /// No thread uses memory behind `bytes` bytes, or requests a commit of it, during the call. Other threads
-    /// may [grow](Self::grow_table) and cut the table.
+    /// During the call, no thread may use the table's memory after `bytes` bytes, or request a commit of it. Other
+    /// threads may [grow](Self::grow_table) and cut the table.
     #[doc(hidden)]
     pub unsafe fn cut_table(&self, table: &Reserved, bytes: usize) {
         let _inner = self.cached_zones.first().map(|first| first.zone.lock());
         let before = table.reserved();
-        // SAFETY: no thread uses the cut part, by this function's contract; growing and cutting need the lock
-        // that is held here.
+        // SAFETY: no thread uses the cut part, by contract. Growing and cutting need the lock that this thread holds.
         unsafe { table.cut(bytes) };
         let tables = &self.shared.limit.tables;
         tables.set(tables.get().saturating_sub((before - table.reserved()) as u64));
     }
 
-    /// Returns the addresses of pages that were never committed to the system. A later commit maps them again
-    /// if the limit and other mappings allow it, up to `limit` bytes of pages. Does nothing with several
+    /// Returns the addresses of never-committed pages to the system. A later commit maps returned addresses again, up
+    /// to `limit` bytes of pages, if limits and other mappings allow it. Does nothing if the allocator has several
     /// zones.
     ///
-    /// Watermarks do not reserve pages without addresses: any request gets the last page that has some.
+    /// Watermarks do not reserve pages without addresses. Any request may get the last page that has an address.
     ///
     /// Cost: one system call under the zone's lock.
     #[doc(hidden)]
     pub fn give_up_addresses(&self, limit: usize) {
         let ZoneShared { region, frames, max_order, most, .. } = &self.shared;
         if let [CachedZone { zone, .. }] = &*self.cached_zones
-            // Otherwise the end is smaller than the largest block, and may be committed first.
+            // A zone that is not made of whole blocks may commit its smaller end first, and is skipped.
             && zone.managed.is_multiple_of(max_order.pages())
         {
             let inner = zone.lock();
@@ -580,9 +579,9 @@ impl PageAllocator {
             if keep >= region.bytes() {
                 return;
             }
-            // First, because the system may map other memory there next.
+            // The number of frames shrinks first, because the system may map other memory at the returned addresses.
             let had = frames.set_len((keep / PAGE_SIZE) as u32);
-            // SAFETY: nothing there was ever committed, and the locked zone commits nothing now.
+            // SAFETY: the cut part was never committed, and the locked zone commits nothing now.
             if unsafe { region.cut(keep) } {
                 let limit = u32::try_from(limit.max(keep) / max_order.bytes()).unwrap_or(u32::MAX);
                 most.set(most.get().min(limit.saturating_mul(max_order.pages())));
@@ -594,43 +593,43 @@ impl PageAllocator {
     fn used_addresses(max_order: &Order, untouched: u32) -> usize {
         (untouched as usize).max(1) * max_order.bytes()
     }
-    /// Returns `true` if [`give_up_addresses`](Self::give_up_addresses) would return any.
+    /// Returns `true` if [`give_up_addresses`](Self::give_up_addresses) would return any addresses.
     #[doc(hidden)]
     pub fn has_unused_addresses(&self) -> bool {
         let ZoneShared { region, max_order, .. } = &self.shared;
         let used = |cached: &CachedZone| Self::used_addresses(max_order, cached.zone.lock().untouched());
         self.cached_zones.iter().map(used).sum::<usize>() < region.bytes()
     }
-    /// Notes how many limited addresses other code uses, out of the `has` bytes that the process has: see
+    /// Records how many of the process's `has` bytes of limited addresses other code uses: see
     /// [`give_up_addresses`](Self::give_up_addresses).
     #[doc(hidden)]
-    pub fn see_address_limit(&self, has: usize) {
-        self.shared.see_limit(has);
+    pub fn read_address_limit(&self, has: usize) {
+        self.shared.record_foreign_bytes(has);
     }
 
-    /// Returns `true` if some pages lack addresses, which a commit maps.
+    /// Returns `true` if some pages lack addresses, which a commit would map.
     #[doc(hidden)]
-    pub fn gave_up_addresses(&self) -> bool {
+    pub fn has_unmapped_pages(&self) -> bool {
         let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
         self.shared.region.bytes() < pages.sum::<usize>() * PAGE_SIZE
     }
 
-    /// Returns the frames of pages whose addresses were [given up](Self::give_up_addresses) to the system.
-    /// Returns the number of pages left.
+    /// Returns to the system the frames of pages whose addresses were [given up](Self::give_up_addresses). Returns the
+    /// number of remaining pages.
     ///
     /// # Safety
-    /// No thread reads the frame of such a page during the call.
+    /// No thread may read the frame of a page without addresses during the call.
     #[doc(hidden)]
     pub unsafe fn give_up_frames(&self) -> usize {
-        // Frames are committed under this lock, so none are now.
+        // Frames are committed only under this zone's lock, so no frame is being committed now.
         let _inner = self.cached_zones.first().map(|cached| cached.zone.lock());
-        // SAFETY: the pages have no addresses, and get some only under this lock; no thread reads their
-        // frames, by this function's contract.
+        // SAFETY: the pages have no addresses, and get addresses only under this lock. No thread reads the frames of
+        // these pages, by this function's contract.
         unsafe { self.shared.frames.cut() };
         self.shared.frames.len() as usize
     }
 
-    /// Bytes of committed pages. Allocates nothing.
+    /// Number of bytes of committed pages. `committed_bytes` allocates nothing.
     pub fn committed_bytes(&self) -> usize {
         let pages = |cached: &CachedZone| cached.zone.managed - cached.zone.lock().uncommitted();
         self.cached_zones.iter().map(|cached| pages(cached) as usize * PAGE_SIZE).sum()
@@ -641,8 +640,7 @@ impl PageAllocator {
     pub fn decommits(&self) -> u64 {
         self.cached_zones.iter().map(|cached| cached.zone.lock().events.decommits).sum()
     }
-    /// Calls `each` with the pages of every maximal block that was decommitted and not committed again, under
-    /// its zone's lock.
+    /// Calls `each` with the pages of every maximal block that is currently decommitted, under its zone's lock.
     #[doc(hidden)]
     pub fn each_decommitted(&self, mut each: impl FnMut(Range<usize>)) {
         let pages = self.shared.max_order.pages() as usize;
@@ -652,8 +650,8 @@ impl PageAllocator {
         }
     }
 
-    /// Counts pages freed to the zones and memory returned to the system. While the number is unchanged, a
-    /// reap finds nothing new.
+    /// Counts the pages freed to the zones and the memory returned to the system. While the count of changes stays the
+    /// same, a reap finds nothing new.
     #[doc(hidden)]
     pub fn changes(&self) -> u64 {
         let changes = |cached: &CachedZone| {
@@ -669,13 +667,12 @@ impl PageAllocator {
         self.cached_zones.iter().map(|cached| cached.zone.lock().events.pages_freed).sum()
     }
 
-    // --- Lookups
-    // ---------------------------------------------------------------------------------------------
+    // --- Lookups ---------------------------------------------------------------------------------------------
 
-    /// The frame of page `pfn`.
+    /// Returns the frame of page `pfn`.
     ///
     /// # Panics
-    /// If the allocator has no such page. Every `Pfn` that it returned has one.
+    /// Panics if the page is not one of the allocator's pages. Every `Pfn` that the allocator returned has a frame.
     #[inline(always)]
     #[doc(hidden)]
     pub fn frame(&self, pfn: Pfn) -> &Frame {
@@ -687,10 +684,10 @@ impl PageAllocator {
     pub fn frames(&self) -> &FrameTable {
         &self.shared.frames
     }
-    /// The first byte of page `pfn`. Only allocated pages may be accessed.
+    /// Returns the address of the first byte of page `pfn`. Only allocated pages may be accessed.
     ///
     /// # Panics
-    /// If the allocator has no such page.
+    /// Panics if the page is not one of the allocator's pages.
     #[inline(always)]
     pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
         assert!(pfn.get() < self.shared.frames.len(), "page {pfn} is outside the allocator's range");
@@ -700,30 +697,29 @@ impl PageAllocator {
     /// Makes a block accessible or inaccessible: see [`Region::protect`](crate::Region::protect).
     ///
     /// # Safety
-    /// The caller owns the block, `order` is its order, and no thread accesses its bytes while they are
-    /// inaccessible. It must be accessible when it is freed.
+    /// The caller must own the block of order `order`. No thread may access the block's bytes while the block is
+    /// inaccessible. The block must be accessible when it is freed.
     #[doc(hidden)]
     pub unsafe fn protect(&self, pfn: Pfn, order: Order, accessible: bool) -> bool {
         let start = pfn.index() << PAGE_SHIFT;
-        // SAFETY: the caller owns the block, and no thread accesses it while inaccessible, by this function's
-        // contract.
+        // SAFETY: the caller owns the block, and no thread accesses the block while it is inaccessible, by contract.
         unsafe { self.shared.region.protect(start..start + order.bytes(), accessible) }
     }
-    /// Decommits a block's last page and makes it inaccessible, or makes it accessible again, zeroed.
+    /// Decommits a block's last page and makes the page inaccessible if `on`. If `on` is false, `guard` makes the last
+    /// page accessible and zeroed.
     ///
     /// # Safety
-    /// The caller owns the block, `order` is its order, and no thread accesses the page while it is
-    /// inaccessible. It must be accessible when the block is freed.
+    /// The caller must own the block of order `order`. No thread may access the last page while it is inaccessible. The
+    /// last page must be accessible when the block is freed.
     #[doc(hidden)]
     pub unsafe fn guard(&self, pfn: Pfn, order: Order, on: bool) -> bool {
         let end = (pfn.index() << PAGE_SHIFT) + order.bytes();
         let (region, page) = (&self.shared.region, end - PAGE_SIZE..end);
-        // SAFETY: the caller owns the page, and no thread accesses it while inaccessible, by this function's
-        // contract.
+        // SAFETY: the caller owns the page, and no thread accesses the page while it is inaccessible, by contract.
         unsafe {
             if on && region.backend() == Backend::Os {
-                // The kernel rejoins two parts of a mapping only if they had pages when they were one.
-                // Otherwise each guard would split a mapping for ever.
+                // The kernel rejoins two parts of a mapping only if the mapping had pages before it was split. Without
+                // a write to the page, each guard would split a mapping permanently.
                 let first = self.address(pfn);
                 first.write_volatile(first.read_volatile());
                 region.discard(page.clone());
@@ -731,40 +727,41 @@ impl PageAllocator {
             region.protect(page, !on)
         }
     }
-    /// Returns `true` if single pages are returned to the system: not with [`HugePages::Advise`] and without
-    /// a limit.
+    /// Returns `true` if single pages are returned to the system. With [`HugePages::Advise`] and no limit, single pages
+    /// are not returned.
     #[doc(hidden)]
     pub fn discards_pages(&self) -> bool {
         self.shared.discard_from == Order::ZERO
     }
-    /// Returns the memory of pages of an allocated block to the system. The caller keeps the pages, which
+    /// Returns the memory of some pages of an allocated block to the system. The caller keeps the pages, which then
     /// read as zero.
     ///
     /// # Safety
-    /// The pages belong to a block in use, and no thread reads or writes them during the call.
+    /// The pages must belong to an allocated block, and no thread may read or write them during the call.
     #[doc(hidden)]
     pub unsafe fn discard(&self, first: Pfn, pages: u32) {
         let start = first.index() << PAGE_SHIFT;
         // SAFETY: no thread accesses the pages during the call, by this function's contract.
         unsafe { self.shared.region.discard(start..start + pages as usize * PAGE_SIZE) };
     }
-    /// The page that contains `address`; `None` outside the allocator's range.
+    /// Returns the page that contains `address`. Returns `None` outside the allocator's range.
     #[inline(always)]
     pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
         let offset = address.addr().wrapping_sub(self.shared.region.base().addr().get());
         let page = offset >> PAGE_SHIFT;
         (page < self.shared.frames.len() as usize).then(|| Pfn::new(page as u32))
     }
-    /// Bytes from the beginning of page `pfn` to `address`. Both are in one block, so the distance is below 4
-    /// GiB.
+    /// Returns the number of bytes from the beginning of page `pfn` to `address`. `pfn` and `address` must be in one
+    /// block, so the distance is below 4 GiB.
     #[inline(always)]
     #[doc(hidden)]
     pub fn offset_from(&self, pfn: Pfn, address: *const u8) -> u32 {
         let offset = address.addr().wrapping_sub(self.shared.region.base().addr().get());
         (offset as u32).wrapping_sub(pfn.get() << PAGE_SHIFT)
     }
-    /// The first page of the allocated block that contains page `pfn`: for any page of a compound block, or
-    /// the first page of another block. `None` for all other pages. Exact unless the block is freed
+    /// Returns the first page and the order of the allocated block that contains page `pfn`. `block_of` finds a
+    /// compound block from any of its pages, and any other block from its first page. Returns `None` if the page is
+    /// free, or inside a block that is not compound. The result is exact unless another thread frees the block
     /// concurrently.
     pub fn block_of(&self, pfn: Pfn) -> Option<(Pfn, Order)> {
         let head = self.shared.frames.get(pfn)?.head();
@@ -774,18 +771,18 @@ impl PageAllocator {
             && (head.get()..head.get() + state.order().pages()).contains(&pfn.get());
         found.then_some((head, state.order()))
     }
-    /// The node of page `pfn`.
+    /// Returns the node of page `pfn`.
     ///
     /// # Panics
-    /// If the allocator has no such page.
+    /// Panics if the page is not one of the allocator's pages.
     #[inline]
     pub fn node_of(&self, pfn: Pfn) -> u32 {
         self.zone_at(pfn).zone.node
     }
-    /// The zone of page `pfn`.
+    /// Returns the kind of zone of page `pfn`.
     ///
     /// # Panics
-    /// If the allocator has no such page.
+    /// Panics if the page is not one of the allocator's pages.
     #[doc(hidden)]
     pub fn zone_of(&self, pfn: Pfn) -> ZoneKind {
         self.zone_at(pfn).zone.kind
@@ -799,11 +796,11 @@ impl PageAllocator {
     pub fn cpus(&self) -> Cpus {
         self.cpus
     }
-    /// Number of nodes, including those without zones.
+    /// Number of nodes, including nodes without zones.
     pub fn nodes(&self) -> u32 {
         self.zonelists.len() as u32
     }
-    /// The largest order.
+    /// The largest block order.
     #[doc(hidden)]
     pub fn max_order(&self) -> Order {
         self.shared.max_order
@@ -815,7 +812,8 @@ impl PageAllocator {
     }
 }
 
-/// Pages for a bulk caller. Pages that it did not receive, because it panicked, are freed.
+/// A batch of pages that a bulk caller receives one by one. If the bulk caller panics, the pages that it did not
+/// receive are freed.
 struct Batch<'a> {
     pages: &'a PageAllocator,
     pfns: [Pfn; BULK],
@@ -834,7 +832,7 @@ impl Batch<'_> {
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
         while let Some(pfn) = self.next() {
-            // SAFETY: a single page that was just allocated and that no caller has received.
+            // SAFETY: the page was just allocated as a single page, and no caller has received it.
             unsafe { self.pages.free(pfn, Order::ZERO) };
         }
     }

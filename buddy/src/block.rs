@@ -1,4 +1,4 @@
-//! A block of pages as an owned value: the safe way to use pages.
+//! An owned block of pages: the safe way to use pages.
 
 use crate::allocator::PageAllocator;
 use crate::pfn::{Order, Pfn};
@@ -17,47 +17,47 @@ impl<'p> PageBlock<'p> {
     pub(crate) fn new(pages: &'p PageAllocator, pfn: Pfn, order: Order) -> Self {
         Self { pages, pfn, order }
     }
-    /// The first page.
+    /// Returns the block's first page.
     pub fn pfn(&self) -> Pfn {
         self.pfn
     }
-    /// The block's order.
+    /// Returns the block's order.
     pub fn order(&self) -> Order {
         self.order
     }
-    /// The node of the pages.
+    /// Returns the node of the block's pages.
     pub fn node(&self) -> u32 {
         self.pages.node_of(self.pfn)
     }
-    /// The block's bytes.
+    /// Returns the block's bytes.
     pub fn bytes(&self) -> &[u8] {
         let start = self.pages.address(self.pfn).as_ptr();
-        // SAFETY: the block is committed and initialised (zeros of the system, or earlier writes), and this
-        // value owns it until it is dropped; writing needs `&mut self`.
+        // SAFETY: the block is committed and initialised, by zeros of the system or earlier writes. Writing to the
+        // block needs `&mut self`, and the block is owned until it is dropped.
         unsafe { core::slice::from_raw_parts(start, self.order.bytes()) }
     }
-    /// The block's bytes, writable.
+    /// Returns the block's bytes, writable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let start = self.pages.address(self.pfn).as_ptr();
-        // SAFETY: the block is committed and initialised, this value owns it, and the borrow is exclusive.
+        // SAFETY: the block is committed and initialised, this value owns the block, and the borrow is exclusive.
         unsafe { core::slice::from_raw_parts_mut(start, self.order.bytes()) }
     }
-    /// Frees the block; dropping it does the same.
+    /// Frees the block, like dropping it.
     pub fn free(self) {}
 
-    /// Returns the block's first page; the caller must free the block.
+    /// Returns the block's first page. The caller must then free the block.
     pub fn into_pfn(self) -> Pfn {
         core::mem::ManuallyDrop::new(self).pfn
     }
 
-    /// Splits the block into blocks of `order`, lowest first, which are freed separately. Returns only this
-    /// block if it is not larger.
+    /// Splits the block into blocks of `order`, lowest address first, which are freed separately. Returns only the
+    /// block itself if the block is not larger than `order`.
     pub fn split(self, order: Order) -> Vec<PageBlock<'p>> {
         if order >= self.order {
             return vec![self];
         }
         let whole = core::mem::ManuallyDrop::new(self);
-        // SAFETY: this value owns the block, and `order` is below the block's.
+        // SAFETY: this value owns the block, and `order` is below the block's order.
         unsafe { whole.pages.split(whole.pfn, whole.order, order) };
         (0..whole.order.pages())
             .step_by(order.pages() as usize)
@@ -68,8 +68,7 @@ impl<'p> PageBlock<'p> {
 
 impl Drop for PageBlock<'_> {
     fn drop(&mut self) {
-        // SAFETY: the block was allocated with this order (or split to it), and its owner, this value, ends
-        // here.
+        // SAFETY: the block was allocated with, or split to, this order. This owner of the block ends here.
         unsafe { self.pages.free(self.pfn, self.order) };
     }
 }

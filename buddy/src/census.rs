@@ -1,16 +1,16 @@
-//! The audit: walks every frame and every list, and checks that they agree.
+//! The audit: walks every frame and every free list, and checks that frames and lists agree.
 //!
-//! It is meant for a quiet allocator (tests, the ends of programs): it would miss pages on their way between
-//! a magazine and a zone. It proves:
+//! The audit needs a quiet allocator, as in tests or at the end of a program: it would miss pages that are moving
+//! between a magazine and a zone. The audit proves:
 //!
-//! * every committed page is in exactly one block, each block is aligned and inside its zone;
-//! * a frame marks its block as free iff the block is on the list of its order and type, once;
-//! * no two free buddies were left unmerged;
-//! * a free block is on the list of backed or of discarded blocks, as its frame says, and both are counted;
-//! * a free block is on the list of its pageblock's type, and all pageblocks of a larger block have that
-//!   type;
-//! * pages = free + per-CPU + allocated, each counted in two ways. In the child of a process with other
-//!   threads, pages that these were moving are lost, and counted once.
+//! * every committed page is in exactly one block, and each block is aligned and inside its zone;
+//! * a frame marks its block as free iff the block is exactly once on the list of its order and type;
+//! * no two free buddies are unmerged;
+//! * a free block is on the list of backed or of discarded blocks, as its frame says, and the zone's counts of free and
+//!   discarded pages are right;
+//! * a free block is on the list of its pageblock's type, and all pageblocks of a larger block have that type;
+//! * pages = free + per-CPU + allocated, where each number is counted in two ways. In the child of a `fork`, pages that
+//!   other threads of the parent were moving are lost. The audit counts pages lost by a `fork` once.
 
 use crate::allocator::{CachedZone, PageAllocator};
 use crate::frame::{Kind, State};
@@ -19,25 +19,25 @@ use crate::pfn::{Order, Pfn};
 use crate::zone::{Inner, Zone, ZoneShared};
 use core::fmt;
 
-/// The pages by state.
+/// Numbers of pages by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Census {
-    /// Pages in all zones.
+    /// Number of pages in all zones.
     pub managed: u64,
-    /// Free pages that are not committed.
+    /// Number of free pages that are not committed.
     pub uncommitted: u64,
-    /// Committed pages on the free lists.
+    /// Number of committed pages on the free lists.
     pub listed: u64,
-    /// Listed pages that were returned to the system until they are next touched.
+    /// Number of listed pages whose memory is returned to the system until the next touch.
     pub discarded: u64,
-    /// Pages in per-CPU magazines.
+    /// Number of pages in per-CPU magazines.
     pub per_cpu: u64,
-    /// Pages in allocated blocks.
+    /// Number of pages in allocated blocks.
     pub allocated: u64,
-    /// Charged free pages: see [`PageAllocator::charge`].
+    /// Number of charged free pages: see [`PageAllocator::charge`].
     pub charged: u64,
-    /// Pages that other threads were moving when the process was forked. 0 unless it is such a child.
+    /// Number of pages that other threads were moving when the process was forked; 0 except in the child of a `fork`.
     pub lost: u64,
 }
 
@@ -46,46 +46,46 @@ pub struct Census {
 pub struct Violation {
     /// Index of the node, from 0.
     pub node: u32,
-    /// The kind of zone on that node.
+    /// The kind of the zone on the node.
     pub zone: ZoneKind,
-    /// The page, if there is one.
+    /// The page at which the audit found the error, if any.
     pub pfn: Option<Pfn>,
     /// The broken invariant.
-    pub what: Broken,
+    pub what: BrokenInvariant,
 }
 
 /// A broken invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum BrokenInvariant {
     /// A committed page is in no block.
     InNoBlock,
-    /// A block starts inside another one, reaches beyond its zone, or is not aligned.
+    /// A block starts inside another block, extends beyond its zone, or is not aligned.
     Overlap,
     /// Two free buddies were not merged.
     MissedMerge,
     /// A free block is not on the list of its pageblock's type.
     WrongType,
-    /// A free frame's block is not on its list, is on it twice, or a listed block is not free.
+    /// A block is free in its frame but not exactly once on its list, or a listed block is not free.
     ListDisagrees,
     /// The count of free pages differs from the lists.
     Count {
-        /// The zone's count.
+        /// The zone's count of free pages.
         counted: u64,
-        /// The walk's count.
+        /// The number of free pages that the audit found.
         found: u64,
     },
     /// The count of discarded pages differs from the frames.
     Discarded {
-        /// The zone's count.
+        /// The zone's count of discarded pages.
         counted: u64,
-        /// The walk's count.
+        /// The number of discarded pages that the audit found.
         found: u64,
     },
     /// The magazines hold another number of pages than the frames say.
     PerCpu {
-        /// The magazines' count.
+        /// The magazines' count of pages.
         counted: u64,
-        /// The walk's count.
+        /// The number of per-CPU pages that the audit found.
         found: u64,
     },
 }
@@ -97,16 +97,20 @@ impl fmt::Display for Violation {
             write!(f, " page {pfn}")?;
         }
         match self.what {
-            Broken::InNoBlock => f.write_str(": in no block"),
-            Broken::Overlap => f.write_str(": blocks overlap"),
-            Broken::MissedMerge => f.write_str(": missed merge with the buddy"),
-            Broken::WrongType => f.write_str(": on the list of another type than its pageblock"),
-            Broken::ListDisagrees => f.write_str(": frame and free list disagree"),
-            Broken::Count { counted, found } => write!(f, ": {counted} free pages counted, {found} found"),
-            Broken::Discarded { counted, found } => {
+            BrokenInvariant::InNoBlock => f.write_str(": in no block"),
+            BrokenInvariant::Overlap => f.write_str(": blocks overlap"),
+            BrokenInvariant::MissedMerge => f.write_str(": missed merge with the buddy"),
+            BrokenInvariant::WrongType => {
+                f.write_str(": listed under a migratetype that its pageblock does not have")
+            }
+            BrokenInvariant::ListDisagrees => f.write_str(": the frame and the free list disagree"),
+            BrokenInvariant::Count { counted, found } => {
+                write!(f, ": {counted} free pages counted, {found} found")
+            }
+            BrokenInvariant::Discarded { counted, found } => {
                 write!(f, ": {counted} discarded pages counted, {found} found")
             }
-            Broken::PerCpu { counted, found } => {
+            BrokenInvariant::PerCpu { counted, found } => {
                 write!(f, ": {counted} per-CPU pages counted, {found} found")
             }
         }
@@ -117,10 +121,10 @@ impl core::error::Error for Violation {}
 impl PageAllocator {
     /// Audits the whole allocator; see the [module](self). No thread may allocate or free during the call.
     ///
-    /// Cost: reads the frame of every committed page.
+    /// Cost: `check` reads the frame of every committed page.
     ///
     /// # Errors
-    /// The first broken invariant.
+    /// Returns the first broken invariant as an error.
     pub fn check(&self) -> Result<Census, Violation> {
         let mut census = Census::default();
         for cached in &self.cached_zones {
@@ -133,7 +137,7 @@ impl PageAllocator {
 impl CachedZone {
     fn audit(&self, shared: &ZoneShared, forked: bool, census: &mut Census) -> Result<(), Violation> {
         let zone = &self.zone;
-        // Before the lock and any count: the global allocator may take this memory from the same zone.
+        // Allocates before taking the lock or any count, because the global allocator may use the audited zone.
         let mut committed = vec![true; zone.whole_blocks(shared) as usize];
         let held = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.pages());
         let inner = zone.lock();
@@ -147,17 +151,17 @@ impl CachedZone {
         let counted = u64::from(inner.free() + inner.charged());
         let free = found.listed + u64::from(inner.uncommitted());
         if counted != free {
-            return Err(fail(Broken::Count { counted, found: free }));
+            return Err(fail(BrokenInvariant::Count { counted, found: free }));
         }
         let counted = u64::from(inner.discarded());
         let backed = u64::from(inner.backed()) + counted;
         if counted != found.discarded || shared.discard_from == Order::ZERO && backed != found.listed {
-            return Err(fail(Broken::Discarded { counted, found: found.discarded }));
+            return Err(fail(BrokenInvariant::Discarded { counted, found: found.discarded }));
         }
-        // The frame of a page that was being moved says that it is in a magazine, but it is in none.
+        // The frame of a moving page says that the page is in a magazine, but no magazine has it.
         let lost = found.per_cpu.wrapping_sub(held);
         if lost != 0 && !(forked && held < found.per_cpu) {
-            return Err(fail(Broken::PerCpu { counted: held, found: found.per_cpu }));
+            return Err(fail(BrokenInvariant::PerCpu { counted: held, found: found.per_cpu }));
         }
         census.managed += u64::from(zone.managed);
         census.uncommitted += u64::from(inner.uncommitted());
@@ -178,14 +182,14 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn fail(&self, pfn: Pfn, what: Broken) -> Violation {
+    fn fail(&self, pfn: Pfn, what: BrokenInvariant) -> Violation {
         Violation { node: self.zone.node, zone: self.zone.kind, pfn: Some(pfn), what }
     }
     fn state(&self, pfn: Pfn) -> State {
         self.shared.frames.frame(pfn).state()
     }
 
-    /// Walks the committed pages block by block; `committed` has a flag for each whole maximal block.
+    /// Walks the committed pages block by block. The slice `committed` has a flag for each whole maximal block.
     fn blocks(&self, committed: &[bool]) -> Result<Census, Violation> {
         let mut found = Census::default();
         for (start, pages) in self.zone.committed(self.shared, self.inner, committed) {
@@ -194,13 +198,13 @@ impl Walk<'_> {
                 let state = self.state(at);
                 let order = state.order();
                 if state.kind() == Kind::Inside {
-                    return Err(self.fail(at, Broken::InNoBlock));
+                    return Err(self.fail(at, BrokenInvariant::InNoBlock));
                 }
                 let next = at.up(order.pages());
                 let alone = (at.get() + 1..next.get().min(end.get()))
                     .all(|inside| self.state(Pfn::new(inside)).kind() == Kind::Inside);
                 if next > end || !at.is_aligned(order) || !alone {
-                    return Err(self.fail(at, Broken::Overlap));
+                    return Err(self.fail(at, BrokenInvariant::Overlap));
                 }
                 match state.kind() {
                     Kind::Free => {
@@ -220,18 +224,18 @@ impl Walk<'_> {
     fn free_block(&self, pfn: Pfn, state: State) -> Result<(), Violation> {
         let order = state.order();
         if order < self.shared.max_order && self.state(pfn.buddy(order)).is_free(order) {
-            return Err(self.fail(pfn, Broken::MissedMerge));
+            return Err(self.fail(pfn, BrokenInvariant::MissedMerge));
         }
         let step = self.shared.pageblock_order.pages() as usize;
         let own = |page| self.zone.type_of(self.shared, pfn.up(page)) == state.migrate_type();
         if !(0..order.pages()).step_by(step).all(own) {
-            return Err(self.fail(pfn, Broken::WrongType));
+            return Err(self.fail(pfn, BrokenInvariant::WrongType));
         }
         Ok(())
     }
 
-    /// Walks the lists: each listed block's frame must agree, and together they must have `listed` pages. (A
-    /// block listed twice makes a circle, which has too many.)
+    /// Walks the free lists. The frame of each listed block must agree, and all listed blocks together must have
+    /// `listed` pages. A block that is listed twice makes a cycle, which has too many pages.
     fn lists(&self, listed: u64) -> Result<(), Violation> {
         let mut found = 0;
         for order in Order::ZERO.through(self.shared.max_order) {
@@ -243,13 +247,13 @@ impl Walk<'_> {
                     found += u64::from(order.pages());
                     let listed_as = State::new(Kind::Free, order, mobility).discarded(discarded);
                     if says.map(|says| says.zero(false)) != Some(listed_as) || found > listed {
-                        return Err(self.fail(pfn, Broken::ListDisagrees));
+                        return Err(self.fail(pfn, BrokenInvariant::ListDisagrees));
                     }
                 }
             }
         }
         if found != listed {
-            let what = Broken::Count { counted: listed, found };
+            let what = BrokenInvariant::Count { counted: listed, found };
             return Err(Violation { node: self.zone.node, zone: self.zone.kind, pfn: None, what });
         }
         Ok(())

@@ -10,74 +10,75 @@ use crate::watermark::SCALE_FACTOR;
 use crate::{MAX_ORDER, PAGE_SIZE, PAGEBLOCK_ORDER};
 use uslab_magazine::{Cpus, MAX_NODES};
 
-/// The configuration of a page allocator: CPUs, nodes and zones, and tuning.
+/// The configuration of a page allocator: CPUs, nodes and zones, and tuning options.
 ///
-/// All nodes share one reserved address range. A node without zones is valid; its CPUs allocate from other
-/// nodes.
+/// All nodes share one reserved address range. The CPUs of a node without zones allocate from other nodes.
 #[derive(Clone, Debug)]
 pub struct PageConfig {
-    /// The CPUs that have per-CPU pages, and the node of each.
+    /// The CPUs that have per-CPU pages, and the node of each CPU.
     pub cpus: Cpus,
     /// The zones of each node, with their sizes in pages, in any order. Zones with 0 pages are left out.
     pub nodes: Vec<Vec<(ZoneKind, u32)>>,
-    /// Distances between nodes, one row per node (the kernel uses 10 for the node itself, 20 for a
-    /// neighbour). Empty: all other nodes are equally far.
+    /// Distances between nodes, one row per node. The kernel uses a distance of 10 for the node itself and of 20 for a
+    /// neighbour. If `distances` is empty, all other nodes are equally far.
     pub distances: Vec<Vec<u32>>,
     /// The source of the memory.
     pub backend: Backend,
-    /// Use of huge pages.
+    /// The use of huge pages.
     pub huge_pages: HugePages,
     /// True if CPUs keep magazines of low-order blocks.
     pub per_cpu_pages: bool,
     /// The distance between watermarks, in 1/10,000 of a zone.
     pub watermark_scale: u32,
-    /// Most bytes of free memory that a zone keeps backed. Frees keep an eighth of the bytes in use, between
-    /// a sixteenth of this number and all of it; the lower bound doubles while returned memory is taken
-    /// again, and halves when it is not. They return more to the system, largest blocks first, until three
-    /// quarters of the bound are left. With `None` frees return nothing;
+    /// Maximum number of bytes of free memory that a zone keeps backed. Frees keep an eighth of the bytes in use, and
+    /// at least a sixteenth of the maximum. The lower bound of the kept memory doubles while returned memory is soon
+    /// used again, and halves otherwise. Frees return the excess to the system, largest blocks first, until three
+    /// quarters of the kept amount are left. If `keep_free` is `None`, frees return no memory to the system.
     /// [`decommit_idle`](crate::PageAllocator::decommit_idle) and
-    /// [`decommit_free`](crate::PageAllocator::decommit_free) do.
+    /// [`decommit_free`](crate::PageAllocator::decommit_free) return memory in any case.
     pub keep_free: Option<usize>,
-    /// KiB that are kept free in all; `None` is the kernel's formula (`sqrt(16 * KiB)`, 128 KiB to 256 MiB).
+    /// Total KiB that are kept free. If `min_free_kib` is `None`, the kernel's formula is used (`sqrt(16 * KiB)`, 128
+    /// KiB to 256 MiB).
     pub min_free_kib: Option<u32>,
-    /// True if the kernel's formula includes its huge-page daemon's part, as on kernels with huge pages:
-    /// enough pageblocks for each migrate type, up to 5 % of the range. Off by default: a program's memory
-    /// needs no such reserve. Ignored if `min_free_kib` is given.
+    /// True if the kernel's formula includes the reserve of the kernel's huge-page daemon: enough pageblocks for each
+    /// migrate type, up to 5 % of the range. The default is `false`, because a program's memory needs no such reserve.
+    /// `min_free_for_huge_pages` is ignored if `min_free_kib` is set.
     pub min_free_for_huge_pages: bool,
-    /// True if [charged](crate::PageAllocator::charge) memory reduces the zones' pages; otherwise charges do
-    /// nothing. [`limit`](Self::limit) sets it.
+    /// True if [charged](crate::PageAllocator::charge) memory reduces the zones' pages. If `limited` is false, charges
+    /// do nothing. [`limit`](Self::limit) sets this field.
     pub limited: bool,
-    /// Order of the largest block, which is also the step of commitment. Below [`MAX_ORDER`] for models and
-    /// tests.
+    /// Order of the largest block, which is also the unit of commits. Models and tests use an order below
+    /// [`MAX_ORDER`].
     pub max_order: Order,
-    /// Order of a pageblock, the unit of grouping by migrate type; at most `max_order`.
+    /// Order of a pageblock, the unit of grouping by migrate type, and at most `max_order`.
     pub pageblock_order: Order,
-    /// Handler of invalid frees; runs under no lock.
+    /// Handler of invalid frees, which runs under no lock.
     pub corruption: corruption::Handler,
-    /// Injected faults.
+    /// The faults to inject.
     pub faults: Faults,
-    /// Bytes of addresses for tables of the layer above, per page and in all: see
+    /// Bytes of addresses for tables of the layer above, per page and in total: see
     /// [`take_addresses`](crate::PageAllocator::take_addresses).
     #[doc(hidden)]
     pub beside: (usize, usize),
 }
 
-/// Pages of the default range: 64 GiB of address space, or 1 GiB if a reservation takes memory.
+/// Number of pages of the default range: 64 GiB of address space, or 1 GiB if a reservation takes memory.
 const DEFAULT_PAGES: u32 = if MAPPED { 16 << 20 } else { 1 << 18 };
 
-/// Upper bound of page numbers, so that the number plus one also fits.
+/// Upper bound of page numbers, chosen so that a number plus one fits.
 pub(crate) const MOST_PAGES: u64 = (u32::MAX - (1 << MAX_ORDER)) as u64;
 
 impl PageConfig {
-    /// One zone Normal on each node of `cpus`, 64 GiB of address space in all, committed as it is used. The
-    /// range is smaller if `RLIMIT_AS` grants less (see [`PageAllocator::new`](crate::PageAllocator::new)),
-    /// and 1 GiB on systems without mappings (see [`region`](crate::region)).
+    /// One zone Normal on each node of `cpus`, with 64 GiB of address space in total. The default zones commit memory
+    /// as it is used. The range is smaller if `RLIMIT_AS` grants less (see
+    /// [`PageAllocator::new`](crate::PageAllocator::new)), and 1 GiB on systems without mappings (see
+    /// [`region`](crate::region)).
     pub fn default_for(cpus: Cpus) -> Self {
         let pages = DEFAULT_PAGES / cpus.nodes();
         Self::with_nodes(cpus, vec![vec![(ZoneKind::Normal, pages)]; cpus.nodes() as usize])
     }
 
-    /// The given zones of each node, and defaults for everything else.
+    /// The given zones of each node, and defaults for all other fields.
     pub fn with_nodes(cpus: Cpus, nodes: Vec<Vec<(ZoneKind, u32)>>) -> Self {
         Self {
             cpus,
@@ -99,7 +100,7 @@ impl PageConfig {
         }
     }
 
-    /// Limits the pages to `bytes` bytes in all (rounded down to pages), divided among the zones by size.
+    /// Limits the pages to `bytes` bytes in total, rounded down to pages and divided among the zones by size.
     /// [Charged](crate::PageAllocator::charge) memory counts towards the limit.
     #[must_use]
     pub fn limit(mut self, bytes: usize) -> Self {
@@ -116,7 +117,7 @@ impl PageConfig {
         self.nodes.iter().flatten().map(|(_, pages)| u64::from(*pages)).sum()
     }
 
-    /// The zones scaled to `pages` pages in all; the first zones get what rounding leaves.
+    /// Returns the zones scaled to `pages` pages in total. The first zones get the remainder pages of the division.
     pub(crate) fn scaled(&self, pages: u64) -> Vec<Vec<(ZoneKind, u32)>> {
         let all = u128::from(self.pages().max(1));
         let mut done = (0_u128, 0_u64);
@@ -133,7 +134,7 @@ impl PageConfig {
             .collect()
     }
 
-    /// Rejects an invalid configuration.
+    /// Returns an error if the configuration is invalid.
     pub(crate) fn validate(&self) -> Result<(), PageError> {
         let nodes = self.nodes.len();
         if nodes > MAX_NODES as usize {
@@ -168,8 +169,8 @@ impl PageConfig {
         Ok(())
     }
 
-    /// All nodes, nearest to `node` first. Among equally far ones, those after `node` come first, so that not
-    /// all nodes fall back to node 0.
+    /// Returns all nodes, nearest to `node` first. Among equally far nodes, the nodes after `node` come first, so that
+    /// not all nodes fall back to node 0.
     pub(crate) fn nearest(&self, node: u32) -> Vec<u32> {
         let distance = |other: u32| match self.distances.get(node as usize) {
             _ if other == node => 0,
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_is_divided_by_size_and_kept_exactly() {
+    fn limit_is_divided_among_zones_by_size() {
         let full = config(vec![vec![(ZoneKind::Dma, 10), (N, 100)], vec![(N, 50)]]);
         for pages in 0..=160 {
             let limited = full.clone().limit(pages * PAGE_SIZE + 4095);
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_tried_by_distance_and_then_onwards() {
+    fn nodes_are_tried_in_order_of_distance() {
         let mut config = config(vec![vec![(N, 1)]; 4]);
         assert_eq!(config.nearest(1), [1, 2, 3, 0]);
         config.distances = vec![vec![10, 20, 30, 20]; 4];

@@ -1,9 +1,9 @@
-//! Corruption: a free of memory that is not allocated. It is detected from the frame's state, reported, and
-//! changes nothing.
+//! Corruption: an attempt to free memory that is not allocated. A free detects corruption from the frame's state,
+//! reports it, and changes nothing.
 //!
-//! Each allocator has one handler, a plain function
-//! ([`PageConfig::corruption`](crate::PageConfig::corruption)). It never runs under a lock. The default,
-//! [`abort`], writes one line and aborts; if a handler returns, the free does nothing.
+//! Each allocator has one handler of corruption, a plain function
+//! ([`PageConfig::corruption`](crate::PageConfig::corruption)). The handler never runs under a lock. The default
+//! handler, [`abort`], writes one line and aborts. If a handler returns, the free does nothing.
 
 use crate::frame::Kind;
 use crate::pfn::{Order, Pfn};
@@ -11,28 +11,28 @@ use crate::pfn::{Order, Pfn};
 /// An invalid free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Corruption {
-    /// The block was already free.
+    /// The freed block was already free.
     DoubleFree {
         /// The page that was freed.
         pfn: Pfn,
-        /// The block's actual state: on a free list or among the per-CPU pages.
+        /// The block's actual state: on a free list, or among the per-CPU pages.
         found: Kind,
     },
-    /// The block was allocated with another order.
+    /// The freed block was allocated with another order.
     WrongOrder {
         /// The page that was freed.
         pfn: Pfn,
         /// The order passed to the free.
         freed: Order,
-        /// The order of the allocation.
+        /// The order with which the block was allocated.
         allocated: Order,
     },
-    /// The page is inside a block, or was never allocated.
+    /// The freed page is inside a block, or was never allocated.
     NotABlock {
         /// The page that was freed.
         pfn: Pfn,
     },
-    /// The allocator has no such page.
+    /// The allocator does not have the freed page.
     Foreign {
         /// The page that was freed.
         pfn: Pfn,
@@ -65,8 +65,8 @@ pub type Handler = fn(&Corruption);
 /// Writes one line to standard error and aborts the process.
 pub fn abort(corruption: &Corruption) {
     use std::io::Write;
-    // Not `eprintln!`, which panics when standard error is closed. One write of a stack buffer allocates
-    // nothing.
+    // A plain `write` is used, because `eprintln!` would panic when standard error is closed. One write of a stack
+    // buffer allocates nothing.
     let mut line = [0_u8; 160];
     let mut rest = &mut line[..];
     let room = rest.len();

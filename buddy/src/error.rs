@@ -1,37 +1,37 @@
-//! Errors, as values.
+//! Error types of the page allocator.
 
 use crate::gfp::ZoneKind;
 use crate::pfn::Order;
 
-/// The limit that refused an allocation. Later variants are more specific.
+/// The limit that refused an allocation. Later variants of `Limit` are more specific.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Limit {
-    /// The flags need a zone that the allocator, or the node, does not have.
+    /// The flags require a zone that the allocator, or the node, does not have.
     Zone,
-    /// The node does not exist.
+    /// The requested node does not exist.
     Node,
-    /// The order is above the allocator's largest.
+    /// The requested order exceeds the allocator's largest order.
     Order,
     /// Fewer pages are free than requested.
     Exhausted,
-    /// Enough pages are free, but the watermark (with the lowmem reserve) keeps them.
+    /// Enough pages are free, but the watermark and the lowmem reserve forbid their use.
     Watermark,
-    /// Enough pages are free, but no block of the order is.
+    /// Enough pages are free, but no block of the requested order is free.
     Fragmented,
     /// Reserved memory was left, but the system refused to commit it.
     CommitRefused,
-    /// An injected fault: see [`faults`](crate::faults).
+    /// An injected fault refused the request: see [`faults`](crate::faults).
     Injected,
 }
 
-/// An allocation that failed. Nothing was changed.
+/// Error of a failed allocation, which changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct AllocError {
     /// The requested order.
     pub order: Order,
-    /// The only node that was allowed, or the one that does not exist; `None` if all nodes were tried.
+    /// The only allowed node, or the node that does not exist; `None` if all nodes were tried.
     pub node: Option<u32>,
     /// The most specific limit among the zones that were tried.
     pub limit: Limit,
@@ -57,55 +57,55 @@ impl core::fmt::Display for AllocError {
 }
 impl core::error::Error for AllocError {}
 
-/// An invalid configuration, or memory that could not be reserved.
+/// Error of creating a page allocator: an invalid configuration, or memory that could not be reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PageError {
     /// The zones have no pages.
     NoPages,
-    /// More pages than page numbers can count.
+    /// The zones have more pages than page numbers can count.
     TooManyPages {
-        /// Requested pages, with zones rounded up to maximal blocks.
+        /// Number of requested pages, with zones rounded up to maximal blocks.
         pages: u64,
-        /// The maximum.
+        /// Maximum number of pages.
         most: u64,
     },
     /// The CPUs are on more nodes than the configuration describes.
     NodesOfCpus {
-        /// Nodes of the CPUs.
+        /// Number of nodes of the CPUs.
         cpus: u32,
-        /// Nodes in the configuration.
+        /// Number of nodes in the configuration.
         nodes: u32,
     },
-    /// More nodes than are supported.
+    /// The configuration has more nodes than are supported.
     TooManyNodes {
-        /// Nodes in the configuration.
+        /// Number of nodes in the configuration.
         nodes: usize,
-        /// The maximum.
+        /// Maximum number of nodes.
         most: u32,
     },
     /// A node has two zones of one kind.
     DuplicateZone {
         /// Index of the node, from 0.
         node: u32,
-        /// The duplicate kind.
+        /// The zone kind that the node has twice.
         kind: ZoneKind,
     },
     /// A pageblock would be larger than the largest block.
     PageblockOrder {
-        /// The pageblock's order.
+        /// The order of a pageblock.
         pageblock: Order,
-        /// The largest order.
+        /// The largest block order.
         max: Order,
     },
-    /// The table of distances is not square with one row per node.
+    /// The distance table is not square with one row per node.
     Distances {
-        /// Nodes in the configuration.
+        /// Number of nodes in the configuration.
         nodes: u32,
     },
-    /// The system refused even the smallest reservation, or its pages are not 4 KiB.
+    /// The system refused even the smallest reservation, or the system's pages are not 4 KiB.
     Refused {
-        /// Bytes of the last request.
+        /// Size of the last request in bytes.
         bytes: usize,
     },
 }

@@ -1,8 +1,8 @@
-//! Fault injection: makes calls fail that may fail, so that tests run the error paths.
+//! Fault injection: refuses fallible calls, so that tests run the error paths.
 //!
-//! A [`Point`] is a place that may be refused: the system may refuse to map, or a magazine cannot be made.
-//! Each level defines its own points ([`POINTS`] has this level's). A [`Rule`] selects the calls of a point
-//! that are refused, with Linux's fault attributes (`Documentation/fault-injection`):
+//! A [`Point`] is a place in the code that a fault may refuse, such as a mapping or the creation of a magazine. Each
+//! layer defines its own fault points. [`POINTS`] has the points of the page allocator. A [`Rule`] selects the calls of
+//! a point that are refused, with Linux's fault attributes (`Documentation/fault-injection`):
 //!
 //! | attribute | a call is refused only |
 //! |---|---|
@@ -14,45 +14,45 @@
 //! | `order` | for blocks of these orders |
 //! | `cache` | for the cache of this name |
 //!
-//! [`Faults`] belong to one allocator, so allocators in one process have separate faults. Chance is a
-//! function of the seed and the number of the call: a single thread meets the same faults every time.
+//! [`Faults`] belong to one allocator, so allocators in one process have separate faults. The refusals are a function
+//! of the seed and the call number, so a single thread meets the same faults in every run.
 //!
 //! # Cost
 //!
-//! All points are behind a miss of the magazines. Without faults a point is a null check; disarmed, one more
-//! `Relaxed` load; armed, a lock. (The lock is a leaf under which nothing is allocated, so a point may be
-//! under any other lock.) A process must not `fork` while faults are armed.
+//! All points are on slow paths, after a miss of the magazines. Without faults, a point costs a null check. Disarmed
+//! faults cost one more `Relaxed` load, and armed faults cost a lock. The lock of armed faults is a leaf under which
+//! nothing is allocated, so a point may be under any other lock. A process must not `fork` while faults are armed.
 
 use crate::pfn::Order;
 use core::ops::RangeInclusive;
 use std::sync::Arc;
 use uslab_magazine::sync::{Fixed, Mutex, Rank};
 
-/// A named place at which a call may be refused.
+/// A named place in the code at which a call may be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Point {
-    /// The name in rules.
+    /// The point's name in rules.
     pub name: &'static str,
-    /// What a refusal means.
+    /// Description of a refusal.
     pub what: &'static str,
 }
 
-/// Reservation of address space.
+/// The fault point of reserving address space.
 pub const RESERVE: Point = Point { name: "reserve", what: "the system reserves no address space" };
-/// Commitment of memory.
+/// The fault point of committing memory.
 pub const COMMIT: Point = Point { name: "commit", what: "the system commits no memory" };
-/// Return of memory to the system.
+/// The fault point of returning memory to the system.
 pub const DECOMMIT: Point = Point { name: "decommit", what: "the system takes no memory back" };
-/// Creation of a magazine.
+/// The fault point of creating a magazine.
 pub const MAGAZINE: Point = Point { name: "magazine", what: "no magazine is made" };
-/// Allocation of a block from a zone.
+/// The fault point of allocating a block from a zone.
 pub const PAGE: Point = Point { name: "page", what: "a zone gives no block of pages" };
 
-/// The points of this crate.
+/// The fault points of the page allocator.
 pub const POINTS: [Point; 5] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE];
 
-/// A call of a point, which may be refused.
+/// A call of a fault point, which may be refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     point: Point,
@@ -62,18 +62,18 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// A call that requests `bytes` bytes.
+    /// Creates a call that requests `bytes` bytes.
     #[inline(always)]
     pub const fn of(point: Point, bytes: usize) -> Self {
         Self { point, bytes, order: None, cache: None }
     }
-    /// Adds the order of the requested block.
+    /// Adds the order of the requested block to the call.
     #[inline(always)]
     #[must_use]
     pub const fn order(self, order: Order) -> Self {
         Self { order: Some(order), ..self }
     }
-    /// Adds the name of the cache.
+    /// Adds the name of the cache to the call.
     #[inline(always)]
     #[must_use]
     pub const fn cache(self, cache: &'a str) -> Self {
@@ -81,29 +81,29 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Selects the calls that are refused. See the [module](self).
+/// A rule that selects the calls to refuse. See the [module](self).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The point; `None` is all points.
+    /// The fault point; `None` selects all points.
     pub point: Option<Point>,
     /// The first call that may be refused, counted from 1.
     pub nth: u64,
-    /// Bytes that are granted before the first refusal.
+    /// Number of bytes that are granted before the first refusal.
     pub space: u64,
-    /// From the `nth` call on, every `interval`-th one is considered.
+    /// From the `nth` call on, every `interval`-th call is considered.
     pub interval: u64,
     /// Percentage of the considered calls that are refused.
     pub probability: u8,
     /// Maximum number of refusals; `None` is unlimited.
     pub times: Option<u64>,
-    /// Only blocks of these orders.
+    /// Refuses only blocks whose order is in this range.
     pub orders: Option<RangeInclusive<u8>>,
-    /// Only for this cache.
+    /// Refuses only calls of the cache with this name.
     pub cache: Option<String>,
 }
 
 impl Rule {
-    /// Refuses every call of `point`; of all points for `None`.
+    /// Creates a rule that refuses every call of `point`. A `point` of `None` refuses every call of all points.
     pub const fn every(point: Option<Point>) -> Self {
         Self {
             point,
@@ -117,10 +117,10 @@ impl Rule {
         }
     }
 
-    /// Parses `POINT:attribute=value,...;POINT:...`. `any` means all of `points`.
+    /// Parses rules of the form `POINT:attribute=value,...;POINT:...`. The point `any` means all of `points`.
     ///
     /// # Errors
-    /// The invalid part, and what is accepted there.
+    /// Returns the invalid part and the accepted values as an error.
     pub fn parse_all(text: &str, points: &[Point]) -> Result<Vec<Self>, BadRule> {
         let rules = text.split(';').map(str::trim).filter(|rule| !rule.is_empty());
         let rules = rules.map(|rule| Self::parse(rule, points)).collect::<Result<Vec<_>, _>>()?;
@@ -180,7 +180,7 @@ impl Rule {
     }
 }
 
-/// `2`, `1..`, `..3` or `1..3`, both ends included.
+/// Parses `2`, `1..`, `..3` or `1..3`. A range includes both ends.
 fn orders(text: &str) -> Option<RangeInclusive<u8>> {
     let end = |text: &str, open| if text.is_empty() { Some(open) } else { text.parse().ok() };
     let most = crate::MAX_ORDER;
@@ -191,7 +191,7 @@ fn orders(text: &str) -> Option<RangeInclusive<u8>> {
     (first <= last && last <= most).then_some(first..=last)
 }
 
-/// An invalid rule: the part in question, and what is accepted there.
+/// Error of an invalid rule: the invalid part, and the accepted values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRule {
     part: String,
@@ -211,19 +211,19 @@ impl core::fmt::Display for BadRule {
 }
 impl core::error::Error for BadRule {}
 
-/// Calls and refusals at one point since the faults were armed.
+/// Numbers of calls and refusals at one point since the faults were armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Tally {
     /// The point's name.
     pub point: &'static str,
-    /// Calls of the point.
+    /// Number of calls of the point.
     pub calls: u64,
-    /// Refused calls.
+    /// Number of refused calls.
     pub fired: u64,
 }
 
-/// The faults of one allocator; clones share them. The default has none and cannot be armed.
+/// The faults of one allocator. Clones share the faults. The default `Faults` have no rules and cannot be armed.
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Option<Arc<Shared>>);
 
@@ -237,11 +237,10 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Plan {
     rules: Vec<(Rule, Progress)>,
-    /// In the order of the points' first calls.
+    /// Tallies in the order of the points' first calls.
     tallies: [Option<Tally>; MOST_POINTS],
 }
 
-/// Maximum number of counted points.
 const MOST_POINTS: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -261,22 +260,22 @@ impl Faults {
         })))
     }
 
-    /// Arms `rules` and resets all counts. Does nothing to [`default`](Self::default) faults.
+    /// Arms `rules` and resets all counts. Arming [`default`](Self::default) faults has no effect.
     pub fn arm(&self, rules: Vec<Rule>) {
         if let Some(shared) = &self.0 {
             let rules = rules.into_iter().map(|rule| (rule, Progress::default())).collect();
-            // Freed after the lock is released.
+            // The replaced rules are freed after the lock is released.
             let _former = core::mem::replace(&mut *shared.plan.lock(), Plan { rules, ..Plan::default() });
             shared.armed.set(1);
         }
     }
-    /// Disarms all rules; the counts stay.
+    /// Disarms all rules and keeps the counts.
     pub fn disarm(&self) {
         if let Some(shared) = &self.0 {
             shared.armed.set(0);
         }
     }
-    /// The points called since the last [`arm`](Self::arm), in that order.
+    /// Tallies of the points called since the last [`arm`](Self::arm), in order of their first calls.
     pub fn tally(&self) -> Vec<Tally> {
         let Some(shared) = &self.0 else { return Vec::new() };
         let tallies = shared.plan.lock().tallies;
@@ -327,8 +326,8 @@ impl Progress {
     }
 }
 
-/// The `n`-th number of a seed (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
-/// 2014).
+/// Returns the `n`-th SplitMix64 number of a seed (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
+/// Generators", 2014).
 fn mix(seed: u64, n: u64) -> u64 {
     let z = seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -340,7 +339,7 @@ fn mix(seed: u64, n: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The numbers of the calls that are refused, of 1,000 calls for a page of order 0.
+    /// Returns the numbers of the refused calls, out of 1,000 calls for a page of order 0.
     fn refused(text: &str, seed: u64) -> Vec<u64> {
         let faults = Faults::new(seed);
         faults.arm(Rule::parse_all(text, &POINTS).unwrap());
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn each_attribute_selects_the_refused_calls() {
+    fn each_fault_attribute_selects_calls_to_refuse() {
         assert_eq!(refused("page", 0).len(), 1000);
         assert_eq!(refused("page:nth=7", 0), [7]);
         assert_eq!(refused("any:nth=7,times=3", 0), [7, 8, 9]);
@@ -366,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_follows_the_seed_and_the_percentage() {
+    fn fault_probability_follows_seed_and_percentage() {
         let five = refused("page:probability=5", 1);
         assert!((25..100).contains(&five.len()), "{}", five.len());
         assert_eq!(five, refused("page:probability=5", 1));
@@ -374,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn only_armed_faults_refuse_and_tallies_count_their_points() {
+    fn only_armed_faults_refuse_calls() {
         let faults = Faults::new(0);
         assert!(!faults.fires(Call::of(COMMIT, 1)));
         faults.arm(vec![Rule { nth: 2, ..Rule::every(Some(COMMIT)) }]);

@@ -1,5 +1,5 @@
-//! Forking while other threads allocate pages. A page that another thread was moving between a magazine and a
-//! zone is lost to the child; [`check`](PageAllocator::check) there counts it.
+//! Forking while other threads allocate pages. A page that another thread was moving between a magazine and a zone is
+//! lost to the child. [`check`](PageAllocator::check) in the child counts lost pages.
 
 use crate::allocator::{CachedZone, PageAllocator};
 use crate::per_cpu::{PageRound, PerCpuPages};
@@ -10,7 +10,7 @@ use uslab_magazine::sync::fork::ForkLock;
 use uslab_magazine::{Fork, Layer};
 
 impl CachedZone {
-    /// The zone and the magazines in front of it, if it has any.
+    /// Returns the zone and the magazines in front of the zone, if it has any.
     pub(crate) fn cached(&self) -> Option<(&Zone, &PerCpuPages)> {
         Some((&self.zone, self.per_cpu.as_ref()?))
     }

@@ -1,12 +1,11 @@
-//! Frames: one descriptor per page, and the table of them. Everything known about a page is in its frame,
-//! never in the page.
+//! Frames: one descriptor per page, and the table of all frames. A page's metadata is in its frame, never in the page.
 //!
 //! ```text
 //!  0        8       12      16        24                                                      64
 //!  | link   | state | head  | owner   | data (40 bytes for the owner of the block)            |
 //! ```
 //!
-//! Access:
+//! Rules of access:
 //!
 //! | field | while free | while in a per-CPU magazine | while allocated |
 //! |---|---|---|---|
@@ -15,12 +14,12 @@
 //! | `head` | none | none | written before the block is handed out; any thread reads |
 //! | `owner`, `data` | none | none | the owner of the block |
 //!
-//! `state` is one word, so that a free can claim the block by one compare-and-exchange: of two threads that
-//! free the same block, one gets a double-free error. Frames of never-committed memory read as zero, which is
+//! `state` is one word, so that a free can claim the block by one compare-and-exchange. If two threads free one block,
+//! one thread gets a double-free error. Frames of never-committed memory read as zero, which is
 //! [`Kind::Inside`]: reading the frame of any page in the range never faults.
 //!
-//! The table's memory is committed with the block of pages that it describes, and decommitted with it: 64
-//! bytes per page are 1.6 % of the memory in use, not of the reserved memory.
+//! The frames of a block are committed and decommitted with the block. 64 bytes per page are 1.6 % of the memory in
+//! use, not of the reserved memory.
 
 use crate::gfp::MigrateType;
 use crate::pfn::{Order, Pfn};
@@ -28,33 +27,33 @@ use core::ops::Range;
 use memory::{Life, Memory};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, Fixed, MODEL, Ordering::*, UnsafeCell, planted};
 
-// Checkers have their own cells.
+// Under a checker, frames consist of cells.
 #[cfg_attr(any(loom, shuttle), path = "frame/cells.rs")]
 mod memory;
 
-/// The kind of page, according to its frame.
+/// The kind of a page, according to its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Not the first page of a block, or not committed, or in no zone.
+    /// The page does not start a block, is not committed, or is in no zone.
     Inside = 0,
-    /// The first page of a block on a free list.
+    /// The page starts a block on a free list.
     Free = 1,
-    /// The first page of a block in a per-CPU magazine, or on its way between its owner and the zone.
+    /// The page starts a block in a per-CPU magazine, or a block that is moving between its owner and the zone.
     PerCpu = 2,
-    /// The first page of an allocated block.
+    /// The page starts an allocated block.
     Allocated = 3,
 }
 
-/// A frame's state: the kind of page, and for the first page of a block the block's properties.
+/// The state of a frame: the kind of the page, and for the first page of a block the block's properties.
 ///
-/// Bits: kind 0..2, order 2..6, migrate type 6..8; compound 8 for an allocated block, discarded 9 for a free
-/// one; zero 10.
+/// Bits 0..2 are the kind, 2..6 the order, and 6..8 the migrate type. Bit 8 marks a compound allocated block, bit 9 a
+/// discarded free block, and bit 10 zero memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct State(u32);
 
 impl State {
-    /// Not the start of a block.
+    /// The page does not start a block.
     pub(crate) const INSIDE: Self = Self(0);
 
     pub(crate) const fn new(kind: Kind, order: Order, mobility: MigrateType) -> Self {
@@ -63,7 +62,7 @@ impl State {
     pub(crate) const fn compound(self, yes: bool) -> Self {
         Self(self.0 & !(1 << 8) | (yes as u32) << 8)
     }
-    /// The kind of page.
+    /// The kind of the page.
     pub const fn kind(self) -> Kind {
         match self.0 & 3 {
             0 => Kind::Inside,
@@ -72,27 +71,24 @@ impl State {
             _ => Kind::Allocated,
         }
     }
-    /// The block's order; meaningless for [`Kind::Inside`].
+    /// The block's order, which is meaningless for [`Kind::Inside`].
     pub const fn order(self) -> Order {
         match Order::new((self.0 >> 2 & 15) as u8) {
             Some(order) => order,
             None => Order::MAX,
         }
     }
-    /// The list of a free block; the requested mobility of an allocated one.
+    /// The migrate type: the list of a free block, or the requested mobility of an allocated block.
     pub const fn migrate_type(self) -> MigrateType {
         MigrateType::from_bits(self.0 >> 6)
     }
-    /// Returns `true` for a compound block, whose pages all know the first page
-    /// ([`Gfp::COMP`](crate::Gfp::COMP)).
+    /// Returns `true` for a compound block, whose pages all record the first page ([`Gfp::COMP`](crate::Gfp::COMP)).
     pub const fn is_compound(self) -> bool {
         self.0 >> 8 & 1 == 1
     }
-    /// This state with another order.
     pub(crate) const fn of_order(self, order: Order) -> Self {
         Self(self.0 & !(0b1111 << 2) | (order.get() as u32) << 2)
     }
-    /// This state with another migrate type.
     pub(crate) const fn of_type(self, mobility: MigrateType) -> Self {
         Self(self.0 & !(0b11 << 6) | (mobility as u32) << 6)
     }
@@ -106,12 +102,12 @@ impl State {
     pub(crate) const fn zero(self, yes: bool) -> Self {
         Self(self.0 & !(1 << 10) | (yes as u32) << 10)
     }
-    /// Returns `true` if the memory is known to be zero: no user had it since the system supplied it or took
-    /// its contents. For an allocated block, this describes the memory at the time of the allocation.
+    /// Returns `true` if the memory is known to be zero: it was not used since the system supplied the memory or
+    /// discarded its contents. For an allocated block, `is_zero` describes the memory at the time of the allocation.
     pub const fn is_zero(self) -> bool {
         self.0 >> 10 & 1 == 1
     }
-    /// Returns `true` for a free block of exactly this order.
+    /// Returns `true` for a free block of exactly `order`.
     #[inline(always)]
     pub(crate) const fn is_free(self, order: Order) -> bool {
         self.0 & 0b11_1111 == Kind::Free as u32 | (order.get() as u32) << 2
@@ -134,9 +130,9 @@ impl core::fmt::Debug for State {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Link {
-    /// The next page number plus one; 0 at the tail.
+    /// The next page number plus one; 0 at the tail of the list.
     next: u32,
-    /// The previous page number plus one; 0 at the head.
+    /// The previous page number plus one; 0 at the head of the list.
     prev: u32,
 }
 
@@ -154,17 +150,17 @@ impl Link {
     pub const fn new(prev: Option<Pfn>, next: Option<Pfn>) -> Self {
         Self { next: Self::pack(next), prev: Self::pack(prev) }
     }
-    /// The neighbour towards the tail.
+    /// The next frame on the list, towards the tail.
     pub const fn next(self) -> Option<Pfn> {
         Self::unpack(self.next)
     }
-    /// The neighbour towards the head.
+    /// The previous frame on the list, towards the head.
     pub const fn prev(self) -> Option<Pfn> {
         Self::unpack(self.prev)
     }
 }
 
-/// The 40 bytes of a frame for the owner of the block.
+/// The 40 bytes of a frame that the block's owner may use.
 pub type OwnerData = [u64; 5];
 
 /// The descriptor of one page.
@@ -180,16 +176,16 @@ pub struct Frame {
     life: Life,
 }
 
-// A power of two, and at most a cache line; the table relies on zero being a valid frame.
+// A frame's size is a power of two and at most a cache line. The table relies on zero being a valid frame.
 const _: () = assert!(MODEL || size_of::<Frame>() == 64);
 
-// SAFETY: the cells are accessed only by `unsafe` methods or raw pointers, under the module's rules.
+// SAFETY: only `unsafe` methods and raw pointers access the cells, under the module's rules.
 unsafe impl Sync for Frame {}
-// SAFETY: `owner` is an address, and nothing is dropped through it.
+// SAFETY: `owner` is an address, and dropping a frame drops nothing through it.
 unsafe impl Send for Frame {}
 
 impl Frame {
-    /// For debuggers: bytes of a frame, and the offsets of link, state, head, owner and data.
+    /// For debuggers: size of a frame in bytes, and the byte offsets of link, state, head, owner and data.
     #[doc(hidden)]
     pub const LAYOUT: [usize; 6] = [
         size_of::<Self>(),
@@ -200,10 +196,10 @@ impl Frame {
         core::mem::offset_of!(Self, data),
     ];
 
-    /// The frame's neighbours on its list.
+    /// Returns the frame's neighbours on its list.
     ///
     /// # Safety
-    /// The caller owns the link: it owns the allocated block, or holds the lock of the list.
+    /// The caller must own the link: own the allocated block, or hold the lock of the list.
     #[inline(always)]
     pub unsafe fn link(&self) -> Link {
         // SAFETY: the caller owns the link, so no other thread writes it.
@@ -212,40 +208,40 @@ impl Frame {
     /// Sets the frame's neighbours.
     ///
     /// # Safety
-    /// The caller owns the link: it owns the allocated block, or holds the lock of the list.
+    /// The caller must own the link: own the allocated block, or hold the lock of the list.
     #[inline(always)]
     pub unsafe fn set_link(&self, link: Link) {
         // SAFETY: the caller owns the link, so no other thread accesses it.
         self.link.with_mut(|own| unsafe { *own = link });
     }
 
-    /// The frame's current state: exact for the owner of the block, a snapshot for other threads.
+    /// Returns the frame's current state: exact for the owner of the block, a snapshot for other threads.
     #[inline(always)]
     pub fn state(&self) -> State {
-        // Relaxed: a thread that acts on the state owns the block, holds the zone's lock, which orders it, or
-        // claims by CAS.
+        // Relaxed: a thread that acts on the state owns the block, holds the zone's lock, which orders the state, or
+        // claims the block by CAS.
         State(self.state.load(Relaxed))
     }
     #[inline(always)]
     pub(crate) fn set_state(&self, state: State) {
-        // Relaxed: the writer owns the block or holds the zone's lock, which orders the store.
+        // Relaxed: the writer owns the block, or holds the zone's lock, which orders the store.
         self.state.store(state.0, Relaxed);
     }
-    /// Changes the state from `from` to `to`.
+    /// Changes the state from `from` to `to`, or returns the current state as an error.
     #[inline(always)]
     pub(crate) fn claim(&self, from: State, to: State) -> Result<(), State> {
-        planted!("page marked after it went into the magazine" => return Ok(()));
-        planted!("block claimed by load and store" => {
+        planted!("a freed page is marked after entering the magazine" => return Ok(()));
+        planted!("a block is claimed without an atomic exchange" => {
             self.set_state(to);
             return Ok(());
         });
-        // Relaxed: only decides between two frees of one block; the magazine or lock that receives the page
-        // orders its data.
+        // Relaxed: the CAS only decides between two frees of one block. The magazine or lock that receives the freed
+        // page orders the page's data.
         self.state.compare_exchange(from.0, to.0, Relaxed, Relaxed).map(drop).map_err(State)
     }
 
-    /// The first page of the block in which this page was last allocated. Exact while that block is
-    /// allocated, for its first page and for all pages of a compound block.
+    /// Returns the first page of the block in which this page was last allocated. `head` is exact while the page's
+    /// block is allocated, for the block's first page and for all pages of a compound block.
     #[inline(always)]
     pub fn head(&self) -> Pfn {
         Pfn::new(self.head.get())
@@ -255,16 +251,17 @@ impl Frame {
         self.head.set(head.get());
     }
 
-    /// The owner of the block that starts here; null for plain pages. Cleared when the block is freed.
+    /// Returns the owner of the block at this page; null for plain pages. Freeing the block clears the owner.
     #[inline(always)]
     pub fn owner(&self) -> *mut u8 {
-        // Acquire: pairs with the Release in `set_owner`, so that the reader finds an initialised owner. A
-        // holder of the block needs no ordering; a check of an unknown pointer has no other.
+        // Acquire: pairs with the Release in `set_owner`, so that the reader finds an initialised owner. A holder of
+        // the block needs no ordering to read the owner. A check of an unknown pointer relies on this Acquire to find
+        // an initialised owner.
         self.owner.load(Acquire)
     }
-    /// Sets the owner of the block.
+    /// Sets the owner of the block that starts at this page.
     ///
-    /// Caches are found through the owner, so safe code must not be able to forge one:
+    /// Readers find caches through the owner, so safe code must not be able to forge an owner:
     ///
     /// ```compile_fail,E0133
     /// use uslab_buddy::{Frame, PageAllocator, PageConfig, Pfn};
@@ -273,47 +270,46 @@ impl Frame {
     /// ```
     ///
     /// # Safety
-    /// The caller owns the page's block: frames of other pages may be read-only, and other threads read
-    /// their owners. `owner` is null, or points to the type that all readers of owners of this allocator
-    /// expect, and stays valid until it is replaced.
+    /// The caller must own the page's block: frames of other pages may be read-only, and other threads read their
+    /// owners. `owner` must be null, or point to the type that all readers of this allocator's owners expect. The
+    /// owner's target must stay valid until the owner is replaced.
     #[inline(always)]
     pub unsafe fn set_owner(&self, owner: *mut u8) {
         // Release: pairs with the Acquire in `owner`.
         self.owner.store(owner, Release);
     }
 
-    /// The bytes for the block's owner; unspecified when the block is allocated.
+    /// The bytes for the block's owner. The owner's bytes are unspecified when a block is allocated.
     #[inline(always)]
     pub fn data(&self) -> &UnsafeCell<OwnerData> {
         self.touch();
         &self.data
     }
 
-    /// Under a checker, fails the model unless the page is allocated and all its earlier allocations and
-    /// frees happen before this call. Empty otherwise.
+    /// Under a checker, fails the model unless the page is allocated and all earlier allocations and frees of the page
+    /// happen before this call. `touch` does nothing in builds without a checker.
     #[inline(always)]
     pub fn touch(&self) {
         self.life.touch();
     }
-    /// Records that the page is allocated. Under a checker, fails the model if it already was, or if its free
-    /// races with this.
+    /// Records that the page is allocated. Under a checker, fails the model if the page was already allocated, or if
+    /// its free races with this call.
     #[inline(always)]
     pub(crate) fn page_take(&self) {
         self.life.set(true);
     }
-    /// Records that the page is freed.
     #[inline(always)]
     pub(crate) fn page_give(&self) {
         self.life.set(false);
     }
-    /// Records that the page's memory is returned to the system. Under a checker, fails the model if the page
-    /// is allocated, or if the call is not ordered with the previous and next owners.
+    /// Records that the page's memory is returned to the system. Under a checker, fails the model if the page is
+    /// allocated, or if the call is not ordered with the previous and next owners.
     pub(crate) fn page_discard(&self) {
         self.life.discard();
     }
 }
 
-/// The frames of all pages of a range.
+/// The frames of all pages of an allocator's range.
 #[derive(Debug)]
 pub struct FrameTable {
     frames: core::ptr::NonNull<Frame>,
@@ -322,14 +318,14 @@ pub struct FrameTable {
     memory: Memory,
 }
 
-// SAFETY: `frames` points into `memory`, which the table owns; `Frame` is Send and Sync.
+// SAFETY: `frames` points into `memory`, which the table owns, and `Frame` is Send and Sync.
 unsafe impl Send for FrameTable {}
-// SAFETY: `frames` points into `memory`, which the table owns; `Frame` is Send and Sync.
+// SAFETY: `frames` points into `memory`, which the table owns, and `Frame` is Send and Sync.
 unsafe impl Sync for FrameTable {}
 
 impl FrameTable {
-    /// Creates a table of `len` frames, [apart](Region::apart) from other mappings if it is to grow. `None`
-    /// if the address space is refused.
+    /// Creates a table of `len` frames. A table that will grow is placed [apart](Region::apart) from other mappings.
+    /// Returns `None` if the address space is refused.
     pub(crate) fn new(
         len: u32,
         apart: Option<usize>,
@@ -339,7 +335,7 @@ impl FrameTable {
         Some(Self { frames: memory.first(), len: Fixed::new(len), memory })
     }
 
-    /// Bytes of reserved addresses.
+    /// Number of reserved bytes of addresses.
     #[doc(hidden)]
     pub fn reserved(&self) -> usize {
         self.memory.bytes()
@@ -353,17 +349,17 @@ impl FrameTable {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// The frame of page `pfn`; `None` outside the range.
+    /// Returns the frame of page `pfn`. Returns `None` if `pfn` is outside the range.
     #[inline(always)]
     pub fn get(&self, pfn: Pfn) -> Option<&Frame> {
-        // SAFETY: the frame is inside the table, whose memory is always readable (zero until it is committed,
-        // and zero is a valid frame) and lives as long as the table.
+        // SAFETY: the frame is inside the table, whose memory lives as long as the table and is always readable.
+        // Uncommitted memory reads as zero, which is a valid frame.
         (pfn.get() < self.len()).then(|| unsafe { self.frames.add(pfn.index()).as_ref() })
     }
-    /// The frame of page `pfn`. Writing to it requires that its block is committed.
+    /// Returns the frame of page `pfn`. A frame may be written only while the page's block is committed.
     ///
     /// # Panics
-    /// If `pfn` is outside the range, which no `Pfn` of this allocator is.
+    /// Panics if `pfn` is outside the range. A `Pfn` of this allocator is never outside the range.
     #[inline(always)]
     pub fn frame(&self, pfn: Pfn) -> &Frame {
         match self.get(pfn) {
@@ -372,43 +368,43 @@ impl FrameTable {
         }
     }
 
-    /// Makes the frames of `pages` (page numbers) writable; `false` if the system refuses.
+    /// Makes the frames of `pages` (page numbers) writable. Returns `false` if the system refuses.
     pub(crate) fn commit(&self, pages: Range<u32>) -> bool {
         self.memory.commit(pages)
     }
-    /// Decommits the frames of `pages` that fill whole OS pages. They stay writable, which avoids splitting
-    /// the mapping.
+    /// Decommits the frames of `pages` that fill whole OS pages. Discarded frames stay writable, so that the mapping is
+    /// not split.
     ///
     /// # Safety
-    /// All these frames say [`Kind::Inside`], and no thread uses their other fields.
+    /// All frames of `pages` must be [`Kind::Inside`], and no thread may use their other fields.
     pub(crate) unsafe fn discard(&self, pages: Range<u32>) {
         // SAFETY: no thread uses the frames, by this function's contract.
         unsafe { self.memory.discard(pages) };
     }
-    /// Sets the number of frames. Returns the previous number.
+    /// Sets the number of frames. Returns the previous number of frames.
     pub(crate) fn set_len(&self, len: u32) -> u32 {
         let had = self.len();
         self.len.set(len);
         had
     }
-    /// Ensures addresses for `len` frames, without changing the number of frames: see [`Region::grow`].
+    /// Ensures that the first `len` frames have addresses, without changing the number of frames: see [`Region::grow`].
     pub(crate) fn grow(&self, len: u32) -> bool {
         self.memory.grow(len)
     }
-    /// Returns the addresses behind the last frame to the system.
+    /// Returns the addresses after the last frame to the system.
     ///
     /// # Safety
-    /// Nothing there was ever committed, and no thread reads a frame there during the call.
+    /// No frame after the last may ever have been committed, and no thread may read such a frame during the call.
     pub(crate) unsafe fn cut(&self) {
-        // SAFETY: no thread uses the part behind the last frame, by this function's contract.
+        // SAFETY: no thread uses the part after the last frame, by this function's contract.
         unsafe { self.memory.cut(self.len()) };
     }
 }
 
-/// A list of frames, linked through their [`Link`]s: O(1) at both ends and for removing any frame.
+/// A list of frames, linked through their [`Link`]s. Operations at both ends, and the removal of any frame, are O(1).
 ///
-/// The list is plain data. Its owner (a zone under its lock, a cache's node under the node's lock) owns the
-/// links of the frames on it.
+/// The list is plain data. The list's owner owns the links of the listed frames. The owner is a zone under its lock, or
+/// a cache's node under the node's lock.
 #[derive(Debug, Default)]
 pub struct FrameList {
     head: Option<Pfn>,
@@ -417,8 +413,8 @@ pub struct FrameList {
 }
 
 impl FrameList {
-    /// For debuggers: bytes of a list, and the offsets of its first page number (valid unless the list is empty)
-    /// and of its length.
+    /// For debuggers: size of a list in bytes, and the byte offsets of its first page number (valid unless the list is
+    /// empty) and of its length.
     #[doc(hidden)]
     pub const LAYOUT: [usize; 3] = {
         // SAFETY: a `Some` of a number without padding has no uninitialised bytes.
@@ -441,20 +437,20 @@ impl FrameList {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// The first frame's page.
+    /// Returns the page of the first frame.
     #[inline]
     pub fn front(&self) -> Option<Pfn> {
         self.head
     }
-    /// The last frame's page.
+    /// Returns the page of the last frame.
     pub fn back(&self) -> Option<Pfn> {
         self.tail
     }
 
-    /// Inserts `pfn` at the head.
+    /// Inserts page `pfn` at the head of the list.
     ///
     /// # Safety
-    /// The caller owns the links of `pfn` and of all frames on the list, and `pfn` is on no list.
+    /// The caller must own the links of `pfn` and of all listed frames, and `pfn` must be on no list.
     #[inline]
     pub unsafe fn push_front(&mut self, table: &FrameTable, pfn: Pfn) {
         // SAFETY: the caller owns the links.
@@ -472,10 +468,10 @@ impl FrameList {
         self.len += 1;
     }
 
-    /// Inserts `pfn` at the tail.
+    /// Inserts page `pfn` at the tail of the list.
     ///
     /// # Safety
-    /// The caller owns the links of `pfn` and of all frames on the list, and `pfn` is on no list.
+    /// The caller must own the links of `pfn` and of all listed frames, and `pfn` must be on no list.
     #[inline]
     pub unsafe fn push_back(&mut self, table: &FrameTable, pfn: Pfn) {
         // SAFETY: the caller owns the links.
@@ -493,10 +489,10 @@ impl FrameList {
         self.len += 1;
     }
 
-    /// Removes `pfn` from the list.
+    /// Removes page `pfn` from the list.
     ///
     /// # Safety
-    /// `pfn` is on this list, and the caller owns the links of all frames on it.
+    /// `pfn` must be on this list, and the caller must own the links of all listed frames.
     #[inline]
     pub unsafe fn remove(&mut self, table: &FrameTable, pfn: Pfn) {
         debug_assert!(self.len > 0, "page {pfn} taken off an empty list");
@@ -522,22 +518,22 @@ impl FrameList {
         self.len -= 1;
     }
 
-    /// Removes and returns the first page.
+    /// Removes and returns the first page of the list.
     ///
     /// # Safety
-    /// The caller owns the links of all frames on the list.
+    /// The caller must own the links of all listed frames.
     #[inline]
     pub unsafe fn pop_front(&mut self, table: &FrameTable) -> Option<Pfn> {
         let first = self.head?;
-        // SAFETY: the page is first on this list; the caller owns the links.
+        // SAFETY: the page is first on this list, and the caller owns the links.
         unsafe { self.remove(table, first) };
         Some(first)
     }
 
-    /// The pages on the list, head first. Ends after `len` pages even if the links are damaged.
+    /// Returns the pages on the list, head first. The iterator ends after `len` pages even if the links are damaged.
     ///
     /// # Safety
-    /// The caller owns the links of all frames on the list while the iterator is in use.
+    /// The caller must own the links of all listed frames while the iterator is in use.
     pub unsafe fn iter<'t>(&self, table: &'t FrameTable) -> impl Iterator<Item = Pfn> + use<'t> {
         let mut next = self.head;
         (0..self.len).map_while(move |_| {
@@ -567,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn state_returns_its_parts() {
+    fn frame_state_round_trips() {
         assert_eq!(State::INSIDE.kind(), Kind::Inside);
         for kind in [Kind::Free, Kind::PerCpu, Kind::Allocated] {
             for order in Order::ZERO.through(Order::MAX) {
@@ -586,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_list_is_a_double_ended_queue() {
+    fn frame_list_pushes_and_pops_at_both_ends() {
         let table = table(64);
         let (mut list, mut shadow, mut seed) = (FrameList::new(), VecDeque::new(), 1_u32);
         assert!(list.is_empty());
@@ -627,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_committed_with_their_os_page_only() {
+    fn committing_a_frame_commits_its_whole_os_page() {
         let faults = crate::Faults::new(1);
         let table =
             FrameTable::new(1 << 20, None, &mut crate::region::Reservation::none(Backend::Os, &faults))

@@ -1,64 +1,62 @@
 //! Allocation flags, migrate types and kinds of zones.
 //!
-//! The flags have the kernel's names (`gfp_types.h`) without the two underscores, but different bits. Flags
-//! that this crate does not use are left out, except [`Gfp::NOIO`] and [`Gfp::NOFS`], which the reclaiming
-//! code above reads.
+//! The flags have the kernel's names (`gfp_types.h`) without the two underscores, but different bits. Flags that this
+//! crate does not use are left out. The exceptions, [`Gfp::NOIO`] and [`Gfp::NOFS`], are read by reclaiming code above.
 
 bitflags::bitflags! {
-    /// Allocation flags. Empty (= [`Gfp::KERNEL`]) is a plain allocation that may wait.
+    /// Allocation flags. Empty flags (= [`Gfp::KERNEL`]) request a plain allocation that may wait.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Gfp: u32 {
-        /// The pages are zeroed.
+        /// The allocation returns zeroed pages.
         const ZERO = 1 << 0;
-        /// High priority: may go down to half of the minimum watermark (3/8 of it together with `NOWAIT`).
+        /// High priority: lowers the minimum watermark to half, or to 3/8 together with `NOWAIT`.
         const HIGH = 1 << 1;
-        /// The caller cannot wait: the allocation fails without draining other CPUs' pages.
+        /// The caller cannot wait. The allocation fails without draining other CPUs' pages.
         const NOWAIT = 1 << 2;
-        /// Reclaim for this allocation must not start input or output. Used by the code above.
+        /// Reclaim for this allocation must not start input or output. Only callers of this crate act on the flag.
         const NOIO = 1 << 3;
-        /// Reclaim for this allocation must not call into file systems. Used by the code above.
+        /// Reclaim for this allocation must not call into file systems. Only callers of this crate act on the flag.
         const NOFS = 1 << 4;
-        /// Fails at the first refusal, like `NOWAIT`, although the caller could wait.
+        /// The allocation fails at the first refusal, like `NOWAIT`, although the caller could wait.
         const NORETRY = 1 << 5;
-        /// The owner can move the contents: allows movable blocks and the zone [`Movable`].
+        /// The owner can move the contents. The allocation may use movable pageblocks and the zone [`Movable`].
         ///
         /// [`Movable`]: crate::ZoneKind::Movable
         const MOVABLE = 1 << 6;
-        /// A shrinker can drop the contents: reclaimable blocks. Takes precedence over `MOVABLE`.
+        /// A shrinker can drop the contents. The allocation uses reclaimable pageblocks. `RECLAIMABLE` takes precedence
+        /// over `MOVABLE`.
         const RECLAIMABLE = 1 << 7;
-        /// Only from the given node, or without one from the current CPU's node.
+        /// Allocates only from the given node, or from the current CPU's node if none is given.
         const THIS_NODE = 1 << 8;
-        /// A compound block: each of its pages knows the first one, so an interior address leads to the
-        /// block.
+        /// Requests a compound block. Each page of the block records the first page, for lookups by interior address.
         const COMP = 1 << 9;
-        /// From zone DMA.
+        /// Allocates only from zone DMA.
         const DMA = 1 << 10;
-        /// From zone DMA32, or below.
+        /// Allocates from zone DMA32 or a lower zone.
         const DMA32 = 1 << 11;
-        /// Ignores watermarks: this allocation frees memory by allocating a little. If no block is free, all
-        /// CPUs' pages are flushed. Shrinkers do not run, and caches only give up unused memory. For memory
-        /// above 4 MiB only freed mappings are returned.
+        /// Ignores watermarks, for an allocation that helps to free memory. If no block is free, a `MEMALLOC`
+        /// allocation flushes all CPUs' pages. With `MEMALLOC`, shrinkers do not run, and caches only give up unused
+        /// memory. To make room for memory above 4 MiB, only freed mappings are returned to the system.
         const MEMALLOC = 1 << 12;
 
         /// High priority, for a caller that cannot wait.
         const ATOMIC = Self::HIGH.bits() | Self::NOWAIT.bits();
-        /// Movable pages of a user.
+        /// Movable pages of a user process.
         const HIGHUSER_MOVABLE = Self::MOVABLE.bits();
     }
 }
 
 impl core::fmt::Display for Gfp {
-    /// Names joined by ` | `; `KERNEL` if empty.
+    /// Prints the flags' names joined by ` | `, or `KERNEL` for empty flags.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         if self.is_empty() { f.write_str("KERNEL") } else { bitflags::parser::to_writer(self, f) }
     }
 }
 
 impl Gfp {
-    /// A plain allocation that may wait.
+    /// Requests a plain allocation that may wait.
     pub const KERNEL: Self = Self::empty();
 
-    /// The migrate type that the flags select.
     #[inline]
     pub(crate) const fn migrate_type(self) -> MigrateType {
         if self.contains(Self::RECLAIMABLE) {
@@ -69,7 +67,6 @@ impl Gfp {
             MigrateType::Unmovable
         }
     }
-    /// The highest zone that the flags allow.
     #[inline]
     pub(crate) const fn highest_zone(self) -> ZoneKind {
         if self.contains(Self::DMA) {
@@ -82,8 +79,8 @@ impl Gfp {
             ZoneKind::Normal
         }
     }
-    /// Returns `true` if other code may be called to free memory: not for a caller that cannot or will not
-    /// wait, or that is itself freeing memory.
+    /// Returns `true` if the allocation may call other code to free memory. Returns `false` for a caller that cannot or
+    /// will not wait, or that is itself freeing memory.
     pub const fn may_reclaim(self) -> bool {
         !self.intersects(Self::NOWAIT.union(Self::NORETRY).union(Self::MEMALLOC))
     }
@@ -93,17 +90,17 @@ impl Gfp {
     }
 }
 
-/// Mobility of the contents of pages. Pages of one type share pageblocks, so that whole pageblocks become
-/// free again.
+/// Mobility of the contents of pages. Pages of one migrate type share pageblocks, so that whole pageblocks become free
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[repr(u8)]
 pub enum MigrateType {
-    /// Stays in place until its owner frees it.
+    /// The contents stay in place until their owner frees them.
     Unmovable = 0,
-    /// Its owner can move it.
+    /// The owner can move the contents.
     Movable = 1,
-    /// A shrinker can drop it.
+    /// A shrinker can drop the contents.
     Reclaimable = 2,
 }
 
@@ -111,10 +108,10 @@ impl MigrateType {
     /// Number of migrate types.
     #[doc(hidden)]
     pub const COUNT: usize = 3;
-    /// All types, in the kernel's order.
+    /// All migrate types, in the kernel's order.
     pub const ALL: [Self; Self::COUNT] = [Self::Unmovable, Self::Movable, Self::Reclaimable];
 
-    /// Decodes the low bits of a stored type.
+    /// Decodes a migrate type from the low bits of a stored value.
     #[inline(always)]
     pub(crate) const fn from_bits(bits: u32) -> Self {
         match bits & 3 {
@@ -123,7 +120,7 @@ impl MigrateType {
             _ => Self::Reclaimable,
         }
     }
-    /// The types to try if this type's lists are empty, best first.
+    /// Returns the migrate types to try if the lists of `self` are empty, best type first.
     pub(crate) const fn fallbacks(self) -> [Self; 2] {
         match self {
             Self::Unmovable => [Self::Reclaimable, Self::Movable],
@@ -131,7 +128,7 @@ impl MigrateType {
             Self::Reclaimable => [Self::Unmovable, Self::Movable],
         }
     }
-    /// The name in `/proc/pagetypeinfo`.
+    /// Returns the migrate type's name in `/proc/pagetypeinfo`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unmovable => "Unmovable",
@@ -141,7 +138,7 @@ impl MigrateType {
     }
 }
 
-/// The kind of a zone's memory, lowest first. A request may be served by its zone and lower ones.
+/// The kind of a zone's memory, lowest first. A request may be served by its zone and by lower zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum ZoneKind {
@@ -149,20 +146,20 @@ pub enum ZoneKind {
     Dma = 0,
     /// Memory below 4 GiB.
     Dma32 = 1,
-    /// All other memory.
+    /// Memory that belongs to no other zone.
     Normal = 2,
     /// Memory for movable pages only.
     Movable = 3,
 }
 
 impl ZoneKind {
-    /// Number of kinds.
+    /// Number of zone kinds.
     #[doc(hidden)]
     pub const COUNT: usize = 4;
-    /// All kinds, lowest first.
+    /// All zone kinds, lowest first.
     pub const ALL: [Self; Self::COUNT] = [Self::Dma, Self::Dma32, Self::Normal, Self::Movable];
 
-    /// The name in `/proc/buddyinfo`.
+    /// Returns the zone kind's name in `/proc/buddyinfo`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Dma => "DMA",

@@ -1,7 +1,7 @@
-//! Reports: `/proc/buddyinfo`, `/proc/pagetypeinfo`, fragmentation indices, counters.
+//! Reports: `/proc/buddyinfo`, `/proc/pagetypeinfo`, fragmentation indices, and counters.
 //!
-//! Reserved but uncommitted memory counts as free, in the blocks as which it would be committed; its size is
-//! also reported separately.
+//! Reserved but uncommitted memory counts as free, in the blocks that a commit would create. The size of uncommitted
+//! memory is also reported separately.
 
 use crate::allocator::{CachedZone, PageAllocator};
 use crate::gfp::{MigrateType, ZoneKind};
@@ -14,32 +14,32 @@ use uslab_magazine::Paths;
 
 const ORDERS: usize = MAX_ORDER as usize + 1;
 
-/// A report on all zones. `Display` prints it as `/proc/buddyinfo`.
+/// A report on all zones of a page allocator. `Display` prints the report like `/proc/buddyinfo`.
 ///
-/// Each zone is a snapshot taken under its lock. Zones and per-CPU pages are read at different times, so they
-/// may disagree unless the allocator is idle.
+/// Each zone's numbers are a snapshot taken under the zone's lock. Zones and per-CPU pages are read at different times,
+/// so their numbers may disagree unless the allocator is idle.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct BuddyInfo {
-    /// The zones, by node, lowest first.
+    /// The zones, by node, and within a node lowest first.
     pub zones: Vec<ZoneInfo>,
     /// Size of a pageblock, as an order: `2^order` pages.
     pub pageblock_order: Order,
-    /// True if pages are grouped by migrate type; false in ranges of fewer than three pageblocks.
+    /// True if pages are grouped by migrate type. Ranges of fewer than three pageblocks do not group pages.
     pub mobility: bool,
-    /// Bytes of address space reserved for pages.
+    /// Number of bytes of address space reserved for pages.
     pub reserved_bytes: usize,
-    /// Allocations that found every zone below its low watermark.
+    /// Number of allocations that found every zone below its low watermark.
     pub below_low: u64,
-    /// Allocations that flushed the per-CPU pages.
+    /// Number of allocations that flushed the per-CPU pages.
     pub drains: u64,
-    /// Allocations that failed.
+    /// Number of failed allocations.
     pub failures: u64,
-    /// Frees that were refused as corruption.
+    /// Number of frees that were refused as corruption.
     pub corruptions: u64,
 }
 
-/// A report on one zone, in pages unless noted.
+/// A report on one zone. Numbers are in pages unless noted.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ZoneInfo {
@@ -47,29 +47,29 @@ pub struct ZoneInfo {
     pub node: u32,
     /// Kind of the zone's memory.
     pub zone: ZoneKind,
-    /// Pages in the zone.
+    /// Number of pages in the zone.
     pub managed: u32,
-    /// Free pages, committed or not, without those in per-CPU magazines.
+    /// Number of free pages, committed or not, without the pages in per-CPU magazines.
     pub free: u32,
-    /// Charged free pages: see [`PageAllocator::charge`].
+    /// Number of charged free pages: see [`PageAllocator::charge`].
     pub charged: u32,
-    /// Free pages that are not committed.
+    /// Number of free pages that are not committed.
     pub uncommitted: u32,
-    /// Free committed pages that were returned to the system until they are next touched.
+    /// Number of free committed pages whose memory is returned to the system until the next touch.
     pub discarded: u32,
-    /// Pages in per-CPU magazines.
+    /// Number of pages in per-CPU magazines.
     pub per_cpu: u64,
-    /// Pages in use.
+    /// Number of allocated pages.
     pub allocated: u64,
     /// The zone's watermarks.
     pub watermarks: Watermarks,
-    /// Pages kept above the watermarks, by the highest zone that a request could use.
+    /// Number of pages kept above the watermarks, by the highest zone that a request could use.
     pub lowmem_reserve: [u32; ZoneKind::COUNT],
-    /// Free blocks by order and migrate type.
+    /// Number of free blocks, by order and migrate type.
     pub blocks: [[u32; MigrateType::COUNT]; ORDERS],
     /// Number of pageblocks, indexed by migrate type.
     pub pageblocks: [u32; MigrateType::COUNT],
-    /// Pages that are not in a free block as large as their place allows.
+    /// Number of pages that are not in the largest free block that their place allows.
     pub pages_not_in_maximal_blocks: u32,
     /// Counts of the zone's events.
     pub events: ZoneEvents,
@@ -81,15 +81,15 @@ pub struct ZoneInfo {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PerCpuEvents {
-    /// Blocks allocated.
+    /// Number of blocks allocated.
     pub allocs: u64,
-    /// Blocks freed.
+    /// Number of blocks freed.
     pub frees: u64,
-    /// Allocations and frees by the level that served them; none has level `slab`.
+    /// Allocations and frees by the level that served them. No page operation has level `slab`.
     pub paths: Paths,
-    /// Magazines filled from the zone.
+    /// Number of magazines filled from the zone.
     pub fills: u64,
-    /// Magazines flushed to the zone.
+    /// Number of magazines flushed to the zone.
     pub flushes: u64,
 }
 
@@ -138,7 +138,7 @@ impl ZoneInfo {
     pub fn free_blocks(&self, order: Order) -> u64 {
         self.blocks[order.index()].iter().map(|n| u64::from(*n)).sum()
     }
-    /// Blocks of `order` that could be split from free blocks of at least that order.
+    /// Number of blocks of `order` that free blocks of at least that order contain.
     fn suitable(&self, order: Order) -> u64 {
         let cut = |from: Order| self.free_blocks(from) << (from.get() - order.get());
         order.through(Order::MAX).map(cut).sum()
@@ -150,8 +150,8 @@ impl ZoneInfo {
         Order::ZERO.through(Order::MAX).map(|order| self.free_blocks(order) << order.get()).sum()
     }
 
-    /// Why an allocation of `order` would fail, in 1/1,000: towards 0 for lack of memory, towards 1,000 for
-    /// fragmentation; -1,000 if it would succeed (the kernel's `extfrag_index`).
+    /// Index of why an allocation of `order` would fail, in 1/1,000 (the kernel's `extfrag_index`). The index is near 0
+    /// for lack of memory, near 1,000 for fragmentation, and -1,000 if the allocation would succeed.
     pub fn extfrag_index(&self, order: Order) -> i64 {
         let blocks = self.free_blocks_of_all_orders();
         if blocks == 0 {
@@ -163,8 +163,8 @@ impl ZoneInfo {
         let wanted = self.free_pages() * 1000 / u64::from(order.pages());
         1000 - ((1000 + wanted) / blocks) as i64
     }
-    /// The part of the free memory that is unusable for `order`, in 1/1,000; 1,000 if nothing is free (the
-    /// kernel's `unusable_index`).
+    /// Fraction of the free memory that is unusable for `order`, in 1/1,000 (the kernel's `unusable_index`); 1,000 if
+    /// nothing is free.
     pub fn unusable_free_index(&self, order: Order) -> u64 {
         let free = self.free_pages();
         if free == 0 {
@@ -175,40 +175,40 @@ impl ZoneInfo {
 }
 
 impl BuddyInfo {
-    /// Pages in all zones.
+    /// Number of pages in all zones.
     pub fn managed(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.managed)).sum()
     }
-    /// Free pages in all zones, committed or not, without those in per-CPU magazines.
+    /// Number of free pages in all zones, committed or not, without the pages in per-CPU magazines.
     pub fn free(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.free)).sum()
     }
-    /// Pages in per-CPU magazines.
+    /// Number of pages in per-CPU magazines.
     pub fn per_cpu(&self) -> u64 {
         self.zones.iter().map(|zone| zone.per_cpu).sum()
     }
-    /// Pages in use.
+    /// Number of allocated pages.
     pub fn allocated(&self) -> u64 {
         self.zones.iter().map(|zone| zone.allocated).sum()
     }
-    /// Bytes of committed pages.
+    /// Number of bytes of committed pages.
     pub fn committed_bytes(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.managed - zone.uncommitted)).sum::<u64>()
             * PAGE_SIZE as u64
     }
-    /// Upper bound of the bytes backed by memory of the machine: committed and not returned since. Untouched
-    /// pages are not backed.
+    /// Upper bound of the bytes backed by physical memory: bytes that were committed and not returned since. Committed
+    /// pages that were never touched are not backed.
     pub fn backed_bytes(&self) -> u64 {
         let discarded = self.zones.iter().map(|zone| u64::from(zone.discarded)).sum::<u64>();
         self.committed_bytes() - discarded * PAGE_SIZE as u64
     }
-    /// Pages that are not in a free block as large as their place allows: 0 after everything was freed and
-    /// the per-CPU pages were flushed.
+    /// Number of pages that are not in the largest free block that their place allows. The number is 0 after all pages
+    /// were freed and the per-CPU pages were flushed.
     #[doc(hidden)]
     pub fn pages_not_in_maximal_blocks(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.pages_not_in_maximal_blocks)).sum()
     }
-    /// The report as `/proc/pagetypeinfo` prints it.
+    /// Formats the report like `/proc/pagetypeinfo`.
     pub fn pagetypeinfo(&self) -> PageTypeInfo<'_> {
         PageTypeInfo(self)
     }
@@ -227,7 +227,7 @@ impl fmt::Display for BuddyInfo {
     }
 }
 
-/// Prints `/proc/pagetypeinfo`, with this allocator's migrate types.
+/// Prints the report like `/proc/pagetypeinfo`, with this allocator's migrate types.
 #[derive(Clone, Copy, Debug)]
 pub struct PageTypeInfo<'i>(&'i BuddyInfo);
 
@@ -268,7 +268,7 @@ impl fmt::Display for PageTypeInfo<'_> {
 }
 
 impl PageAllocator {
-    /// Returns a report on all zones. Allocates from the global allocator; takes each zone's lock once.
+    /// Returns a report on all zones. `info` allocates from the global allocator, and takes each zone's lock once.
     pub fn info(&self) -> BuddyInfo {
         BuddyInfo {
             zones: self.cached_zones.iter().map(|cached| ZoneInfo::new(self, cached)).collect(),
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn buddyinfo_is_printed_as_the_kernel_prints_it() {
-        // 4 MiB and 12 KiB in zone DMA, 8 MiB in Normal; one page is allocated.
+        // Zone DMA has 4 MiB and 12 KiB, zone Normal has 8 MiB, and one page is allocated.
         let nodes = vec![vec![(ZoneKind::Normal, 2048), (ZoneKind::Dma, 1027)]];
         let config = PageConfig { per_cpu_pages: false, ..PageConfig::with_nodes(Cpus::os(), nodes) };
         let pages = PageAllocator::new(config).unwrap();
@@ -337,8 +337,8 @@ Node 0, zone   Normal            0            4            0
     }
 
     #[test]
-    fn fragmentation_indices_distinguish_lack_from_fragmentation() {
-        // 100 single pages: fragmentation prevents order 3.
+    fn fragmentation_index_distinguishes_low_memory_from_fragmentation() {
+        // 100 single free pages: fragmentation prevents order 3.
         let shattered = zone(&[(0, 100)]);
         assert_eq!(shattered.extfrag_index(order(0)), -1000);
         assert_eq!(shattered.extfrag_index(order(3)), 1000 - (1000 + 100 * 1000 / 8) / 100);
@@ -346,7 +346,7 @@ Node 0, zone   Normal            0            4            0
             (shattered.unusable_free_index(order(0)), shattered.unusable_free_index(order(1))),
             (0, 1000)
         );
-        // One page: the memory is lacking.
+        // One free page: an allocation lacks memory.
         assert_eq!(zone(&[(0, 1)]).extfrag_index(order(3)), 1000 - (1000 + 1000 / 8));
         let mixed = zone(&[(0, 8), (3, 1)]);
         assert_eq!((mixed.extfrag_index(order(3)), mixed.unusable_free_index(order(3))), (-1000, 500));

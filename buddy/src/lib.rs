@@ -1,5 +1,5 @@
-//! A buddy page allocator in userspace: the pages of one reserved address range, in zones and on nodes, split
-//! and merged by orders, grouped by migrate type, with watermarks and per-CPU pages.
+//! A buddy page allocator in userspace. The pages of one reserved address range are in zones and on nodes, split and
+//! merged by orders, and grouped by migrate type, with watermarks and per-CPU pages.
 //!
 //! ```text
 //! PageAllocator ── zonelists: nearest node, highest zone first
@@ -23,11 +23,9 @@
 //!
 //! # Invariants
 //!
-//! * All that is known about a page is in its [`Frame`]; nothing is ever written into a free page.
-//! * After construction nothing is allocated from the global allocator, except in reports and in
-//!   [`PageBlock::split`].
-//! * Out of memory is a value ([`AllocError`]) that names the limit; a refused reservation leads to a smaller
-//!   range.
+//! * All metadata of a page is in its [`Frame`], and the allocator never writes into a free page.
+//! * After construction, only reports and [`PageBlock::split`] allocate from the global allocator.
+//! * Lack of memory is an error ([`AllocError`]) that names the limit. A refused reservation leads to a smaller range.
 //!
 //! # Example
 //!
@@ -113,8 +111,8 @@ pub use zone::ZoneEvents;
 /// Number of address bits inside a page.
 #[doc(hidden)]
 pub const PAGE_SHIFT: u32 = 12;
-/// Bytes in a page. If the system's pages are larger, memory cannot be committed in these steps, and the
-/// allocator fails with [`PageError::Refused`].
+/// Size of a page in bytes. If the system's pages are larger, memory cannot be committed in units of this size, and
+/// creating an allocator fails with [`PageError::Refused`].
 pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 /// The largest order, inclusive: blocks of 4 MiB.
 pub const MAX_ORDER: u8 = 10;

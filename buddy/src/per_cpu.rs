@@ -1,12 +1,11 @@
 //! Per-CPU pages: magazines of low-order blocks in front of a zone.
 //!
-//! A zone has one magazine layer for each order 0..=3 and migrate type, like the kernel's per-CPU page lists.
-//! So most single-page allocations take no lock, and the zone lock is taken once per batch. Pages in
-//! magazines are *not* free for the zone: they do not merge, and no watermark counts them. Under memory
-//! pressure they are flushed ([`PageAllocator::drain_cpus`](crate::PageAllocator::drain_cpus)).
+//! A zone has one magazine layer for each order 0..=3 and migrate type, like the kernel's per-CPU page lists. Most
+//! single-page allocations take no lock, and the zone lock is taken once per batch. The zone does *not* count pages in
+//! magazines as free: pages in magazines do not merge, and watermarks do not count them. Under memory pressure, pages
+//! in magazines are flushed ([`PageAllocator::drain_cpus`](crate::PageAllocator::drain_cpus)).
 //!
-//! A freed page goes into the magazines of its pageblock's type, so a stolen page returns to its pageblock's
-//! type.
+//! A freed page is pushed into the magazines of its pageblock's type, so a stolen page returns to its pageblock's type.
 
 use crate::error::Limit;
 use crate::gfp::MigrateType;
@@ -17,14 +16,14 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 use uslab_magazine::{Config, Layer, Operation, Round, Supplier};
 
-/// Number of cached orders: 0..=3, the kernel's "not costly" ones; under loom one, to keep models small.
+/// Number of cached orders: 0..=3, the kernel's "not costly" orders. Under loom, only order 0 is cached.
 const ORDERS: usize = if cfg!(loom) { 1 } else { 4 };
-/// Magazines of a CPU in addition to two. Small: a CPU keeps at most four magazines of one order and type.
+/// Number of magazines per CPU in addition to two. A CPU keeps at most four magazines of one order and type.
 const STOCK: u16 = if cfg!(loom) { 0 } else { 2 };
-/// Full magazines that all CPUs share.
+/// Number of full magazines that all CPUs share.
 const DEPOT: u32 = if cfg!(loom) { 1 } else { 4 };
 
-/// The name of these layers for observers.
+/// The name of the page layers for observers.
 pub(crate) const PAGES: &str = "pages";
 
 /// A block of pages in a magazine, represented by its first page number.
@@ -34,7 +33,7 @@ pub(crate) struct PageRound(pub(crate) Pfn);
 impl Round for PageRound {
     #[inline(always)]
     fn into_raw(self) -> NonNull<u8> {
-        // The number plus one, so that page 0 is not null.
+        // Adds one to the page number, so that page 0 is not null.
         NonNull::without_provenance(core::num::NonZeroUsize::MIN.saturating_add(self.0.index()))
     }
     #[inline(always)]
@@ -46,13 +45,13 @@ impl Round for PageRound {
 /// The magazine layers of one zone.
 #[derive(Debug)]
 pub(crate) struct PerCpuPages {
-    /// By order, then by type; one type only if pages are not grouped.
+    /// Layers by order, and then by type. If pages are not grouped, there is only one type.
     layers: Box<[Layer<PageRound, StackMemory>]>,
     types: usize,
 }
 
-/// Rounds in a magazine of single pages, for a zone of `managed` pages: the kernel's batch, a power of two
-/// less one, of at most 256 KiB and 1/4096 of the zone.
+/// Number of single pages in a magazine, for a zone of `managed` pages. The number is the kernel's batch: a power of
+/// two minus one, at most 256 KiB and 1/4096 of the zone.
 fn batch(managed: u32) -> u16 {
     if cfg!(loom) {
         return 1;
@@ -62,7 +61,7 @@ fn batch(managed: u32) -> u16 {
 }
 
 impl PerCpuPages {
-    /// Creates the magazines of a zone of `managed` pages; `None` if their addresses are refused.
+    /// Creates the magazines of a zone of `managed` pages. Returns `None` if the magazines' addresses are refused.
     pub(crate) fn new(tables: &Tables, managed: u32, shared: &ZoneShared) -> Option<Self> {
         let types = if shared.mobility { MigrateType::COUNT } else { 1 };
         let orders = ORDERS.min(shared.max_order.index() + 1);
@@ -75,7 +74,7 @@ impl PerCpuPages {
         Some(Self { layers: (0..orders * types).map(layer).collect::<Option<_>>()?, types })
     }
 
-    /// The layer of an order and type; `None` for orders that are not cached.
+    /// Returns the layer of an order and type. Returns `None` for an order that is not cached.
     #[inline]
     pub(crate) fn layer(
         &self,
@@ -90,26 +89,25 @@ impl PerCpuPages {
             .zip(self.layers.chunks(self.types))
             .flat_map(|(order, row)| row.iter().map(move |l| (order, l)))
     }
-    /// Flushes the pages that a [sweep](Tables::sweep) took to the zone.
+    /// Flushes to the zone the pages that a [sweep](Tables::sweep) took.
     pub(crate) fn drain_swept(&self, op: &Operation, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
             layer.drain_swept(op, &ZoneSupplier::returning(zone, shared, order));
         }
     }
-    /// Flushes the pages that a sweep took, and the depots, to the zone.
+    /// Flushes to the zone the pages that a sweep took, and the pages in the depots.
     pub(crate) fn flush_swept(&self, op: &Operation, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
             layer.flush_swept(op, &ZoneSupplier::returning(zone, shared, order));
         }
     }
-    /// Flushes idle rounds to the zone, after a sweep of idle stacks; returns pages.
+    /// Flushes idle blocks to the zone after a sweep of idle stacks. Returns the number of pages.
     pub(crate) fn reap_swept(&self, zone: &Zone, shared: &ZoneShared) -> u64 {
         let reaped = self.layers().map(|(order, layer)| {
             layer.reap_swept(&ZoneSupplier::returning(zone, shared, order)) * u64::from(order.pages())
         });
         reaped.sum()
     }
-    /// Pages in the magazines.
     pub(crate) fn pages(&self) -> u64 {
         let held = self.layers().map(|(order, layer)| {
             let stats = layer.stats();
@@ -119,12 +117,12 @@ impl PerCpuPages {
     }
 }
 
-/// A zone as the supplier of one layer, for one request.
+/// The supplier of a layer: a zone, for the duration of one request.
 pub(crate) struct ZoneSupplier<'a> {
     zone: &'a Zone,
     shared: &'a ZoneShared,
     wanted: Wanted,
-    /// The limit met when the zone filled less than requested.
+    /// The limit that the zone met when it filled less than requested.
     limit: Cell<Option<Limit>>,
 }
 
@@ -134,13 +132,13 @@ impl<'a> ZoneSupplier<'a> {
     pub(crate) fn filling(zone: &'a Zone, shared: &'a ZoneShared, wanted: Wanted) -> Self {
         Self { zone, shared, wanted, limit: Cell::new(None) }
     }
-    /// Creates a supplier for a flush. It must not fill, which its floor prevents.
+    /// Creates a supplier for a flush. The supplier's floor prevents a fill during a flush.
     #[inline]
     pub(crate) fn returning(zone: &'a Zone, shared: &'a ZoneShared, order: Order) -> Self {
         let wanted = Wanted { order, mobility: MigrateType::Unmovable, floor: Some(u32::MAX) };
         Self::filling(zone, shared, wanted)
     }
-    /// The limit that the last fill met.
+    /// The limit that refused pages to the last fill.
     pub(crate) fn limit(&self) -> Option<Limit> {
         self.limit.get()
     }
@@ -163,17 +161,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_equal_the_kernels() {
-        // 63 on any zone of 1 GiB or more.
+    fn batch_sizes_equal_the_kernels() {
+        // The batch is 63 on any zone of 1 GiB or more.
         assert_eq!([1 << 18, 1 << 24].map(batch), [63, 63]);
         assert_eq!([0, 3840, 8191, 8192, 20_000].map(batch), [1, 1, 1, 1, 3]);
     }
 
     #[test]
-    fn a_page_number_survives_the_magazine() {
+    fn page_number_survives_a_magazine() {
         for n in [0, 1, u32::MAX - 1] {
             let round = PageRound(Pfn::new(n));
-            // SAFETY: `into_raw` made the pointer.
+            // SAFETY: `into_raw` created the pointer.
             assert_eq!(unsafe { PageRound::from_raw(round.into_raw()) }.0, round.0);
         }
     }

@@ -1,21 +1,22 @@
-//! Page frame numbers and block orders: two small integers, kept apart by type.
+//! Page frame numbers and block orders: small integers with separate types.
 
 use crate::{MAX_ORDER, PAGE_SHIFT};
 
 /// A page frame number: index of a page in the allocator's range, from 0.
 ///
-/// The range starts at an address aligned to the largest block, so a block of order `n` starts at a `Pfn`
-/// *and* at an address that are multiples of its size.
+/// The range starts at an address aligned to the largest block. A block of order `n` starts at a `Pfn` *and* at an
+/// address that are multiples of its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
 pub struct Pfn(u32);
 
 impl Pfn {
-    /// The page with number `n`. Any number is accepted; the allocator rejects one that is no page.
+    /// Creates the page frame number `n`. `Pfn::new` accepts any number. The allocator rejects a number that is not one
+    /// of its pages.
     pub const fn new(n: u32) -> Self {
         Self(n)
     }
-    /// The number.
+    /// Returns the page frame number as an integer.
     #[inline(always)]
     pub const fn get(self) -> u32 {
         self.0
@@ -24,23 +25,22 @@ impl Pfn {
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
     }
-    /// The page `pages` above this one.
+    /// Returns the page `pages` pages above this page.
     #[inline(always)]
     pub(crate) const fn up(self, pages: u32) -> Self {
         Self(self.0 + pages)
     }
-    /// The buddy of the block of `order` at `self`: the other half of their common block of order `order +
-    /// 1`.
+    /// Returns the buddy of the block of `order` at this page: the other half of the block of order `order + 1`.
     #[inline(always)]
     pub(crate) const fn buddy(self, order: Order) -> Self {
         Self(self.0 ^ order.pages())
     }
-    /// The start of the aligned block of `order` that contains this page.
+    /// Returns the start of the aligned block of `order` that contains this page.
     #[inline(always)]
     pub(crate) const fn align_down(self, order: Order) -> Self {
         Self(self.0 & !(order.pages() - 1))
     }
-    /// Returns `true` if a block of `order` may start here.
+    /// Returns `true` if a block of `order` may start at this page.
     pub(crate) const fn is_aligned(self, order: Order) -> bool {
         self.0 & (order.pages() - 1) == 0
     }
@@ -58,16 +58,17 @@ impl core::fmt::Display for Pfn {
 pub struct Order(u8);
 
 impl Order {
-    /// One page.
+    /// The order of a single page, 0.
     pub const ZERO: Self = Self(0);
-    /// The largest block: 1,024 pages, 4 MiB.
+    /// The largest order: 1,024 pages, 4 MiB.
     pub const MAX: Self = Self(MAX_ORDER);
 
-    /// The order `order`; `None` above [`MAX_ORDER`].
+    /// Creates the order `order`. Returns `None` above [`MAX_ORDER`].
     pub const fn new(order: u8) -> Option<Self> {
         if order <= MAX_ORDER { Some(Self(order)) } else { None }
     }
-    /// The smallest order whose block holds `bytes` bytes (0 for 0 bytes); `None` above the largest block.
+    /// Returns the smallest order whose block holds `bytes` bytes (0 for 0 bytes). Returns `None` if the largest block
+    /// is too small.
     pub const fn for_bytes(bytes: usize) -> Option<Self> {
         if bytes > (1 << PAGE_SHIFT) << MAX_ORDER {
             return None;
@@ -75,7 +76,7 @@ impl Order {
         let pages = bytes.div_ceil(1 << PAGE_SHIFT);
         Some(Self(if pages <= 1 { 0 } else { (usize::BITS - (pages - 1).leading_zeros()) as u8 }))
     }
-    /// The order as a number.
+    /// Returns the order as an integer.
     #[inline(always)]
     pub const fn get(self) -> u8 {
         self.0
@@ -84,34 +85,33 @@ impl Order {
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
     }
-    /// Pages in a block.
+    /// Returns the number of pages in a block.
     #[inline(always)]
     pub const fn pages(self) -> u32 {
         1 << self.0
     }
-    /// Bytes in a block.
+    /// Returns the size of a block in bytes.
     #[inline(always)]
     pub const fn bytes(self) -> usize {
         1 << (self.0 as u32 + PAGE_SHIFT)
     }
-    /// The next larger order; must not exceed [`MAX_ORDER`].
+    /// Returns the next larger order, which must not exceed [`MAX_ORDER`].
     #[inline(always)]
     pub(crate) const fn up(self) -> Self {
         debug_assert!(self.0 < MAX_ORDER);
         Self(self.0 + 1)
     }
-    /// The next smaller order; `self` must be above 0.
+    /// Returns the next smaller order. `self` must be above order 0.
     #[inline(always)]
     pub(crate) const fn down(self) -> Self {
         debug_assert!(self.0 > 0);
         Self(self.0 - 1)
     }
-    /// The orders `self..=last`, ascending.
     pub(crate) fn through(self, last: Self) -> impl DoubleEndedIterator<Item = Self> {
         (self.0..=last.0).map(Self)
     }
-    /// The largest order, at most `most`, of a block that starts at `pfn` and has at most `pages` pages (not
-    /// 0).
+    /// Returns the largest order, at most `most`, of a block that starts at `pfn` and has at most `pages` pages.
+    /// `pages` must not be 0.
     pub(crate) fn largest_at(pfn: Pfn, pages: u32, most: Self) -> Self {
         debug_assert!(pages > 0);
         let aligned = pfn.get().trailing_zeros() as u8;
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_for_some_bytes_is_the_smallest_that_holds_them() {
+    fn order_of_a_size_is_the_smallest_that_holds_it() {
         let order = |bytes| Order::for_bytes(bytes).map(Order::get);
         assert_eq!([0, 1, 4096, 4097, 8192, 8193].map(order), [0, 0, 0, 1, 1, 2].map(Some));
         assert_eq!((order(4 << 20), order((4 << 20) + 1), order(usize::MAX)), (Some(10), None, None));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn buddies_are_each_others_and_share_a_parent() {
+    fn buddies_are_mutual_and_share_a_parent() {
         let order = Order(3);
         let (low, high) = (Pfn(16), Pfn(24));
         assert_eq!((low.buddy(order), high.buddy(order)), (high, low));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_cut_into_the_largest_aligned_blocks() {
+    fn run_of_pages_is_split_into_largest_aligned_blocks() {
         let (mut at, end, mut cut) = (Pfn(1024), 1024 + 700, Vec::new());
         while at.get() < end {
             let order = Order::largest_at(at, end - at.get(), Order::MAX);

@@ -1,4 +1,4 @@
-//! Compares the allocator with its [shadow](crate::shadow): any mix of orders, types, zones, nodes, splits,
+//! Compares the allocator with its [shadow model](crate::shadow), under any mix of orders, types, zones, nodes, splits,
 //! bulk allocations, CPU moves, draining and refusals.
 //!
 //! `PROPTEST_CASES` sets the number of cases.
@@ -40,7 +40,7 @@ fn op() -> impl Strategy<Value = Op> {
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let refuse = (0..6_u8, 0..9_u8, proptest::option::of(1..4_u8))
         .prop_map(|(point, nth, times)| Op::Refuse { point, nth, times });
-    // Half of the cases have no refusals: then the shadow knows which allocations must succeed.
+    // Half of the cases have no refusals, so that the shadow model knows which allocations must succeed.
     prop_oneof![
         prop::collection::vec(op(), 1..60),
         prop::collection::vec(prop_oneof![20 => op(), 1 => refuse, 1 => Just(Op::Grant)], 1..60),
@@ -55,7 +55,7 @@ fn config() -> impl Strategy<Value = PageConfig> {
         prop_oneof![Just((10, 9)), Just((10, 4)), (1..=6_u8).prop_flat_map(|max| (Just(max), 0..=max))];
     let free_kib = prop_oneof![Just(Some(0)), Just(None), (0..512_u32).prop_map(Some)];
     let cpus = (1..=4_u32).prop_flat_map(|cpus| (Just(cpus), 1..=cpus));
-    // No bound, a bound of zero, and a bound in the middle of the sizes.
+    // Three bounds: no bound, a bound of zero, and a bound in the middle of the sizes.
     let keep_free = prop_oneof![Just(None), Just(Some(0)), (0..2_usize << 20).prop_map(Some)];
     let own = (any::<bool>(), 0..20_u8, keep_free);
     (prop::collection::vec(node, 1..=3), geometry, free_kib, cpus, own).prop_map(
@@ -73,7 +73,7 @@ fn config() -> impl Strategy<Value = PageConfig> {
                 min_free_kib,
                 per_cpu_pages,
                 keep_free,
-                // System calls are slow, so only some cases use the system.
+                // Only some cases use real memory, because system calls are slow.
                 backend: if backend == 0 { Backend::Os } else { Backend::Heap },
                 ..PageConfig::with_nodes(Cpus::simulated(cpus, cpu_nodes).unwrap(), nodes)
             }
@@ -98,9 +98,9 @@ proptest! {
     }
 }
 
-/// Cases that the fuzzer kept.
+/// Replays the cases that the fuzzer kept.
 #[test]
-fn the_fuzzers_corpus_agrees_with_the_shadow() {
+fn fuzzing_corpus_agrees_with_the_reference_model() {
     let files =
         std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fuzz/corpus/pages")).unwrap();
     let replayed = files.map(|file| {

@@ -1,16 +1,16 @@
 //! Reserved address ranges: the only code of the project that requests memory from the OS.
 //!
-//! Reserving takes only address space (`PROT_NONE`, no swap accounted). Committing makes a part readable and
-//! writable; its pages are backed at the first touch, with zeros. Decommitting returns the backing and makes
-//! the part inaccessible again, so a use after it faults instead of silently reading zeros.
+//! A reservation takes only address space (`PROT_NONE`, no swap accounted). A commit makes a part of the region
+//! readable and writable. The first touch of a page backs it with zeros. A decommit returns the backing and makes the
+//! part inaccessible. A use after the decommit faults instead of silently reading zeros.
 //!
-//! There are three backends. [`Backend::Os`] is the shipping one: `mapped`, on Linux. [`Backend::Heap`] is
-//! plain heap memory behind the same interface, for models (loom runs thousands of executions in one address
-//! space) and for programs that must not map. With `--cfg uslab_heap`, and on systems other than Linux, `Os`
-//! is also the heap. [`Backend::Phantom`] has no memory: a simulator's pages are only addresses.
+//! The crate has three memory backends. [`Backend::Os`] is the shipping backend: `mapped`, on Linux. [`Backend::Heap`]
+//! is plain heap memory behind the same interface. The heap backend is for models (loom runs thousands of executions in
+//! one address space) and for programs that must not map. With `--cfg uslab_heap`, and on systems other than Linux,
+//! `Os` is also the heap. [`Backend::Phantom`] has no memory: a simulator's pages are only addresses.
 //!
-//! A refused reservation (`ulimit -v`, strict overcommit, a container) is an ordinary outcome:
-//! [`reserve_most`] halves the size until it succeeds.
+//! A refused reservation (`ulimit -v`, strict overcommit, a container) is an ordinary outcome. [`reserve_most`] then
+//! halves the size until it succeeds.
 
 mod heap;
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
@@ -40,37 +40,37 @@ pub(crate) const MAPPED: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
 /// The source of a region's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// The system's: `mmap` on Linux.
+    /// Memory of the system: `mmap` on Linux.
     #[cfg_attr(not(loom), default)]
     Os,
-    /// The system's heap (`std::alloc::System`). A reservation allocates all its memory, zeroed: no later
-    /// commit fails, and no memory is returned before the region is dropped. Untouched pages cost nothing if
-    /// the heap maps large pieces and does not clear them, as on Linux.
+    /// Memory of the system's heap (`std::alloc::System`). A reservation on the heap allocates all its memory, zeroed.
+    /// On the heap, no later commit fails, and no memory is returned before the region is dropped. Untouched heap pages
+    /// cost nothing if the heap maps large pieces and does not clear them, as on Linux.
     #[cfg_attr(loom, default)]
     Heap,
-    /// Addresses without memory, for pages that are never accessed. Tables that describe the pages (frames,
-    /// bitmaps, magazines) still have memory. A region that must be writable as a whole is refused.
+    /// Addresses without memory, for pages that are never accessed. Tables that describe the pages (frames, bitmaps,
+    /// magazines) still have memory. A phantom region that must be writable as a whole is refused.
     Phantom(Phantom),
 }
 
-/// The right to use pages that are only addresses ([`Backend::Phantom`]). They cost only their frames: a
+/// The right to use pages that are only addresses ([`Backend::Phantom`]). Phantom pages cost only their frames, so a
 /// simulator of gigabytes runs in megabytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phantom(());
 
 impl Phantom {
     /// # Safety
-    /// No code reads or writes memory of an allocator made with the result or a copy of it. That rules out,
-    /// on such an allocator: bytes of blocks ([`PageBlock::bytes`](crate::PageBlock::bytes) and the like),
-    /// [`Gfp::ZERO`](crate::Gfp::ZERO), objects with constructors, typed objects, and growing an allocation.
-    /// Safe code that could do any of these must not get the allocator.
+    /// No code may read or write memory of an allocator that is made with the result or a copy of the result. Forbidden
+    /// on an allocator with phantom memory are: bytes of blocks ([`PageBlock::bytes`](crate::PageBlock::bytes) and
+    /// similar), [`Gfp::ZERO`](crate::Gfp::ZERO), objects with constructors, typed objects, and growing an allocation.
+    /// Safe code that could access pages must not get the allocator.
     pub const unsafe fn new() -> Self {
         Self(())
     }
 }
 
 impl Backend {
-    /// The backend of the tables that describe the pages: always memory.
+    /// Returns the backend of the tables that describe the pages, which is always memory.
     pub(crate) fn of_tables(self) -> Self {
         match self {
             Self::Phantom(_) => Self::default(),
@@ -79,21 +79,20 @@ impl Backend {
     }
 }
 
-/// Accesses allowed to reserved memory that is not committed.
+/// Allowed accesses to reserved memory that is not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uncommitted {
-    /// None: any access faults.
+    /// No access is allowed: any access faults.
     NoAccess,
-    /// Reads, which return zeros and back nothing.
+    /// Reads are allowed, return zeros, and back nothing.
     ReadsZero,
 }
 
 /// A reserved range of addresses.
 ///
 /// # Invariants
-/// `base` has the requested alignment. The value owns `base..base + bytes` until it is dropped. `bytes` is a
-/// multiple of the page size, and one thread at a time changes it ([`cut`](Region::cut),
-/// [`grow`](Region::grow)).
+/// `base` has the requested alignment. The region owns `base..base + bytes` until it is dropped. `bytes` is a multiple
+/// of the page size. Only one thread at a time changes `bytes` ([`cut`](Region::cut), [`grow`](Region::grow)).
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
@@ -121,17 +120,16 @@ macro_rules! source {
     };
 }
 
-// SAFETY: the value owns the range; the methods only change its protection or return addresses.
+// SAFETY: the region owns the range, and its methods only change the range's protection or return addresses.
 unsafe impl Send for Region {}
-// SAFETY: `commit` is idempotent, and the contracts of `decommit` and the other `unsafe` methods exclude
-// concurrent use.
+// SAFETY: `commit` is idempotent, and the contracts of `decommit` and the other `unsafe` methods exclude races.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Reserves `bytes` bytes (rounded up to pages) at a multiple of `align` (a power of two). `None` if
-    /// refused.
+    /// Reserves `bytes` bytes, rounded up to pages, at a multiple of `align` (a power of two). Returns `None` if the
+    /// reservation is refused.
     ///
-    /// Costs one or two system calls on [`Backend::Os`].
+    /// `reserve` costs one or two system calls on [`Backend::Os`].
     pub fn reserve(
         bytes: usize,
         align: usize,
@@ -145,8 +143,7 @@ impl Region {
         Self::new(bytes, align, uncommitted, uncommitted.access(), backend, faults)
     }
 
-    /// Reserves and commits a zeroed region in one step. The system may refuse to commit more memory than it
-    /// has.
+    /// Reserves and commits a zeroed region in one step. The system may refuse to commit more memory than it has.
     pub fn committed(bytes: usize, align: usize, backend: Backend, faults: &Faults) -> Option<Self> {
         if faults.fires(Call::of(RESERVE, bytes)) || faults.fires(Call::of(COMMIT, bytes)) {
             return None;
@@ -154,11 +151,11 @@ impl Region {
         Self::new(bytes, align, Uncommitted::NoAccess, Access::ReadWrite, backend, faults)
     }
 
-    /// Reserves like [`reserve`](Self::reserve), but at a multiple of `apart` (a power of two), far from
-    /// other mappings. So the addresses behind the region are probably free, and it can [grow](Self::grow) up
-    /// to `apart`. `None` also on other backends than [`Backend::Os`].
+    /// Reserves like [`reserve`](Self::reserve), but at a multiple of `apart` (a power of two), far from other
+    /// mappings. The addresses after the region are probably free, so that the region can [grow](Self::grow) up to
+    /// `apart`. Also returns `None` on any backend other than [`Backend::Os`].
     ///
-    /// Costs three system calls, and one for each occupied place.
+    /// `apart` costs three system calls, and one more for each occupied place.
     pub fn apart(bytes: usize, apart: usize, uncommitted: Uncommitted, faults: &Faults) -> Option<Self> {
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
         if faults.fires(Call::of(RESERVE, bytes)) {
@@ -192,7 +189,7 @@ impl Region {
         Some(Self { base, bytes, uncommitted, backing, faults: faults.clone() })
     }
 
-    /// The first byte.
+    /// The first byte of the region.
     #[inline(always)]
     pub fn base(&self) -> NonNull<u8> {
         self.base
@@ -219,11 +216,11 @@ impl Region {
             && range.end.is_multiple_of(PAGE_SIZE)
     }
 
-    /// Makes `range` (bytes from the base, whole pages) readable and writable. Bytes not committed before are
-    /// zero. Returns `false`, with nothing lost, if the system refuses (a limit on memory or on mappings) or
-    /// `range` is not in the region. Committing twice is harmless.
+    /// Makes `range` (bytes from the base, whole pages) readable and writable. Bytes that were not committed before are
+    /// zero. Returns `false` and loses nothing if the system refuses (a limit on memory or on mappings), or if `range`
+    /// is not in the region. Committing the same range twice is harmless.
     ///
-    /// Costs one system call on [`Backend::Os`].
+    /// `commit` costs one system call on [`Backend::Os`].
     pub fn commit(&self, range: Range<usize>) -> bool {
         if !self.holds(&range) || self.faults.fires(Call::of(COMMIT, range.len())) {
             return false;
@@ -232,62 +229,59 @@ impl Region {
         source!(&self.backing, source => unsafe { source.commit(self.at(&range), range.len()) })
     }
 
-    /// Returns the memory behind `range` (bytes from the base, whole pages) to the system and makes it
-    /// inaccessible (or readable as zero, see [`Uncommitted`]). On [`Backend::Heap`] it becomes zero and
-    /// stays accessible.
+    /// Returns the memory behind `range` (bytes from the base, whole pages) to the system. The range becomes
+    /// inaccessible, or readable as zero (see [`Uncommitted`]). On [`Backend::Heap`], the range becomes zero and stays
+    /// accessible.
     ///
-    /// Returns `false` if the range stays accessible; its memory is then still returned, unless it is locked.
+    /// Returns `false` if the range stays accessible. Unlocked memory is returned to the system in either case.
     ///
     /// # Safety
-    /// No thread uses the bytes in `range` until they are committed again.
+    /// No thread may use the bytes in `range` until they are committed again.
     pub unsafe fn decommit(&self, range: Range<usize>) -> bool {
         if !self.holds(&range) || self.faults.fires(Call::of(DECOMMIT, range.len())) {
             return false;
         }
         let access = self.uncommitted.access();
-        // SAFETY: `holds` checked that the range is in this region; no thread uses it, by this function's
-        // contract.
+        // SAFETY: `holds` checked that the range is in this region, and no thread uses it, by this function's contract.
         source!(&self.backing, source => unsafe { source.decommit(self.at(&range), range.len(), access) })
     }
 
-    /// Makes `range` (bytes from the base, whole committed pages) accessible, or inaccessible so that any
-    /// access faults. Its contents stay. Returns `false`, with nothing changed, if that fails:
-    /// [`Backend::Heap`] is always accessible.
+    /// Makes `range` (bytes from the base, whole committed pages) accessible, or inaccessible so that any access
+    /// faults. The bytes in `range` keep their contents. Returns `false` and changes nothing if the protection cannot
+    /// change: [`Backend::Heap`] is always accessible.
     ///
-    /// Costs one system call, and up to two of the process's limited number of mappings.
+    /// `protect` costs one system call, and up to two of the process's limited number of mappings.
     ///
     /// # Safety
-    /// No thread uses the bytes in `range` while they are inaccessible.
+    /// No thread may use the bytes in `range` while they are inaccessible.
     pub unsafe fn protect(&self, range: Range<usize>, accessible: bool) -> bool {
         let access = if accessible { Access::ReadWrite } else { Access::Nothing };
         if !self.holds(&range) {
             return false;
         }
         let (at, bytes) = (self.at(&range), range.len());
-        // SAFETY: `holds` checked that the range is in this region; no thread uses it, by this function's
-        // contract.
+        // SAFETY: `holds` checked that the range is in this region, and no thread uses it, by this function's contract.
         source!(&self.backing, source => unsafe { source.protect(at, bytes, access) })
     }
 
-    /// Returns the memory behind `range` to the system and leaves the range accessible: it reads as zero.
-    /// Returns `false`, with nothing changed, if that fails: always on [`Backend::Heap`].
+    /// Returns the memory behind `range` to the system. The range stays accessible and reads as zero. Returns `false`
+    /// and changes nothing if the system refuses, and always on [`Backend::Heap`].
     ///
     /// # Safety
-    /// No thread relies on the contents of the bytes.
+    /// No thread may rely on the contents of the bytes.
     pub(crate) unsafe fn discard(&self, range: Range<usize>) -> bool {
         if !self.holds(&range) || range.is_empty() {
             return false;
         }
-        // SAFETY: `holds` checked that the range is in this region; its contents may be lost, by this
-        // function's contract.
+        // SAFETY: `holds` checked that the range is in this region, and its contents may be lost, by contract.
         source!(&self.backing, source => unsafe { source.discard(self.at(&range), range.len()) })
     }
 
-    /// Resizes a wholly committed region to `bytes` bytes (rounded up to pages). Contents stay, as far as
-    /// they fit; new bytes are zero. The region moves only if `may_move`, and is then page-aligned. Returns
-    /// `false`, with nothing changed, if that fails.
+    /// Resizes a wholly committed region to `bytes` bytes, rounded up to pages. The region's contents stay, as far as
+    /// they fit. The new bytes of a larger region are zero. The region moves only if `may_move` is set, and is then
+    /// page-aligned. Returns `false` and changes nothing if the resize fails.
     ///
-    /// Costs one system call, which copies no byte; on [`Backend::Heap`] a copy.
+    /// `resize` costs one system call, which copies no byte. On [`Backend::Heap`], `resize` copies the contents.
     pub fn resize(&mut self, bytes: usize, may_move: bool) -> bool {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE_SIZE) else { return false };
         let old = self.bytes();
@@ -303,13 +297,13 @@ impl Region {
         true
     }
 
-    /// Returns the addresses from `bytes` bytes (rounded up to pages) on to the system, if there are any.
-    /// Returns `false`, with nothing changed, on [`Backend::Heap`].
+    /// Returns the addresses after the first `bytes` bytes, rounded up to pages, to the system. Returns `false` and
+    /// changes nothing on [`Backend::Heap`].
     ///
-    /// Costs one system call.
+    /// `cut` costs one system call.
     ///
     /// # Safety
-    /// No thread uses that part, or commits any of it during the call.
+    /// During the call, no thread may use the cut part or commit any of it.
     pub unsafe fn cut(&self, bytes: usize) -> bool {
         let (Some(bytes), old) = (bytes.max(1).checked_next_multiple_of(PAGE_SIZE), self.bytes()) else {
             return false;
@@ -326,11 +320,11 @@ impl Region {
         cut
     }
 
-    /// Reserves addresses up to `bytes` bytes from the base (rounded up to pages), if the region has fewer.
-    /// Returns `false`, with nothing changed, if the system refuses, another mapping has any of them, or on
-    /// [`Backend::Heap`]. Must not run concurrently with itself or [`cut`](Self::cut).
+    /// Reserves addresses up to `bytes` bytes from the base, rounded up to pages, if the region has fewer. Returns
+    /// `false` and changes nothing if the system refuses, if another mapping has any of the addresses, or on
+    /// [`Backend::Heap`]. Calls of `grow` and [`cut`](Self::cut) must not run concurrently.
     ///
-    /// Costs one system call.
+    /// `grow` costs one system call.
     pub fn grow(&self, bytes: usize) -> bool {
         let (Some(bytes), old) = (bytes.checked_next_multiple_of(PAGE_SIZE), self.bytes()) else {
             return false;
@@ -349,26 +343,26 @@ impl Region {
 
     /// Zeroes the first `bytes` bytes of a wholly committed region.
     ///
-    /// Costs writing the bytes; from 4 MiB on, a system call that returns the memory.
+    /// `clear` costs writing the bytes. From 4 MiB on, `clear` makes a system call that returns the memory.
     ///
     /// # Panics
-    /// If the region has fewer bytes.
+    /// Panics if the region has fewer than `bytes` bytes.
     pub fn clear(&mut self, bytes: usize) {
         assert!(bytes <= self.bytes());
         // SAFETY: the part is in this region, which is borrowed exclusively.
         source!(&self.backing, source => unsafe { source.clear(self.base, bytes) });
     }
 
-    /// Returns `true` if the region can be [split](Self::split_off) and [joined](Self::join) to another one:
-    /// not on [`Backend::Heap`].
+    /// Returns `true` if the region can be [split](Self::split_off) and [joined](Self::join). Returns `false` on
+    /// [`Backend::Heap`].
     pub fn is_divisible(&self) -> bool {
         matches!(&self.backing, Backing::Os(os) if os.part().is_some())
     }
 
-    /// Splits the region: it keeps the first `bytes` bytes (rounded up to pages) and returns the rest.
-    /// `None`, with nothing changed, if there is no rest, or if the backend cannot divide memory.
+    /// Splits the region. The region keeps its first `bytes` bytes, rounded up to pages, and `split_off` returns the
+    /// rest. Returns `None` and changes nothing if no bytes remain, or if the backend cannot divide memory.
     ///
-    /// Costs nothing: the system does not know of regions.
+    /// `split_off` makes no system call: the system does not know of regions.
     pub fn split_off(&mut self, bytes: usize) -> Option<Self> {
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
         let rest = self.bytes().checked_sub(bytes).filter(|rest| *rest > 0)?;
@@ -380,12 +374,12 @@ impl Region {
         Some(Self { base, bytes, uncommitted: self.uncommitted, backing, faults: self.faults.clone() })
     }
 
-    /// Returns the region to the system, as dropping it does.
+    /// Returns the region to the system, like dropping it.
     ///
     /// # Errors
-    /// The region, if the system took its contents but not its addresses: unmapping would split a mapping,
-    /// and the process has reached its limit of mappings. The caller may retry; dropping the region loses
-    /// these addresses.
+    /// Returns the region as an error if the system took its contents but not its addresses. Unmapping would split a
+    /// mapping, and the process has reached its limit of mappings. The caller may retry `unmap` later. Dropping a
+    /// region that could not be unmapped loses its addresses.
     pub fn unmap(mut self) -> Result<(), Self> {
         let bytes = self.bytes();
         let refused = bytes > 0
@@ -400,11 +394,11 @@ impl Region {
         Ok(())
     }
 
-    /// Appends `next`, if it begins where this region ends. [Resizing](Self::resize) may be refused
-    /// afterwards, because the system may see two mappings.
+    /// Appends `next`, if `next` begins at the end of this region. [Resizing](Self::resize) the joined region may be
+    /// refused, because the system may see two mappings.
     ///
     /// # Errors
-    /// `next`, if it does not begin there, or if the backend cannot divide memory.
+    /// Returns `next` as an error if it does not begin at the end, or if the backend cannot divide memory.
     pub fn join(&mut self, next: Self) -> Result<(), Self> {
         let ends_there = self.base.addr().get().checked_add(self.bytes()) == Some(next.base.addr().get());
         if !ends_there || !self.is_divisible() || !next.is_divisible() || self.uncommitted != next.uncommitted
@@ -417,29 +411,28 @@ impl Region {
         Ok(())
     }
 
-    /// Advises the system on huge pages for this memory; `false` if it refuses. Does nothing on
+    /// Advises the system on huge pages for this memory. Returns `false` if the system refuses. Does nothing on
     /// [`Backend::Heap`].
     pub fn advise(&self, huge_pages: HugePages) -> bool {
         // SAFETY: the range is the whole region.
         source!(&self.backing, source => unsafe { source.advise(self.base, self.bytes(), huge_pages) })
     }
 
-    /// The address of a range that the region [holds](Self::holds).
+    /// Returns the address of a range that the region [holds](Self::holds).
     fn at(&self, range: &Range<usize>) -> NonNull<u8> {
-        // SAFETY: at most one past the end of the region.
+        // SAFETY: the result is at most one past the end of the region.
         unsafe { behind(self.base, range.start) }
     }
 }
 
-/// The address `bytes` behind `base`. The addresses may be a [phantom's](Backend::Phantom), which on systems
-/// without mappings are plain numbers that `add` must not be used on.
+/// Returns the address `bytes` bytes above `base`. The addresses may be [phantom](Backend::Phantom) addresses. On
+/// systems without mappings, phantom addresses are plain numbers, for which `add` is not allowed.
 ///
 /// # Safety
-/// Both addresses are in one region, or the result is one past its end.
+/// `base` and the result must be in one region, or the result must be one past the region's end.
 #[inline(always)]
 pub unsafe fn behind(base: NonNull<u8>, bytes: usize) -> NonNull<u8> {
-    // SAFETY: both addresses are in one region, by this function's contract; a region does not wrap around,
-    // so the sum is not null.
+    // SAFETY: both addresses are in one region, by contract. A region does not wrap around, so the sum is not null.
     unsafe {
         if MAPPED { base.add(bytes) } else { NonNull::new_unchecked(base.as_ptr().wrapping_add(bytes)) }
     }
@@ -465,10 +458,10 @@ impl Drop for Region {
     }
 }
 
-/// The limit on this process's addresses in bytes (`RLIMIT_AS`), and the bytes in use; `None` without a
-/// limit, or if it is unknown.
+/// Returns the limit on this process's addresses in bytes (`RLIMIT_AS`), and the bytes in use. Returns `None` without a
+/// limit, or if the limit is unknown.
 ///
-/// Cost: one system call; with a limit three more.
+/// Cost: one system call without a limit, and four with a limit.
 pub fn address_limit() -> Option<(usize, usize)> {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     return mapped::address_limit();
@@ -476,7 +469,7 @@ pub fn address_limit() -> Option<(usize, usize)> {
     return None;
 }
 
-/// Returns `true` if the system would map this number of bytes now.
+/// Returns `true` if the system would map the given number of bytes now.
 ///
 /// Cost: two system calls.
 pub(crate) fn may_map(_bytes: usize) -> bool {
@@ -486,19 +479,19 @@ pub(crate) fn may_map(_bytes: usize) -> bool {
     return true;
 }
 
-/// The lower of the process's limits on addresses and on writable memory (`RLIMIT_AS`, `RLIMIT_DATA`), in
-/// bytes; `None` without either.
+/// Returns the lower of the process's limits on addresses and on writable memory (`RLIMIT_AS`, `RLIMIT_DATA`), in
+/// bytes. Returns `None` if the process has no limit on addresses.
 ///
 /// Cost: two system calls.
-pub fn own_limit() -> Option<u64> {
+pub fn process_limit() -> Option<u64> {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    return mapped::own_limit();
+    return mapped::process_limit();
     #[cfg(not(all(target_os = "linux", not(uslab_heap))))]
     return None;
 }
 
-/// Returns `true` if writable memory counts against a limit before it is touched, even if mapped without a
-/// reserve (`vm.overcommit_memory` is 2). `false` if unknown.
+/// Returns `true` if writable memory counts against a limit before its first touch, even if mapped without a reserve
+/// (`vm.overcommit_memory` is 2). Returns `false` if `vm.overcommit_memory` is unknown.
 pub(crate) fn commits_are_counted() -> bool {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     return mapped::commits_are_counted();
@@ -509,7 +502,7 @@ pub(crate) fn commits_are_counted() -> bool {
 /// Calls `reserve` with half the size each time until it succeeds, down to `least`.
 ///
 /// # Errors
-/// The last refused size.
+/// Returns the last refused size as an error.
 pub fn reserve_most<T>(
     wish: usize,
     least: usize,
@@ -527,30 +520,30 @@ pub fn reserve_most<T>(
     }
 }
 
-/// Addresses for several regions: the tables of an allocator and its pages share one reservation, which saves
-/// system calls.
+/// Addresses for several regions. The tables of an allocator and its pages share one reservation, to save system calls.
 #[derive(Debug)]
 pub struct Reservation {
     left: Option<Region>,
     /// The source of the memory.
     pub backend: Backend,
-    /// Faults to inject.
+    /// The faults to inject.
     pub faults: Faults,
 }
 
 impl Reservation {
-    /// A rest smaller than this is not kept for another region.
+    /// Minimum size of a remainder that is kept for another region, in bytes.
     const LEFT: usize = 4 << 20;
 
-    /// Creates an empty reservation: each region reserves separately.
+    /// Creates an empty reservation, with which each region reserves separately.
     pub fn none(backend: Backend, faults: &Faults) -> Self {
         Self { left: None, backend: backend.of_tables(), faults: faults.clone() }
     }
 
-    /// Reserves `tables` bytes, which read as zero until committed and are never in huge pages, and behind
-    /// them `pages` bytes at a multiple of `align`. `None` if refused, or on a backend without mappings.
+    /// Reserves `tables` bytes for tables, followed by `pages` bytes at a multiple of `align`. The table bytes read as
+    /// zero until committed and are never in huge pages. Returns `None` if the system refuses, or on a backend without
+    /// mappings.
     ///
-    /// Costs up to six system calls.
+    /// `with_pages` costs up to six system calls.
     pub(crate) fn with_pages(
         tables: usize,
         pages: usize,
@@ -568,9 +561,9 @@ impl Reservation {
         let mut held = left.split_off(first - left.base.addr().get())?;
         drop(held.split_off(pages));
         held.uncommitted = Uncommitted::NoAccess;
-        // SAFETY: the range was reserved just now, so no other code has its address.
+        // SAFETY: the range was just reserved, so no other code has its address.
         let hidden = unsafe { held.protect(0..pages, false) };
-        // Used sparsely: a few bytes for each page in use, and the first page of most stacks.
+        // Tables are used sparsely: a few bytes for each page in use, and the first page of most stacks.
         left.advise(HugePages::Never);
         hidden.then_some((Self { left: Some(left), ..Self::none(backend, faults) }, held))
     }
@@ -580,8 +573,8 @@ impl Reservation {
         self.left.is_none()
     }
 
-    /// Takes `bytes` bytes, rounded up to pages, from these addresses while they last, else from a new
-    /// reservation. See [`Region::reserve`]. Memory that reads as zero is never in huge pages.
+    /// Takes `bytes` bytes, rounded up to pages, from the reservation's addresses. If too few addresses are left, the
+    /// region gets a new reservation. See [`Region::reserve`]. Memory that reads as zero is never in huge pages.
     pub(crate) fn reserve(&mut self, bytes: usize, uncommitted: Uncommitted) -> Option<Region> {
         let whole = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
         let fits = self.left.as_ref().is_some_and(|left| left.bytes() >= whole);
@@ -596,7 +589,7 @@ impl Reservation {
             return None;
         }
         let mut region = self.left.take()?;
-        // The last region also gets the rest that the alignment of the pages left.
+        // The last region also gets the remainder from the alignment of the pages.
         if region.bytes() - whole >= Self::LEFT {
             self.left = region.split_off(whole);
         }
@@ -605,14 +598,14 @@ impl Reservation {
     }
 }
 
-/// A region that is committed on demand, from its start upwards: the memory of side tables.
+/// A region that is committed on demand, from its start upwards. Side tables keep their memory in `Reserved` regions.
 #[derive(Debug)]
 pub struct Reserved {
     region: Region,
-    /// Bytes from the start that are known to be committed. A stale value is too low, and only repeats a
-    /// commit.
+    /// Number of bytes from the start that are known to be committed. A stale count of committed bytes is too low, and
+    /// only causes a repeated commit.
     committed: Counter,
-    /// The fault point of its commits.
+    /// The fault point of the region's commits.
     point: Point,
     /// Maximum size in bytes.
     most: usize,
@@ -621,11 +614,12 @@ pub struct Reserved {
 impl Reserved {
     /// Granularity of commits in bytes, so that not every new page costs a system call.
     const STEP: usize = 64 << 10;
-    /// A commit also doubles the committed bytes, by at most this many bytes.
+    /// Maximum number of bytes by which a commit runs ahead. A commit doubles the committed bytes, and adds at most
+    /// `MOST`.
     const MOST: usize = 1 << 20;
 
-    /// Reserves `bytes` bytes; `None` if refused. Each commit is a call of the fault point `point`. On
-    /// [`Backend::Phantom`] the memory comes from the default backend.
+    /// Reserves `bytes` bytes. Returns `None` if the system refuses. Each commit of the region is a call of the fault
+    /// point `point`. On [`Backend::Phantom`], the memory comes from the default backend.
     pub fn new(bytes: usize, backend: Backend, faults: &Faults, point: Point) -> Option<Self> {
         Self::cut_from(&mut Reservation::none(backend, faults), bytes, Uncommitted::NoAccess, point)
     }
@@ -640,7 +634,7 @@ impl Reserved {
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
     /// Takes `bytes` inaccessible bytes from `addresses`. With `apart`, reserves only the beginning,
-    /// [apart](Region::apart) from other mappings, so that it can [grow](Self::grow).
+    /// [apart](Region::apart) from other mappings, so that the region can [grow](Self::grow).
     pub fn growing(
         bytes: usize,
         apart: Option<usize>,
@@ -652,14 +646,14 @@ impl Reserved {
         let region = Region::apart(bytes.min(Self::STEP), apart, none, &addresses.faults)?;
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
-    /// Ensures addresses for at least the first `bytes` bytes, up to its maximum: see [`Region::grow`]. Must
-    /// not run concurrently with itself or [`cut`](Self::cut).
+    /// Ensures that at least the first `bytes` bytes have addresses, up to the region's maximum: see [`Region::grow`].
+    /// Calls of `grow` and [`cut`](Self::cut) must not run concurrently.
     pub fn grow(&self, bytes: usize) -> bool {
         let ahead = bytes.next_multiple_of(Self::MOST).min(self.most);
         bytes <= self.most && [ahead, bytes].into_iter().any(|goal| self.region.grow(goal))
     }
-    /// Reserves like [`new`](Self::new), at a multiple of `align`. Uncommitted bytes read as zero; the memory
-    /// is never in huge pages.
+    /// Reserves like [`new`](Self::new), at a multiple of `align`. Uncommitted bytes read as zero. A readable region is
+    /// never in huge pages.
     pub fn readable(
         bytes: usize,
         align: usize,
@@ -672,42 +666,41 @@ impl Reserved {
         region.advise(HugePages::Never);
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
-    /// Returns the addresses behind the first `bytes` bytes to the system, except those that a commit may run
-    /// ahead by (at most 1 MiB and 64 KiB). Returned addresses cannot be committed before the region
+    /// Returns the addresses after the first `bytes` bytes to the system, except the addresses by which a commit may
+    /// run ahead (at most 1 MiB and 64 KiB). Returned addresses cannot be committed before the region
     /// [grows](Self::grow).
     ///
     /// # Safety
-    /// During the call no thread uses memory behind `bytes` bytes, requests a commit of it, or cuts.
+    /// During the call, no thread may use or commit memory after `bytes` bytes, or cut the region.
     pub unsafe fn cut(&self, bytes: usize) -> bool {
-        // A concurrent commit was requested for at most `bytes` bytes, or for bytes that are committed by
-        // now. It runs ahead of either by at most this much.
+        // A concurrent commit was requested for at most `bytes` bytes, or for bytes that are already committed. A
+        // concurrent commit runs ahead by at most `ahead` bytes.
         let ahead = Self::MOST + Self::STEP;
-        // SAFETY: no thread uses the cut part, by this function's contract; the margin covers concurrent
-        // commits.
+        // SAFETY: no thread uses the cut part, by contract. The `ahead` bytes are kept for concurrent commits.
         unsafe { self.region.cut(bytes.max(self.committed()).next_multiple_of(Self::STEP) + ahead) }
     }
-    /// Bytes of addresses reserved.
+    /// Number of reserved bytes of addresses.
     pub fn reserved(&self) -> usize {
         self.region.bytes()
     }
-    /// Bytes committed so far.
+    /// Number of committed bytes.
     pub fn committed(&self) -> usize {
         self.committed.get() as usize
     }
-    /// The first byte, page-aligned. It never moves, and newly committed bytes are zero.
+    /// The first byte of the region, page-aligned. The region never moves, and newly committed bytes are zero.
     pub fn base(&self) -> NonNull<u8> {
         self.region.base()
     }
-    /// Returns the memory behind `range`, in whole pages, to the system: it reads as zero. `false`, with
-    /// nothing changed, if that fails.
+    /// Returns the memory behind `range`, in whole pages, to the system. The discarded range then reads as zero.
+    /// Returns `false` and changes nothing if the system refuses.
     ///
     /// # Safety
-    /// The range is committed, and no thread relies on its contents.
+    /// The range must be committed, and no thread may rely on its contents.
     pub unsafe fn discard(&self, range: Range<usize>) -> bool {
         // SAFETY: no thread relies on the contents, by this function's contract.
         unsafe { self.region.discard(range) }
     }
-    /// Commits at least the first `bytes` bytes, as part of `op`. `false` if the region is smaller or the
+    /// Commits at least the first `bytes` bytes, as part of `op`. Returns `false` if the region is smaller, or if the
     /// system refuses.
     pub fn commit(&self, op: &Operation, bytes: usize) -> bool {
         if self.region.faults.fires(Call::of(self.point, bytes)) {
@@ -720,7 +713,7 @@ impl Reserved {
         if bytes > self.region.bytes() {
             return false;
         }
-        // If the larger step is refused, tries exactly what is needed.
+        // If the larger step is refused, the commit is retried with exactly `bytes` bytes.
         [bytes.max(has + has.min(Self::MOST)), bytes].into_iter().any(|goal| {
             let goal = goal.next_multiple_of(Self::STEP).min(self.region.bytes());
             tell!(op: Step::TablesCommitted { bytes: goal as u32 });
@@ -743,13 +736,13 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_aligned_and_zero_and_writable_once_committed() {
+    fn committed_region_is_aligned_zero_and_writable() {
         for backend in [Backend::Os, Backend::Heap] {
             let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, backend, &none()).unwrap();
             assert_eq!(region.base().as_ptr() as usize % (4 << 20), 0);
             assert_eq!((region.bytes(), region.backend()), (8 << 20, backend));
             assert!(region.commit(4096..3 * 4096));
-            // SAFETY: committed just above; this test is the only user.
+            // SAFETY: the range was just committed, and this test is its only user.
             unsafe {
                 let byte = region.base().add(4096);
                 assert_eq!(*byte.as_ptr(), 0);
@@ -779,7 +772,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn commits_are_counted_as_the_system_reports() {
+    fn committed_bytes_equal_what_the_system_reports() {
         let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
         assert_eq!(commits_are_counted(), mode.trim() == "2");
     }
@@ -789,7 +782,7 @@ mod tests {
         for backend in [Backend::Os, Backend::Heap] {
             let region = Region::reserve(1 << 20, 4096, Uncommitted::ReadsZero, backend, &none()).unwrap();
             assert!(region.commit(0..4096));
-            // SAFETY: committed before each write, readable always; this test is the only user.
+            // SAFETY: the region is committed before each write and readable always, and this test is its only user.
             unsafe {
                 region.base().write(7);
                 assert!(region.decommit(0..4096));
@@ -801,11 +794,11 @@ mod tests {
     }
 
     #[test]
-    fn a_committed_region_is_zero_and_keeps_what_it_has_when_it_is_resized() {
+    fn resized_region_keeps_its_bytes_and_new_bytes_are_zero() {
         for backend in [Backend::Os, Backend::Heap] {
             let mut region = Region::committed(10_000, 1 << 21, backend, &none()).unwrap();
             assert_eq!((region.base().addr().get() % (1 << 21), region.bytes()), (0, 12_288));
-            // SAFETY: committed as a whole; this test is the only user.
+            // SAFETY: the whole region is committed, and this test is its only user.
             unsafe {
                 assert_eq!(*region.base().add(12_287).as_ref(), 0);
                 region.base().add(9_999).write(7);
@@ -824,7 +817,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_resized_by_as_much_memory_as_it_grows_by() {
+    fn resizing_a_region_commits_only_the_growth() {
         let faults = Faults::new(1);
         let mut region = Region::committed(64 << 10, 4096, Backend::Os, &faults).unwrap();
         faults.arm(crate::faults::Rule::parse_all("commit:space=65536", &crate::faults::POINTS).unwrap());
@@ -839,7 +832,7 @@ mod tests {
             for step in [1, 2, 40, 3000] {
                 let mut region = Region::committed(9 << 20, 4096, backend, &none()).unwrap();
                 let bytes = (9 << 20) - 5000;
-                // SAFETY: committed as a whole; this test is the only user.
+                // SAFETY: the whole region is committed, and this test is its only user.
                 let all = unsafe { core::slice::from_raw_parts_mut(region.base().as_ptr(), 9 << 20) };
                 for page in (0..2304).step_by(step) {
                     all[page * 4096..][..4096].fill(7);
@@ -853,13 +846,13 @@ mod tests {
     }
 
     #[test]
-    fn divisible_region_is_split_and_joined() {
+    fn region_is_split_and_joined() {
         let mut low = Region::committed(8 << 20, 4096, Backend::Os, &none()).unwrap();
         if !low.is_divisible() {
             assert!(low.split_off(4096).is_none());
             return;
         }
-        // SAFETY: committed as a whole; this test is the only user.
+        // SAFETY: the whole region is committed, and this test is its only user.
         unsafe { low.base().write_bytes(7, 8 << 20) };
         assert!(low.split_off(8 << 20).is_none() && low.split_off(usize::MAX).is_none());
         let high = low.split_off((2 << 20) - 1).unwrap();
@@ -871,12 +864,11 @@ mod tests {
         low.join(high).unwrap();
         drop(last);
         assert_eq!(low.bytes(), 6 << 20);
-        // SAFETY: committed as a whole; this test is the only user, and the last 2 MiB are no longer part of
-        // it.
+        // SAFETY: the whole region is committed, and this test is its only user. The region has lost its last 2 MiB.
         assert!(unsafe { core::slice::from_raw_parts(low.base().as_ptr(), 6 << 20) }.iter().all(|b| *b == 7));
         let mut heap = Region::committed(8192, 4096, Backend::Heap, &none()).unwrap();
         assert!(heap.split_off(4096).is_none() && !heap.is_divisible());
-        // A region behind it from another backend cannot be joined.
+        // An adjacent region of another backend cannot be joined.
         let mut last = low.split_off(4 << 20).unwrap();
         core::mem::swap(&mut last.backing, &mut heap.backing);
         let Err(mut last) = low.join(last) else { panic!("it cannot go back with the others") };
@@ -889,7 +881,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn tables_and_pages_are_cut_from_one_reservation_and_overlap_nowhere() {
+    fn tables_and_pages_of_one_reservation_do_not_overlap() {
         let (align, pages) = (4 << 20, 64 << 20);
         let (backend, faults) = (Backend::Os, none());
         let (mut tables, held) = Reservation::with_pages(40 << 20, pages, align, backend, &faults).unwrap();
@@ -904,7 +896,8 @@ mod tests {
             wished.map(|(bytes, uncommitted)| tables.reserve(bytes, uncommitted).unwrap()).into();
         assert!(tables.is_empty(), "what is left is too little for another one");
         for region in &cut {
-            // SAFETY: the second and the third are readable before they are committed; all are this test's.
+            // SAFETY: the second and the third region are readable before they are committed, and this test owns all
+            // regions.
             unsafe {
                 assert!(region.commit(0..4096));
                 assert_eq!(*region.base().as_ptr(), 0);
@@ -919,17 +912,17 @@ mod tests {
         assert!(cut.is_sorted_by(|low, high| end(low) <= high.base().addr().get()));
         drop(cut.swap_remove(1));
         assert!(cut.iter().all(|region| region.commit(0..4096)), "the others stay");
-        // Refused like a reservation, and on the heap.
+        // A request above the limit is refused like a reservation, and on the heap.
         let faults = Faults::new(1);
         faults.arm(crate::faults::Rule::parse_all("reserve:times=1", &crate::faults::POINTS).unwrap());
         assert!(Reservation::with_pages(4096, pages, align, backend, &faults).is_none());
         assert!(Reservation::with_pages(4096, pages, align, Backend::Heap, &none()).is_none());
     }
 
-    /// Tables that are written to get memory; pages that are never accessed may be only addresses.
+    /// A table that is written gets memory. Pages that are never accessed may be only addresses.
     #[test]
-    fn phantom_pages_are_addresses_and_tables_are_memory() {
-        // SAFETY: the test does not touch the region's pages; tables have memory.
+    fn phantom_pages_have_addresses_but_no_memory() {
+        // SAFETY: the test does not access the region's pages, and tables have memory.
         let backend = Backend::Phantom(unsafe { Phantom::new() });
         let region = Region::reserve(1 << 30, 4 << 20, Uncommitted::NoAccess, backend, &none()).unwrap();
         assert_eq!((region.base().addr().get() % (4 << 20), region.backend()), (0, backend));
@@ -944,7 +937,7 @@ mod tests {
         );
         let table = Reserved::new(1 << 20, backend, &none(), crate::faults::MAGAZINE).unwrap();
         assert!(table.commit(&Operation::new(), 8));
-        // SAFETY: committed just above, and this test is the only user.
+        // SAFETY: the table was just committed, and this test is its only user.
         assert_eq!(unsafe { *table.base().cast::<u64>().as_ptr() }, 0);
     }
 
@@ -961,7 +954,7 @@ mod tests {
         assert_eq!(reserve_most(1000, 10, |n| (n <= 130).then_some(n)), Ok((125, 125)));
         assert_eq!(reserve_most(1000, 10, |n| (n <= 10).then_some(n)), Ok((10, 10)));
         assert_eq!(reserve_most::<()>(1000, 10, |_| None), Err(10));
-        // More address space than exists.
+        // `wish` exceeds any address space.
         let wish = 1 << 60;
         let reserve = |bytes| Region::reserve(bytes, 4096, Uncommitted::NoAccess, Backend::Os, &none());
         let (bytes, region) = reserve_most(wish, 1 << 20, reserve).unwrap();
@@ -970,10 +963,10 @@ mod tests {
 
     #[test]
     #[cfg_attr(uslab_heap, ignore = "the heap's addresses stay")]
-    fn cut_region_returns_addresses_and_cannot_commit_them() {
+    fn truncated_region_cannot_commit_its_released_addresses() {
         let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Backend::Os, &none()).unwrap();
         assert!(region.commit(0..4096));
-        // SAFETY: nothing there is committed, and this test is the only user.
+        // SAFETY: the cut parts are not committed, and this test is the only user.
         unsafe { assert!([9, 4, 4, 5].iter().all(|mib| region.cut(mib << 20))) };
         assert_eq!(region.bytes(), 4 << 20);
         assert!(region.commit(4096..4 << 20) && !region.commit(4 << 20..5 << 20));
@@ -984,7 +977,7 @@ mod tests {
 
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    fn region_that_is_apart_grows_and_is_zero() {
+    fn separate_region_grows_and_reads_as_zero() {
         const APART: usize = 1 << 30;
         let apart = |bytes| Region::apart(bytes, APART, Uncommitted::ReadsZero, &none()).unwrap();
         let regions = [1, 2, 3].map(|mib| apart(mib << 20));
@@ -996,12 +989,12 @@ mod tests {
             assert!(region.grow(before) && region.grow(before - 1) && region.bytes() == before);
             assert!(region.grow((8 << 20) - 1) && region.bytes() == 8 << 20);
             assert!(region.commit(before..8 << 20) && !region.commit(before..9 << 20));
-            // SAFETY: committed just now; this test is the only user.
+            // SAFETY: the region was just committed, and this test is its only user.
             unsafe {
                 let last = region.base().add((8 << 20) - 1);
                 assert_eq!(last.read(), 0);
                 last.write(7);
-                // Cuts, and grows again.
+                // Cuts the region, and then grows it again.
                 assert!(region.cut(1 << 20) && region.grow(8 << 20) && last.read() == 0);
             }
         }
@@ -1031,17 +1024,18 @@ mod tests {
         assert_eq!((commit(1 << 20), commit((1 << 20) + 1)), ((true, Path::Commit), (false, Path::Cpu)));
     }
 
-    /// Regression: the last step was refused, because its end was cut off. (The heap has no addresses to give up.)
+    /// Regression: the commit of the last step was refused, because its end was cut off. The heap has no addresses to
+    /// give up.
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    fn rest_of_a_cut_region_can_be_committed() {
+    fn rest_of_a_truncated_region_can_be_committed() {
         let reserved = Reserved::new(4 << 20, Backend::Os, &none(), crate::faults::MAGAZINE).unwrap();
         let left = 5 * Reserved::STEP / 2;
-        // SAFETY: the memory behind `left` is unused, and no other thread exists.
+        // SAFETY: the memory after `left` is unused, and no other thread exists.
         assert!(unsafe { reserved.cut(left) });
         let op = Operation::new();
         assert!(reserved.commit(&op, left) && !reserved.commit(&op, reserved.reserved() + 1));
-        // The margin that a commit may run ahead by stays.
+        // The margin by which a commit may run ahead stays.
         assert_eq!(reserved.reserved(), 4 * Reserved::STEP + Reserved::MOST);
         let growing = Reserved::growing(
             5 << 19,

@@ -1,10 +1,10 @@
-//! Scenarios of the zone and the per-CPU pages for both checkers, with the planted bugs that they must
-//! notice.
+//! Scenarios of the zone and the per-CPU pages for loom and shuttle, with the planted bugs to detect.
 //!
-//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them): B1-B7
-//! blocks, frames and their memory, B8 charges, P1 and P2 per-CPU pages. Each ends with the audit of `world`.
-//! loom's scenarios are small and exhaustive; their scripts move one thread to the other CPU before each of
-//! its first steps. shuttle's are larger, sampled, and sequentially consistent: loom checks the orderings.
+//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them). B1-B7 are blocks,
+//! frames and their memory, B8 charges, and P1 and P2 per-CPU pages. Each scenario ends with the audit of `world`.
+//! loom's scenarios are small and exhaustive, and their scripts move one thread to another CPU before each of its first
+//! steps. shuttle's scenarios are larger, sampled, and sequentially consistent. The memory orderings are checked only
+//! by loom.
 
 #[cfg(loom)]
 mod models;
@@ -33,25 +33,25 @@ const RUNS: Schedules = Schedules(5000);
 uslab_magazine::sync::scenarios! {
     b1 {
         loom("B1 alloc || free of the buddy", Model::new(Bound::None, 25), models::alloc_against_the_free_of_the_buddy);
-        bug("merge without looking at the buddy", "B1", "page 1 taken off an empty list");
+        bug("a merge does not check the buddy", "B1", "page 1 taken off an empty list");
         bug("no merge", "B1", "missed merge with the buddy");
-        bug("frame marked after the lock", "B1", "page 1 taken off an empty list");
+        bug("a frame is marked after unlocking", "B1", "page 1 taken off an empty list");
     }
     b1_told {
         loom("B1 two allocations, observed", Model::new(THREE, 500), models::two_allocations_are_told_apart);
-        bug("splits are counted in one lock hold and used in the next", "B1", "splits are told once");
+        bug("the split count is read in an earlier lock hold", "B1", "splits are told once");
     }
     b2 {
         loom("B2 alloc || free || free", Model::new(THREE, 9800), models::alloc_against_two_frees);
-        bug("buddy checked in one lock hold and merged in the next", "B2", "missed merge with the buddy");
+        bug("a buddy is merged without checking it again", "B2", "missed merge with the buddy");
     }
     b3 {
         loom("B3 order and owner travel", Model::new(Bound::None, 110), models::order_and_owner_travel_with_the_block);
-        bug("owner cleared after the free", "B3", "the owner was lost");
+        bug("the owner of a page is cleared after its free", "B3", "the owner was lost");
     }
     b4 {
         loom("B4 free || free of one block", Model::new(Bound::None, 1400), models::two_frees_of_one_block);
-        bug("block claimed by load and store", "B4", "Concurrent write accesses");
+        bug("a block is claimed without an atomic exchange", "B4", "Concurrent write accesses");
     }
     b5 {
         loom("B5 a stranger asks for the owner", Model::new(Bound::None, 18), models::a_stranger_asks_for_the_owner);
@@ -59,49 +59,49 @@ uslab_magazine::sync::scenarios! {
     }
     b6 {
         loom("B6 release || a block in use", Model::new(Bound::None, 1200), models::a_release_beside_a_block_in_use);
-        bug("frames are discarded by whole pages, outwards", "B6", "Concurrent read and write accesses");
+        bug("frames of a partly free page are discarded", "B6", "Concurrent read and write accesses");
     }
     b7 {
         loom("B7 trim || alloc", Model::new(Bound::None, 4900), models::a_trim_beside_an_allocation);
-        bug("free pages are discarded after their lock", "B7", "Concurrent write accesses");
+        bug("free pages are discarded after unlocking", "B7", "Concurrent write accesses");
     }
     b8 {
         loom("B8 two charge beside an allocation", Model::new(Bound::None, 500), models::two_charge_beside_an_allocation);
-        bug("a charge is judged in one lock hold and made in the next", "B8", "more is charged than is free");
+        bug("a charge is made without checking the limit again", "B8", "more is charged than is free");
     }
     b8_zones {
         loom("B8 two charge two zones", Model::new(Bound::None, 2500), models::two_charge_two_zones_beside_an_allocation);
-        bug("a charge is judged in one lock hold and made in the next", "B8", "more is charged than is free");
+        bug("a charge is made without checking the limit again", "B8", "more is charged than is free");
     }
     p1 {
         loom("P1 refill, drain || zone", moves(4200), models::refill_and_drain_against_the_zone);
-        bug("frame marked after the lock", "P1", "page 2 taken off an empty list");
+        bug("a frame is marked after unlocking", "P1", "page 2 taken off an empty list");
     }
     p2 {
         loom("P2 drain || own CPU", moves(3300), models::drain_against_the_cpu_itself);
-        bug("page marked after it went into the magazine", "P2", "frame and free list disagree");
+        bug("a freed page is marked after entering the magazine", "P2", "frame and free list disagree");
     }
 
     zones {
         shuttle("B1 B2 B3 B5 B6 B7 B8: blocks of three orders change hands", RUNS, schedules::zone);
-        bug("merge without looking at the buddy", "B1", "taken off an empty list");
+        bug("a merge does not check the buddy", "B1", "taken off an empty list");
         bug("no merge", "B1", "missed merge with the buddy");
-        bug("frame marked after the lock", "B1", "taken off an empty list");
-        bug("buddy checked in one lock hold and merged in the next", "B2", "missed merge with the buddy");
-        bug("owner cleared after the free", "B3", "the owner was lost");
+        bug("a frame is marked after unlocking", "B1", "taken off an empty list");
+        bug("a buddy is merged without checking it again", "B2", "missed merge with the buddy");
+        bug("the owner of a page is cleared after its free", "B3", "the owner was lost");
         bug("owner announced before it is initialised", "B5", "an owner is found initialised");
-        bug("frames are discarded by whole pages, outwards", "B6", "the owner was lost");
-        bug("free pages are discarded after their lock", "B7", "the memory of a page in use was given back");
-        bug("a charge is judged in one lock hold and made in the next", "B8", "more is charged than is free");
+        bug("frames of a partly free page are discarded", "B6", "the owner was lost");
+        bug("free pages are discarded after unlocking", "B7", "the memory of a page in use was given back");
+        bug("a charge is made without checking the limit again", "B8", "more is charged than is free");
     }
     freed_twice {
         shuttle("B4: four free the same pages", RUNS, schedules::twice);
-        bug("block claimed by load and store", "B4", "page given back twice");
+        bug("a block is claimed without an atomic exchange", "B4", "page given back twice");
     }
     per_cpu_pages {
         shuttle("P1 P2: four use and drain the pages of two CPUs", Schedules(2_500), schedules::per_cpu);
-        bug("page marked after it went into the magazine", "P2", "frame and free list disagree");
-        bug("drain without its fence", "P2", "page handed out twice");
-        bug("a flush that does not flush", "P1", "per-CPU pages counted");
+        bug("a freed page is marked after entering the magazine", "P2", "frame and free list disagree");
+        bug("a drain issues no fence", "P2", "page handed out twice");
+        bug("a flush returns no rounds to the supplier", "P1", "per-CPU pages counted");
     }
 }

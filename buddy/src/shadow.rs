@@ -1,10 +1,10 @@
-//! The page allocator's shadow model: a plain map of the allocated blocks, next to an allocator that executes
-//! the same operations. Property tests and the fuzzer generate the operations; this module has the checks.
+//! The page allocator's shadow model: a plain map of the allocated blocks. A real allocator executes the same
+//! operations. Property tests and the fuzzer generate the operations, and this module checks each result.
 //!
-//! After every allocation: no page is allocated twice, the block is in a zone and on a node that the flags
-//! allow, and an allocation that ignores watermarks fails only if no zone has a block. After every sequence
-//! the audit agrees with the shadow. Once everything is freed and decommitted, all memory has coalesced and
-//! was returned. With injected refusals allocations may fail, and all other checks still apply.
+//! After every allocation, no page is allocated twice, and the block is in a zone and on a node that the flags allow.
+//! An allocation that ignores watermarks fails only if no zone has a block. After every sequence of operations, the
+//! audit agrees with the shadow model. After all blocks are freed and decommitted, all memory has coalesced and was
+//! returned. With injected refusals, allocations may fail, and all other checks still apply.
 
 use crate::faults::{POINTS, Rule};
 use crate::{Backend, Faults, Gfp, MigrateType, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
@@ -12,7 +12,7 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use std::collections::BTreeMap;
 use uslab_magazine::{Cpus, on_cpu};
 
-/// An operation. Numbers are reduced to their ranges.
+/// An operation of the shadow model. The numbers in an operation are reduced to valid ranges.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Op {
     Alloc {
@@ -24,7 +24,6 @@ pub(crate) enum Op {
         node: Option<u32>,
     },
     Free(u16),
-    /// A block, and the number of orders to split it down.
     Split(u16, u8),
     Bulk {
         #[arbitrary(with = gfp)]
@@ -37,14 +36,12 @@ pub(crate) enum Op {
     Drain(u8, u8),
     Reap,
     Release,
-    /// Refuses calls of this point (of all points if the number is too large): `times` calls from the `nth`
-    /// on.
+    /// Refuses `times` calls of a fault point from the `nth` call on. A `point` that is too large selects all.
     Refuse {
         point: u8,
         nth: u8,
         times: Option<u8>,
     },
-    /// Ends all refusals.
     Grant,
 }
 
@@ -54,12 +51,12 @@ fn order(u: &mut Unstructured<'_>) -> Result<Order> {
 fn gfp(u: &mut Unstructured<'_>) -> Result<Gfp> {
     Ok(Gfp::from_bits_truncate(u16::arbitrary(u)?.into()))
 }
-/// An existing node, or the first number past the last node.
+/// Returns an existing node, or the first number after the last node.
 fn node(u: &mut Unstructured<'_>) -> Result<Option<u32>> {
     Ok(if u.arbitrary()? { Some(u.int_in_range(0..=3)?) } else { None })
 }
 
-/// Any allocator of up to three nodes with up to three zones, small enough to run out of memory.
+/// Returns any allocator of up to three nodes with up to three zones, small enough to run out of memory.
 fn config(u: &mut Unstructured<'_>) -> Result<PageConfig> {
     let cpus = u.int_in_range(1..=4)?;
     let cpu_nodes = u.int_in_range(1..=cpus.min(3))?;
@@ -82,7 +79,6 @@ fn config(u: &mut Unstructured<'_>) -> Result<PageConfig> {
     })
 }
 
-/// The allocated blocks.
 struct Shadow {
     pages: PageAllocator,
     faults: Faults,
@@ -135,7 +131,7 @@ impl Shadow {
         (n > 0).then(|| *self.blocks.keys().nth(usize::from(pick) % n).unwrap())
     }
 
-    /// Checks a failed allocation that ignores watermarks and may flush the magazines: no zone has a block.
+    /// Checks a failed allocation that ignores watermarks and may flush the magazines: no zone may have a block.
     fn failed(&self, order: Order, gfp: Gfp, node: Option<u32>) {
         let known = node.is_none_or(|node| node < self.pages.nodes()) && order <= self.pages.max_order();
         if self.refusing || !gfp.contains(Gfp::MEMALLOC) || !gfp.may_drain() || !known {
@@ -164,7 +160,7 @@ impl Shadow {
                 let Some(pfn) = self.pick(pick) else { return };
                 let from = self.blocks[&pfn];
                 let to = Order::new(from.get().saturating_sub(down)).unwrap();
-                // SAFETY: the shadow owns the block, which has this order.
+                // SAFETY: the shadow model owns the block, which has this order.
                 unsafe { self.pages.split(pfn, from, to) };
                 self.blocks.remove(&pfn);
                 for page in (0..from.pages()).step_by(to.pages() as usize) {
@@ -213,14 +209,14 @@ impl Shadow {
     }
 }
 
-/// Executes all operations, then frees everything, and checks.
+/// Executes all operations, then frees all blocks, and checks the result.
 ///
 /// # Panics
-/// If the allocator and its shadow disagree.
+/// Panics if the allocator and its shadow model disagree.
 pub(crate) fn run(config: PageConfig, ops: &[Op]) {
     on_cpu(0);
     let faults = Faults::new(0);
-    // Some sizes are invalid, such as no pages at all.
+    // Some configurations are invalid, such as a size of no pages.
     let Ok(pages) = PageAllocator::new(PageConfig { faults: faults.clone(), ..config }) else { return };
     let mut shadow = Shadow { pages, faults, refusing: false, blocks: BTreeMap::new() };
     for op in ops {
@@ -228,7 +224,7 @@ pub(crate) fn run(config: PageConfig, ops: &[Op]) {
     }
     shadow.audit();
     shadow.grant();
-    // All free memory has been returned.
+    // `decommit` returns all free memory to the system.
     shadow.pages.decommit();
     let census = shadow.pages.check().unwrap();
     assert_eq!((census.listed, census.per_cpu), (census.discarded, 0));
@@ -261,10 +257,10 @@ struct Case {
     ops: Vec<Op>,
 }
 
-/// Runs the operations that `data` encodes on the allocator that it encodes.
+/// Decodes an allocator and its operations from `data`, and runs the operations.
 ///
 /// # Panics
-/// If the allocator and its shadow disagree.
+/// Panics if the allocator and its shadow model disagree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(case) = Case::arbitrary_take_rest(Unstructured::new(data)) {
         run(case.config, &case.ops);

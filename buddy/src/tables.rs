@@ -1,8 +1,8 @@
-//! The [tables](uslab_magazine::table) of an allocator: the memory of the CPUs' stacks, of pages and of
-//! whatever else is cached per CPU above them.
+//! The [tables](uslab_magazine::table) of an allocator: the memory of the CPUs' stacks, for pages and for all other
+//! per-CPU caches above the pages.
 //!
-//! There is one table at first. When it runs out of class numbers or addresses, another table is added;
-//! classes never move.
+//! An allocator starts with one table. When the tables run out of class numbers or addresses, another table is added.
+//! Classes never move.
 
 use crate::PAGE_SIZE;
 use crate::faults::{Faults, MAGAZINE};
@@ -15,7 +15,7 @@ use uslab_magazine::sync::fork::{ForkLock, ForkMutex};
 use uslab_magazine::sync::{Counter, Rank, tell};
 use uslab_magazine::tracepoints::{Step, Tracepoints};
 use uslab_magazine::{
-    Config, Cpus, DepotBudget, Drains, Fork, Layer, Memory, Operation, Round, SweepGroup, Table, Which,
+    Config, Cpus, DepotBudget, DrainScope, Drains, Fork, Layer, Memory, Operation, Round, SweepGroup, Table,
 };
 
 /// The memory of a table: addresses that read as zero, and become memory when a CPU uses them.
@@ -23,12 +23,12 @@ use uslab_magazine::{
 pub struct StackMemory {
     region: Region,
     faults: Faults,
-    /// Bytes from the start that were committed in one step.
+    /// Number of bytes from the start that were committed in one step.
     whole: usize,
 }
 
 impl StackMemory {
-    /// Commits the first `at_once` bytes immediately, if the system counts that as addresses only.
+    /// Commits the first `at_once` bytes immediately, if the system counts such a commit only as addresses.
     fn new(addresses: &mut Reservation, bytes: usize, at_once: usize) -> Option<Self> {
         const { assert!(ALIGN <= PAGE_SIZE) };
         let region = addresses.reserve(bytes, Uncommitted::ReadsZero)?;
@@ -37,8 +37,8 @@ impl StackMemory {
     }
 }
 
-// SAFETY: a region is page-aligned, reads as zero, belongs to this value until it is dropped, and is never
-// moved or decommitted.
+// SAFETY: a region is page-aligned, reads as zero, belongs to this value until it is dropped, and is never moved or
+// decommitted.
 unsafe impl Memory for StackMemory {
     fn base(&self) -> NonNull<u8> {
         self.region.base()
@@ -65,7 +65,7 @@ unsafe impl Memory for StackMemory {
 
 /// Maximum number of tables of an allocator.
 const MOST: usize = 148;
-/// Minimum addresses of a table's region, if the system grants no more.
+/// Minimum size of a table's region in bytes, if the system grants no more addresses.
 const LEAST: usize = 128 << 10;
 /// The tables of an allocator. See the [module](self).
 #[derive(Debug)]
@@ -74,19 +74,20 @@ pub struct Tables {
     backend: Backend,
     faults: Faults,
     tracepoints: Arc<Tracepoints>,
-    /// What the depots of all tables hold together.
+    /// The budget of the depots of all tables.
     depots: Arc<DepotBudget>,
-    /// Has capacity for `MOST` tables.
+    /// The vector has capacity for `MOST` tables.
     tables: ForkMutex<Vec<Arc<Table<StackMemory>>>>,
-    /// 1 if the inlined paths are closed, and 1 if the paths of frees by address are; protected by the list's lock.
+    /// Two flags, 1 if closed: the inlined paths, and the paths of frees by address. The lock of `tables` protects both
+    /// flags.
     closed: [Counter; 2],
 }
 
 impl Tables {
-    /// If addresses are limited, a table takes at most 1/`SHARE` of what is left.
+    /// If addresses are limited, a table takes at most 1/`SHARE` of the remaining addresses.
     pub(crate) const SHARE: usize = 8;
 
-    /// Bytes of addresses of the first table.
+    /// Size of the first table's addresses in bytes.
     pub(crate) fn footprint(cpus: &Cpus) -> usize {
         Table::<StackMemory>::footprint(cpus, Table::<StackMemory>::region_bytes(cpus, false))
     }
@@ -107,9 +108,9 @@ impl Tables {
         made.tables.lock().push(first);
         Some(made)
     }
-    /// Makes a table. The first one is committed as it is used, which makes two mappings of each region.
-    /// Further tables are committed as a whole if that costs only addresses, so the number of mappings does
-    /// not grow with caches times CPUs.
+    /// Creates a table. The first table is committed as it is used, which makes two mappings of each region. Further
+    /// tables are committed as a whole if that costs only addresses. The number of mappings does not grow with caches
+    /// times CPUs.
     fn make(&self, addresses: Option<&mut Reservation>) -> Option<Arc<Table<StackMemory>>> {
         let (cpus, backend) = (self.cpus, self.backend);
         let on_heap = !MAPPED || backend.of_tables() == Backend::Heap;
@@ -117,7 +118,7 @@ impl Tables {
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
         let (more, mut none) = (addresses.is_none(), Reservation::none(backend, &self.faults));
         let addresses = addresses.unwrap_or(&mut none);
-        // If the reservation has addresses left, they suffice for the table.
+        // Addresses left in the reservation suffice for one table.
         if let Some((limit, has)) = addresses.is_empty().then(address_limit).flatten() {
             while region > LEAST && footprint(region) > limit.saturating_sub(has) / Self::SHARE {
                 region = (region / 2).max(LEAST);
@@ -138,8 +139,8 @@ impl Tables {
         }
     }
 
-    /// Creates a layer with a class for each node, or with one for all if `one_node`. `None` if memory or
-    /// class numbers run out.
+    /// Creates a layer with a class for each node, or with one class for all nodes if `one_node` is set. Returns `None`
+    /// if memory or class numbers run out.
     pub fn layer<R: Round>(&self, config: Config, one_node: bool) -> Option<Layer<R, StackMemory>> {
         let layer = |table: &Arc<Table<StackMemory>>| match one_node {
             true => Layer::on_one_node(table, config),
@@ -152,7 +153,7 @@ impl Tables {
         if let Some(made) = layer(&newest) {
             return Some(made);
         }
-        // Class numbers that were freed.
+        // Reuses returned class numbers.
         let older = (0..count).find_map(|i| {
             let table = self.tables.lock().get(i)?.clone();
             layer(&table)
@@ -181,12 +182,12 @@ impl Tables {
         &self.tracepoints
     }
 
-    /// Bounds what all depots keep together: see [`DepotBudget::keep_at_most`].
+    /// Bounds the bytes that all depots keep together: see [`DepotBudget::keep_at_most`].
     pub(crate) fn keep_at_most(&self, bytes: u64) {
         self.depots.keep_at_most(bytes);
     }
 
-    /// Each table, oldest first.
+    /// All tables, oldest first.
     fn each(&self) -> impl Iterator<Item = Arc<Table<StackMemory>>> + '_ {
         (0..MOST).map_while(|i| self.tables.lock().get(i).cloned())
     }
@@ -197,17 +198,17 @@ impl Tables {
         self.each().for_each(|table| table.assert_all_at_rest());
     }
 
-    /// Takes the stacks of `cpus` of all layers in these groups: see [`Table::sweep`].
+    /// Takes the rounds on the stacks of `cpus`, of all layers in the selected groups: see [`Table::sweep`].
     ///
     /// Cost: one fence per table.
-    pub fn sweep(&self, cpus: Range<u32>, which: Which, groups: impl Fn(SweepGroup) -> bool) {
+    pub fn sweep(&self, cpus: Range<u32>, which: DrainScope, groups: impl Fn(SweepGroup) -> bool) {
         self.each().for_each(|table| table.sweep(cpus.clone(), which, &groups));
     }
 
-    /// Makes all inlined paths miss from now on; the paths of frees by address only `with_frees`: see
-    /// [`Table::close_inlined`]. Returns `false` if that fails; the paths are then open.
+    /// Makes all inlined paths miss from now on, and the paths of frees by address only if `with_frees` is set: see
+    /// [`Table::close_inlined`]. Returns `false` if closing fails, and the inlined paths are then open.
     pub fn close_inlined(&self, with_frees: bool) -> bool {
-        // Held throughout, so that a table made concurrently is closed, too.
+        // The lock is held throughout, so that a concurrently created table is closed, too.
         let tables = self.tables.lock();
         let closed = tables.iter().all(|table| table.close_inlined(with_frees));
         if !closed {
@@ -217,7 +218,7 @@ impl Tables {
         self.closed[1].set((closed && with_frees).into());
         closed
     }
-    /// Opens what [`close_inlined`](Self::close_inlined) closed.
+    /// Opens the paths that [`close_inlined`](Self::close_inlined) closed.
     pub fn open_inlined(&self) {
         let tables = self.tables.lock();
         tables.iter().for_each(|table| table.open_inlined());
@@ -229,7 +230,8 @@ impl Tables {
         self.each().map(|table| table.drains())
     }
 
-    /// Decommits stack pages that serve no class: see [`Table::decommit_idle`]. Returns bytes.
+    /// Decommits stack pages that serve no class: see [`Table::decommit_idle`]. Returns the number of decommitted
+    /// bytes.
     pub fn decommit_idle(&self) -> usize {
         self.each().map(|table| table.decommit_idle()).sum()
     }
@@ -242,8 +244,7 @@ impl Fork for Tables {
         } else if rank > Rank::Tables {
             // SAFETY: this thread holds the list's lock, by this function's contract.
             for table in unsafe { self.tables.held() }.into_iter().flatten() {
-                // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by this
-                // function's contract.
+                // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by contract.
                 unsafe { table.locks(rank, visit) };
             }
         }
@@ -266,7 +267,7 @@ mod tests {
     use crate::pfn::Pfn;
     use uslab_magazine::{Mechanism, Supplier, Words};
 
-    /// A supplier for pages that need not be returned.
+    /// A supplier of pages that need not be returned.
     struct Pages;
     impl Supplier<PageRound> for Pages {
         fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(PageRound)) -> usize {
@@ -285,7 +286,7 @@ mod tests {
     fn layer(tables: &Tables) -> OfPages {
         tables.layer(Config::new(4, 2, 2), true).unwrap()
     }
-    /// Creates layers until there is one more table; the last layer belongs to it.
+    /// Creates layers until the allocator has one more table. The last created layer belongs to the new table.
     fn until_another(tables: &Tables) -> Vec<OfPages> {
         let before = tables.each().count();
         let mut layers = vec![];
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn new_table_inherits_closed_inlined_paths() {
+    fn new_per_cpu_table_inherits_closed_inlined_paths() {
         let tables = tables();
         for closed in [None, Some(false), None, Some(true)] {
             if let Some(with_frees) = closed {
@@ -321,7 +322,7 @@ mod tests {
                 [sections && closed.is_none(), sections && closed != Some(true)]
             );
             tables.open_inlined();
-            // The thread may run on another CPU each time.
+            // The thread may be on another CPU at each operation.
             let opened = (0..1000).any(|_| {
                 layer.free(&Pages, PageRound(Pfn::new(2)));
                 // SAFETY: the layer is alive.
@@ -334,7 +335,7 @@ mod tests {
     /// Each commit of a part of a region adds a mapping.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn later_table_is_committed_whole_if_that_costs_only_addresses() {
+    fn later_table_is_committed_whole_if_it_costs_no_memory() {
         use crate::faults::COMMIT;
         let faults = Faults::new(1);
         let tables =
@@ -359,14 +360,14 @@ mod tests {
         faults.arm(vec![]);
         let layers = until_another(&tables);
         let [asked, commits_of_another] = commits(layers.last().unwrap());
-        // All commits, except for the part behind the empty region.
+        // The number of all commits except the commit of the part after the empty region.
         let at_once = u64::from(!commits_are_counted());
         assert_eq!(commits_of_another, asked - at_once);
     }
 
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn a_table_of_many_cpus_takes_less_of_the_heap_than_of_addresses() {
+    fn table_of_many_cpus_takes_less_heap_memory_than_addresses() {
         let region = |backend| {
             let cpus = Cpus::simulated(64, 1).unwrap();
             let tables = Tables::new(cpus, &mut Reservation::none(backend, &Faults::default())).unwrap();
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_whose_addresses_are_refused_has_smaller_regions() {
+    fn table_starts_with_smaller_regions_if_addresses_are_refused() {
         use crate::faults::{POINTS, Rule};
         for (refusals, made) in [(1, true), (100, false)] {
             let faults = Faults::new(1);
@@ -389,17 +390,17 @@ mod tests {
         }
     }
 
-    /// With a limit of 1 GiB: 1/8 of what is left, or a table's minimum.
+    /// With a limit of 1 GiB, a table takes 1/8 of the remaining addresses, or a table's minimum.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn a_table_takes_its_share_of_limited_addresses() {
-        crate::tests::limited("-v 1048576", "tables::tests::under_limited_address_space");
+    fn table_takes_its_share_of_limited_addresses() {
+        crate::tests::limited("-v 1048576", "tables::tests::child_with_limited_address_space");
     }
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    #[ignore = "run under `ulimit -v` by a_table_takes_its_share_of_limited_addresses"]
-    fn under_limited_address_space() {
-        // Without the limit a region for 32 CPUs would be larger.
+    #[ignore = "run under `ulimit -v` by table_takes_its_share_of_limited_addresses"]
+    fn child_with_limited_address_space() {
+        // Without the address limit, a region for 32 CPUs would be larger.
         let cpus = Cpus::simulated(32, 1).unwrap();
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
         let (limit, has) = address_limit().unwrap();
@@ -414,7 +415,7 @@ mod tests {
         drop(tables);
     }
 
-    /// Also with concurrent creation: sweeps would not visit one more table.
+    /// The limit also holds for concurrent creation: sweeps would not visit an additional table.
     #[test]
     fn number_of_tables_is_limited() {
         let tables = tables();
@@ -427,8 +428,8 @@ mod tests {
         .collect();
         let first = tables.each().next().unwrap();
         tables.tables.lock().extend((2..MOST).map(|_| first.clone()));
-        // Both threads have seen that one more table may be made before they continue.
-        // SAFETY: this thread does not fork.
+        // Both threads check that one more table may be created before either thread continues. SAFETY: this thread
+        // does not fork.
         unsafe { first.before_fork() };
         let made: Vec<_> = std::thread::scope(|threads| {
             let one = || tables.layer::<PageRound>(Config::new(4, 2, 2), true).is_some();
@@ -443,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_number_is_reused_before_a_table_is_added() {
+    fn freed_class_number_is_reused_before_a_table_is_added() {
         let tables = tables();
         let mut first = until_another(&tables);
         let newest = first.pop();
@@ -451,7 +452,7 @@ mod tests {
         let third = second.pop();
         assert_eq!((first.len(), tables.each().count()), (second.len() + 1, 3));
         drop((newest, third));
-        // Layers of the last table, whose numbers are all free again, and of the second one.
+        // Creates layers of the last table, whose numbers are all free again, and of the second table.
         let last: Vec<_> = first.iter().map(|_| layer(&tables)).collect();
         drop(first.pop());
         let anew = [layer(&tables), layer(&tables)];

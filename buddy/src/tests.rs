@@ -1,4 +1,4 @@
-//! The allocator's behaviour, one sentence per test.
+//! Tests of the page allocator's behaviour.
 
 use crate::corruption::Handler;
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 use std::cell::RefCell;
 use uslab_magazine::sync::{Arc, Counter, Mutex};
 use uslab_magazine::tracepoints::{Counts, Observed, Step};
-use uslab_magazine::{Cpus, Operation, Path, Which, on_cpu};
+use uslab_magazine::{Cpus, DrainScope, Operation, Path, on_cpu};
 
 thread_local! {
     static FOUND: RefCell<Vec<Corruption>> = const { RefCell::new(Vec::new()) };
@@ -22,7 +22,7 @@ fn order(n: u8) -> Order {
     Order::new(n).unwrap()
 }
 
-/// Zones on one node, no reserve, no per-CPU pages.
+/// Zones on one node, without a reserve and per-CPU pages.
 fn plain(zones: &[(ZoneKind, u32)]) -> PageConfig {
     PageConfig {
         per_cpu_pages: false,
@@ -38,7 +38,7 @@ fn normal(pages: u32) -> PageConfig {
 fn made(config: PageConfig) -> PageAllocator {
     PageAllocator::new(config).unwrap()
 }
-/// Allocates until it fails.
+/// Allocates until an allocation fails.
 fn all(pages: &PageAllocator, order: Order, gfp: Gfp) -> (Vec<PageBlock<'_>>, Limit) {
     let mut blocks = Vec::new();
     loop {
@@ -53,7 +53,7 @@ fn audited(pages: &PageAllocator) -> crate::Census {
 }
 
 #[test]
-fn a_configuration_with_its_numbers_at_their_ends_is_an_error_or_works() {
+fn extreme_configurations_are_errors_or_work() {
     for (pages, end) in
         [(1, 0), (1 << 12, 0), (1 << 12, u32::MAX), (u32::MAX - 2048, 0), (u32::MAX - 2048, u32::MAX)]
     {
@@ -77,7 +77,7 @@ fn a_configuration_with_its_numbers_at_their_ends_is_an_error_or_works() {
 }
 
 #[test]
-fn a_range_of_one_page_serves_one_page_again_and_again() {
+fn one_page_range_serves_its_page_repeatedly() {
     for per_cpu_pages in [false, true] {
         let pages = made(PageConfig { per_cpu_pages, ..normal(1) });
         for _ in 0..3 {
@@ -92,7 +92,7 @@ fn a_range_of_one_page_serves_one_page_again_and_again() {
 }
 
 #[test]
-fn memory_is_committed_a_maximal_block_at_a_time_and_given_back() {
+fn memory_is_committed_and_returned_in_maximal_blocks() {
     let pages = made(normal(3 * 1024));
     assert_eq!(pages.info().committed_bytes(), 0);
     let blocks = [(); 3].map(|()| pages.alloc_block(order(9), Gfp::ZERO, None).unwrap());
@@ -109,7 +109,7 @@ fn memory_is_committed_a_maximal_block_at_a_time_and_given_back() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap keeps it")]
-fn decommitted_memory_leaves_the_process() {
+fn decommitted_memory_is_no_longer_resident() {
     let resident = || {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -126,11 +126,11 @@ fn decommitted_memory_leaves_the_process() {
 
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
-fn the_frames_of_discarded_pages_leave_the_process() {
+fn frames_of_discarded_pages_are_no_longer_resident() {
     const N: usize = 8 * 1024;
     let pages = made(PageConfig { keep_free: None, ..normal(N as u32) });
     let frames = pages.frames();
-    // 64 frames a page.
+    // One OS page has 64 frames.
     let resident = || {
         let mut each = [0_u8; N / 64];
         let first = std::ptr::from_ref(frames.frame(Pfn::new(0))).cast_mut();
@@ -142,12 +142,12 @@ fn the_frames_of_discarded_pages_leave_the_process() {
     };
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!(resident(), N / 64, "each page of frames was written");
-    // A block of the highest order is decommitted. The last page of each such block stays allocated, so
-    // smaller ones are discarded.
+    // A block of the highest order is decommitted. If the last page of a block stays allocated, smaller blocks are
+    // discarded.
     let kept: Vec<_> = blocks.into_iter().filter(|block| block.pfn().get() % 1024 == 1023).collect();
     assert_eq!(pages.decommit_free(), (N - kept.len()) * PAGE_SIZE);
-    // Per 1,024 pages five pages of frames stay: those with the first frames of the free blocks of 512, 256,
-    // 128 and 64 pages, and the last one.
+    // Of 1,024 pages' frames, five OS pages stay: the first frames of the free blocks of 512, 256, 128 and 64 pages,
+    // and the last frame.
     assert_eq!(resident(), kept.len() * 5);
     drop(kept);
     pages.decommit();
@@ -172,38 +172,38 @@ fn bytes<'b>(pages: &PageAllocator, block: &'b mut PageBlock<'_>) -> &'b mut [u8
 
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
-fn only_pages_not_known_to_be_zero_are_written() {
+fn zeroing_skips_pages_known_to_be_zero() {
     let config = PageConfig { huge_pages: HugePages::Never, keep_free: None, ..normal(1024) };
     let pages = made(config);
     let order = order(6);
     let zeroed = || pages.alloc_block(order, Gfp::ZERO, None).unwrap();
-    // Never used: both halves of each split block.
+    // Both halves of each split block were never used, so their pages are zero.
     let (mut a, b) = (zeroed(), zeroed());
     assert_eq!([&a, &b].map(|block| resident_pages(&pages, block)), [0, 0]);
-    // Used, freed and merged with an unused one.
+    // The block was used, freed and merged with an unused block.
     bytes(&pages, &mut a).fill(7);
     drop((a, b));
     let (whole, _) = all(&pages, Order::MAX, Gfp::ZERO);
     for mut block in whole {
         assert!(bytes(&pages, &mut block).iter().all(|byte| *byte == 0));
     }
-    // Returned while a neighbour stays allocated: discarded, and split again.
+    // The block was discarded while a neighbour stayed allocated, and was split again.
     let kept = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     assert!(pages.decommit() > 0);
     let mut c = zeroed();
     assert_eq!(resident_pages(&pages, &c), 0);
     assert!(bytes(&pages, &mut c).iter().all(|byte| *byte == 0));
     drop((c, kept));
-    // Decommitted as a whole.
+    // The block was decommitted as a whole.
     pages.decommit();
     assert_eq!(resident_pages(&pages, &zeroed()), 0);
     audited(&pages);
 }
 
-/// The system does not take the contents of locked memory.
+/// The system does not discard the contents of locked memory.
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
-fn pages_kept_by_mlock_are_zeroed_by_writing() {
+fn mlocked_pages_are_zeroed_by_writing() {
     let pages = made(PageConfig { huge_pages: HugePages::Never, keep_free: None, ..normal(1024) });
     let order = order(6);
     for keep in [true, false] {
@@ -213,7 +213,7 @@ fn pages_kept_by_mlock_are_zeroed_by_writing() {
         memory.fill(7);
         // SAFETY: the memory is mapped.
         if unsafe { nix::libc::mlock(memory.as_ptr().cast(), memory.len()) } != 0 {
-            // Some systems forbid locking.
+            // Some systems forbid `mlock`.
             return;
         }
         drop(used);
@@ -227,7 +227,7 @@ fn pages_kept_by_mlock_are_zeroed_by_writing() {
 }
 
 #[test]
-fn tail_below_a_maximal_block_is_used_and_coalesces() {
+fn zone_tail_smaller_than_a_maximal_block_is_used_and_merged() {
     let pages = made(normal(1024 + 700));
     let (blocks, limit) = all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!((blocks.len(), limit), (1724, Limit::Exhausted));
@@ -236,7 +236,7 @@ fn tail_below_a_maximal_block_is_used_and_coalesces() {
     drop(blocks);
     assert_eq!(pages.info().pages_not_in_maximal_blocks(), 0);
     audited(&pages);
-    // Committed, of any order that fits: 512 + 128 + 32 + 16 + 8 + 4.
+    // The committed tail has blocks of any order that fits: 512 + 128 + 32 + 16 + 8 + 4.
     let info = pages.info();
     let free: Vec<u64> = Order::ZERO.through(Order::MAX).map(|o| info.zones[0].free_blocks(o)).collect();
     assert_eq!(free, [0, 0, 1, 1, 1, 1, 0, 1, 0, 1, 1]);
@@ -244,14 +244,14 @@ fn tail_below_a_maximal_block_is_used_and_coalesces() {
 }
 
 #[test]
-fn memory_that_was_never_committed_counts_as_the_blocks_that_it_would_be() {
+fn uncommitted_memory_counts_as_free_blocks() {
     let pages = made(normal(2 * 1024 + 700));
     let free = || {
         let zone = &pages.info().zones[0];
         Order::ZERO.through(Order::MAX).map(|order| zone.free_blocks(order)).collect::<Vec<_>>()
     };
     let in_use = || pages.info().pages_not_in_maximal_blocks();
-    // 512 + 128 + 32 + 16 + 8 + 4 in the tail.
+    // The tail has 512 + 128 + 32 + 16 + 8 + 4 pages.
     let fresh = [0, 0, 1, 1, 1, 1, 0, 1, 0, 1, 2];
     assert_eq!((free(), in_use()), (fresh.to_vec(), 0));
     assert_eq!(pages.info().zones[0].blocks[Order::MAX.index()], [0, 2, 0]);
@@ -269,7 +269,7 @@ fn memory_that_was_never_committed_counts_as_the_blocks_that_it_would_be() {
 }
 
 #[test]
-fn the_smallest_block_that_fits_is_split_and_its_low_half_handed_out() {
+fn smallest_fitting_block_is_split_and_its_low_half_allocated() {
     let pages = made(normal(1024));
     let told = Arc::new(Mutex::new(vec![]));
     let noted = told.clone();
@@ -291,7 +291,7 @@ fn the_smallest_block_that_fits_is_split_and_its_low_half_handed_out() {
     assert_eq!(*told.lock(), [7, 3, 3, 7], "each operation's own splits and merges");
 }
 
-/// The blocks, their splits or merges, and the memory that the system supplied or took back.
+/// An operation reports the moved blocks, their splits or merges, and the memory that the system supplied or took back.
 #[test]
 fn operation_reports_moved_blocks_and_system_memory() {
     let pages = made(PageConfig { keep_free: Some(0), ..normal(2 * 1024) });
@@ -310,7 +310,7 @@ fn operation_reports_moved_blocks_and_system_memory() {
     assert_eq!(steps(), [taken(0, 7), Step::Committed { pages: 1024 }]);
     let second = pages.alloc_block(order(3), Gfp::MOVABLE, None).unwrap();
     assert_eq!(steps(), [taken(8, 0)], "the system was not asked");
-    // All free pages next to the first block; then the maximal block.
+    // All free pages next to the first block are discarded, then the maximal block is decommitted.
     drop(second);
     assert_eq!(steps(), [given(8, 0), Step::Decommitted { pages: 1016 }]);
     drop(first);
@@ -340,23 +340,23 @@ fn operations_report_their_own_splits_and_merges() {
 }
 
 #[test]
-fn block_that_will_merge_soon_is_allocated_last() {
+fn block_about_to_merge_is_allocated_last() {
     let config = PageConfig { max_order: order(4), pageblock_order: order(4), ..normal(16) };
     let pages = made(config);
     let blocks: Vec<_> = (0..16).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
-    // SAFETY: allocated above, each freed once.
+    // SAFETY: each block was allocated above and is freed once.
     let free = |page: usize| unsafe { pages.free(blocks[page], Order::ZERO) };
     free(2);
     free(3);
     free(8);
-    // Its buddy's parent's buddy, pages 2 and 3, is free: page 0 will soon merge into a block of order 2.
+    // Pages 2 and 3 are the free buddy of page 0's parent block, so page 0 will soon merge into a block of order 2.
     free(0);
     let next = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
     assert_eq!(next, Pfn::new(8), "freed before page 0, handed out before it");
 }
 
 #[test]
-fn a_large_block_of_another_type_is_claimed_with_its_pageblock() {
+fn fallback_claims_the_pageblock_of_a_large_block() {
     let pages = made(PageConfig { pageblock_order: order(8), ..normal(1024) });
     let pages_in_use = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
     assert_eq!(pages.info().zones[0].pageblocks, [0, 4, 0]);
@@ -371,7 +371,7 @@ fn a_large_block_of_another_type_is_claimed_with_its_pageblock() {
 }
 
 #[test]
-fn a_free_maximal_block_of_another_type_is_claimed_and_not_stolen_from() {
+fn fallback_claims_a_free_maximal_block_as_a_whole() {
     let config = PageConfig { pageblock_order: order(6), max_order: order(7), ..normal(256) };
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..config });
     let (mut movable, _) = all(&pages, order(7), Gfp::MOVABLE);
@@ -384,9 +384,9 @@ fn a_free_maximal_block_of_another_type_is_claimed_and_not_stolen_from() {
     drop(pinned);
 }
 
-/// They get the type of the pages that were freed last.
+/// Merged pageblocks get the type of the pages that were freed last.
 #[test]
-fn pageblocks_that_merge_are_of_one_type() {
+fn merging_pageblocks_gives_them_one_migratetype() {
     let config = PageConfig { pageblock_order: order(5), max_order: order(7), ..normal(128) };
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..config });
     let block = |n, gfp| pages.alloc_block(order(n), gfp, None).unwrap();
@@ -405,7 +405,7 @@ fn pageblocks_that_merge_are_of_one_type() {
 }
 
 #[test]
-fn a_half_free_pageblock_is_claimed_and_its_free_blocks_change_lists() {
+fn claiming_a_half_free_pageblock_moves_its_free_blocks() {
     let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
     let (mut movable, _) = all(&pages, order(2), Gfp::MOVABLE);
     movable.drain(0..9);
@@ -419,7 +419,7 @@ fn a_half_free_pageblock_is_claimed_and_its_free_blocks_change_lists() {
 }
 
 #[test]
-fn stolen_block_is_the_smallest_and_returns_to_its_type() {
+fn smallest_block_is_stolen_and_returns_to_its_migratetype() {
     let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
     let (mut movable, _) = all(&pages, Order::ZERO, Gfp::MOVABLE);
     movable.truncate(movable.len() - 7);
@@ -431,9 +431,9 @@ fn stolen_block_is_the_smallest_and_returns_to_its_type() {
     audited(&pages);
 }
 
-/// Allocates three pageblocks of 64 pages and a tail in blocks of `size` with `gfp`, frees the blocks of the
-/// first pageblock that `freed` selects (by number), then allocates `more`. Returns (claims, steals) of the
-/// last step.
+/// Allocates three pageblocks of 64 pages and a tail in blocks of `size` with `gfp`. `fallback` then frees the blocks
+/// of the first pageblock that `freed` selects (by number), and allocates `more`. Returns the numbers of claims and
+/// steals of the last step.
 fn fallback(
     tail: u32,
     (size, gfp): (Order, Gfp),
@@ -459,13 +459,13 @@ fn fallback(
 
 #[test]
 fn compatible_pages_count_towards_a_claim() {
-    // Three stolen blocks of 8 pages, then 8 free ones: together half of the pageblock.
+    // Three stolen blocks of 8 pages and 8 free blocks together are half of the pageblock.
     let even = |n| [0, 2, 4].contains(&n);
     for (from, to) in [(Gfp::KERNEL, Gfp::MOVABLE), (Gfp::MOVABLE, Gfp::KERNEL)] {
         let more = [(to, None), (to, None), (to, Some(6)), (to, None)];
         assert_eq!(fallback(0, (order(3), from), even, &more), (1, 3), "{from} to {to}");
     }
-    // Reclaimable pages do not count for unmovable ones, nor the reverse.
+    // Reclaimable pages do not count as compatible with unmovable pages, nor the reverse.
     let (from, to) = (Gfp::RECLAIMABLE, Gfp::KERNEL);
     let more = [(to, None), (to, None), (to, Some(6)), (to, None)];
     assert_eq!(fallback(0, (order(3), from), even, &more), (0, 4));
@@ -480,15 +480,15 @@ fn a_pageblock_is_not_claimed_for_a_small_movable_block() {
 }
 
 #[test]
-fn a_pageblock_that_the_zone_cuts_off_is_not_claimed() {
-    // Blocks of 8 pages: 24 in whole pageblocks, 4 in the tail, all of which are freed.
+fn pageblock_crossing_the_zone_end_is_not_claimed() {
+    // The test uses 24 blocks of 8 pages in whole pageblocks, and 4 blocks in the tail, all of which are freed.
     assert_eq!(fallback(32, (order(3), Gfp::MOVABLE), |n| n >= 24, &[(Gfp::KERNEL, None)]), (0, 1));
     // The last whole pageblock is claimed.
     assert_eq!(fallback(0, (order(3), Gfp::MOVABLE), |n| n >= 20, &[(Gfp::KERNEL, None)]), (1, 0));
 }
 
 #[test]
-fn page_returns_to_the_magazines_of_its_type() {
+fn freed_page_returns_to_the_magazines_of_its_migratetype() {
     let pages = made(PageConfig { per_cpu_pages: true, ..normal(4096) });
     let page = |gfp| pages.alloc_block(Order::ZERO, gfp, None).unwrap().pfn();
     let (movable, pinned) = (page(Gfp::MOVABLE), page(Gfp::KERNEL));
@@ -497,7 +497,7 @@ fn page_returns_to_the_magazines_of_its_type() {
 }
 
 #[test]
-fn a_tail_is_not_committed_for_a_block_that_it_cannot_hold() {
+fn zone_tail_is_not_committed_for_a_larger_block() {
     let pages = made(normal(1024 + 700));
     let _half = pages.alloc_block(order(9), Gfp::KERNEL, None).unwrap();
     assert_eq!(pages.alloc(order(10), Gfp::KERNEL, None).unwrap_err().limit, Limit::Fragmented);
@@ -505,11 +505,11 @@ fn a_tail_is_not_committed_for_a_block_that_it_cannot_hold() {
 }
 
 #[test]
-fn a_block_that_cannot_merge_twice_is_handed_out_first() {
+fn block_that_cannot_merge_twice_is_allocated_first() {
     let pages = made(PageConfig { max_order: order(4), pageblock_order: order(4), ..normal(48) });
     let (blocks, _) = all(&pages, order(3), Gfp::KERNEL);
     let mut blocks: Vec<_> = blocks.into_iter().map(Some).collect();
-    // Block 0's parent's buddy (blocks 2 and 3) is free, but of the largest order.
+    // Blocks 2 and 3 are the free buddy of block 0's parent, but the merged block has the largest order.
     for n in [4, 2, 3, 0] {
         blocks[n] = None;
     }
@@ -525,7 +525,7 @@ fn fallbacks_are_tried_in_the_kernels_order() {
 }
 
 #[test]
-fn a_range_of_too_few_pageblocks_does_not_group_by_type() {
+fn range_with_few_pageblocks_does_not_group_by_migratetype() {
     let pages = made(normal(1535));
     assert!(!pages.info().mobility && made(normal(1536)).info().mobility);
     let block = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
@@ -533,7 +533,7 @@ fn a_range_of_too_few_pageblocks_does_not_group_by_type() {
 }
 
 #[test]
-fn each_priority_stops_at_its_own_mark() {
+fn each_allocation_priority_stops_at_its_watermark() {
     let taken = |gfp| {
         let pages = made(PageConfig { min_free_kib: Some(400), ..normal(4096) });
         let min = pages.info().zones[0].watermarks.min;
@@ -545,19 +545,19 @@ fn each_priority_stops_at_its_own_mark() {
     assert_eq!(taken(Gfp::HIGH), (50, Limit::Watermark));
     assert_eq!(taken(Gfp::ATOMIC), (38, Limit::Watermark));
     assert_eq!(taken(Gfp::MEMALLOC), (0, Limit::Exhausted));
-    // A block with exactly the remaining pages exists, but below the mark.
+    // A block with exactly the remaining pages exists, but below the watermark.
     let pages = made(PageConfig { min_free_kib: Some(400), ..normal(4096) });
     let (blocks, limit) = all(&pages, order(7), Gfp::KERNEL);
     assert_eq!((4096 - 128 * blocks.len(), limit), (128, Limit::Watermark));
 }
 
 #[test]
-fn a_low_zone_is_kept_from_requests_that_a_higher_one_could_serve() {
+fn lower_zone_is_reserved_from_requests_for_higher_zones() {
     let zones = [(ZoneKind::Dma, 1024), (ZoneKind::Normal, 51_200)];
     let pages = made(PageConfig { backend: Backend::Heap, ..plain(&zones) });
     let (blocks, limit) = all(&pages, order(4), Gfp::KERNEL);
     let low = blocks.iter().filter(|block| pages.zone_of(block.pfn()) == ZoneKind::Dma).count();
-    // 51,200 / 256 = 200 pages stay free in DMA.
+    // 51,200 / 256 = 200 pages stay free in zone DMA.
     assert_eq!((low * 16, limit), (1024 - 208, Limit::Watermark));
     assert!(
         blocks[..3200].iter().all(|block| pages.zone_of(block.pfn()) == ZoneKind::Normal),
@@ -597,7 +597,7 @@ fn requests_go_to_the_nearest_node_that_has_pages() {
 }
 
 #[test]
-fn error_names_the_limit() {
+fn page_error_names_the_limit() {
     let pages = made(PageConfig { max_order: order(3), pageblock_order: order(3), ..normal(8) });
     let limit = |order| pages.alloc(order, Gfp::KERNEL, None).unwrap_err().limit;
     assert_eq!(limit(order(4)), Limit::Order);
@@ -608,14 +608,13 @@ fn error_names_the_limit() {
 }
 
 #[test]
-fn every_bad_free_is_named_and_changes_nothing() {
+fn invalid_page_free_is_reported_and_changes_nothing() {
     for per_cpu_pages in [false, true] {
         let pages = made(PageConfig { per_cpu_pages, ..normal(2048) });
         let pfn = pages.alloc(order(2), Gfp::KERNEL, None).unwrap();
         let before = audited(&pages);
         let bad = |pfn, order| {
-            // SAFETY: the block was not allocated with these values; the free must detect that before it
-            // touches anything.
+            // SAFETY: the block was not allocated with these values, which the free must detect before any access.
             unsafe { pages.free(pfn, order) };
             FOUND.with(|found| found.borrow_mut().pop()).map(|c| c.to_string()).unwrap_or_default()
         };
@@ -630,7 +629,7 @@ fn every_bad_free_is_named_and_changes_nothing() {
         let cached = if per_cpu_pages {
             "double free of page 0: it is among the per-CPU pages"
         } else {
-            // Merged: the first page of a larger free block.
+            // The page was merged, and is the first page of a larger free block.
             "double free of page 0: it is on a free list"
         };
         assert_eq!((twice.as_str(), audited(&pages)), (cached, before));
@@ -639,7 +638,7 @@ fn every_bad_free_is_named_and_changes_nothing() {
 }
 
 #[test]
-fn every_page_of_a_compound_block_knows_its_head() {
+fn each_page_of_a_compound_block_names_its_head() {
     let pages = made(normal(2048));
     let block = pages.alloc_block(order(3), Gfp::COMP, None).unwrap();
     let head = block.pfn();
@@ -657,7 +656,7 @@ fn every_page_of_a_compound_block_knows_its_head() {
 }
 
 #[test]
-fn addresses_and_pages_are_the_same_thing() {
+fn addresses_convert_to_page_numbers_and_back() {
     let pages = made(normal(2048));
     let block = pages.alloc_block(order(10), Gfp::KERNEL, None).unwrap();
     let base = pages.address(block.pfn());
@@ -669,7 +668,7 @@ fn addresses_and_pages_are_the_same_thing() {
 }
 
 #[test]
-fn an_owner_is_cleared_by_the_free() {
+fn freeing_a_page_clears_its_owner() {
     let pages = made(normal(64));
     let block = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     let frame = pages.frame(block.pfn());
@@ -681,7 +680,7 @@ fn an_owner_is_cleared_by_the_free() {
 }
 
 #[test]
-fn a_split_block_is_freed_in_parts() {
+fn split_block_is_freed_in_parts() {
     let pages = made(normal(1024));
     let mut block = pages.alloc_block(order(4), Gfp::COMP, None).unwrap();
     block.bytes_mut()[5 * 4096] = 77;
@@ -703,7 +702,7 @@ fn a_split_block_is_freed_in_parts() {
 }
 
 #[test]
-fn cpu_out_of_pages_gets_another_cpus_magazines() {
+fn cpu_without_pages_takes_magazines_of_another_cpu() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let pages = made(PageConfig { cpus, per_cpu_pages: true, ..normal(64) });
     on_cpu(0);
@@ -716,7 +715,7 @@ fn cpu_out_of_pages_gets_another_cpus_magazines() {
     assert_eq!((blocks.len(), limit, pages.info().per_cpu()), (64, Limit::Exhausted, 0));
     assert!(pages.info().drains > 0);
     drop(blocks);
-    // The whole zone in one block.
+    // The whole zone is one block.
     assert!(pages.alloc_block(order(6), Gfp::NOWAIT, None).is_err(), "does not wait for a drain");
     assert!(pages.alloc_block(order(6), Gfp::KERNEL, None).is_ok());
 }
@@ -742,7 +741,7 @@ fn drain_flushes_all_orders_and_types_to_the_zone() {
 }
 
 #[test]
-fn each_order_and_grouped_type_has_magazines() {
+fn each_order_and_migratetype_has_separate_magazines() {
     let layers = |pages| {
         let pages = made(PageConfig { per_cpu_pages: true, ..normal(pages) });
         pages.cached_zones[0].layers().count()
@@ -751,7 +750,7 @@ fn each_order_and_grouped_type_has_magazines() {
 }
 
 #[test]
-fn a_page_in_a_magazine_costs_no_zone_lock() {
+fn page_from_a_magazine_takes_no_zone_lock() {
     let pages = made(PageConfig { per_cpu_pages: true, ..normal(1 << 18) });
     let page = || drop(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap());
     page();
@@ -774,15 +773,15 @@ fn idle_per_cpu_pages_are_reaped() {
     assert_eq!(pages.info().per_cpu(), 0);
 }
 
-/// Pages that users free in a reap count as unused for an interval: they are decommitted with the other free
-/// pages, and no CPU keeps them.
+/// Pages that users free in a reap count as unused for an interval. Pages freed in a reap are decommitted with the
+/// other free pages, and no CPU keeps them.
 #[test]
 fn pages_freed_by_a_reap_are_decommitted_immediately() {
     let pages = PageAllocator::new(PageConfig::default_for(Cpus::os())).unwrap();
     let held: Vec<_> = (0..1000).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     assert!(pages.decommit() < 1000 * PAGE_SIZE, "what CPUs and zones have beside them");
     let bytes = pages.decommit_idle(|| {
-        // SAFETY: allocated above, each freed once.
+        // SAFETY: each page was allocated above and is freed once.
         held.iter().for_each(|pfn| unsafe { pages.free_in(&Operation::new().cold(), *pfn, Order::ZERO) });
     });
     assert!(bytes >= 1000 * PAGE_SIZE, "{bytes}");
@@ -802,14 +801,14 @@ fn bulk_allocates_at_most_the_available_pages() {
         got.sort();
         got.dedup();
         assert_eq!((got.len(), audited(&pages).allocated), (300, 300));
-        // SAFETY: allocated above, each freed once.
+        // SAFETY: each page was allocated above and is freed once.
         got.into_iter().for_each(|pfn| unsafe { pages.free(pfn, Order::ZERO) });
         assert_eq!(audited(&pages).allocated, 0);
     }
 }
 
 #[test]
-fn bulk_goes_down_to_the_mark_that_single_pages_go_down_to() {
+fn bulk_allocation_stops_at_the_same_watermark_as_single_pages() {
     let config = || PageConfig { min_free_kib: Some(256), watermark_scale: 100, ..normal(4096) };
     let (one, other) = (made(config()), made(config()));
     let singly = all(&one, Order::ZERO, Gfp::KERNEL).0.len();
@@ -818,7 +817,7 @@ fn bulk_goes_down_to_the_mark_that_single_pages_go_down_to() {
 }
 
 #[test]
-fn a_bulk_of_many_pages_is_observed_as_a_whole() {
+fn bulk_allocation_is_observed_as_one_operation() {
     let pages = made(normal(1 << 14));
     let seen = Arc::new(Counter::new(0));
     let noted = seen.clone();
@@ -839,7 +838,7 @@ fn a_bulk_of_many_pages_is_observed_as_a_whole() {
 }
 
 #[test]
-fn panicking_bulk_caller_leaks_no_undelivered_page() {
+fn bulk_allocation_with_panicking_caller_leaks_no_page() {
     let pages = made(normal(300));
     let mut given = 0;
     let outcome = uslab_magazine::sync::catch_panic(|| {
@@ -854,11 +853,11 @@ fn panicking_bulk_caller_leaks_no_undelivered_page() {
 
 /// Regression: the panic reached the caller of the free.
 #[test]
-fn a_handler_of_corruption_that_panics_refuses_the_free() {
+fn free_is_refused_if_the_corruption_handler_panics() {
     let config = PageConfig { corruption: |_| panic!("on purpose"), ..normal(300) };
     let pages = made(config);
     let page = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
-    // SAFETY: the second free is refused.
+    // SAFETY: the allocator refuses the second free.
     unsafe {
         pages.free(page, Order::ZERO);
         pages.free(page, Order::ZERO);
@@ -868,7 +867,7 @@ fn a_handler_of_corruption_that_panics_refuses_the_free() {
 
 #[test]
 fn audit_detects_broken_invariants() {
-    use crate::census::Broken;
+    use crate::census::BrokenInvariant;
     let broken = |damage: fn(&PageAllocator)| {
         let pages = made(normal(1024));
         drop(pages.alloc_block(order(2), Gfp::MOVABLE, None).unwrap());
@@ -882,20 +881,20 @@ fn audit_detects_broken_invariants() {
         let state = crate::State::new(kind, order(n), MigrateType::Unmovable);
         pages.frame(Pfn::new(page)).set_state(state);
     }
-    assert_eq!(broken(|pages| set(pages, 0, Kind::Inside, 0)), Broken::InNoBlock);
-    assert_eq!(broken(|pages| set(pages, 2, Kind::Allocated, 0)), Broken::Overlap);
-    assert_eq!(broken(|pages| set(pages, 4, Kind::Allocated, 2)), Broken::ListDisagrees);
-    assert_eq!(broken(|pages| set(pages, 0, Kind::Free, 2)), Broken::MissedMerge);
-    let held = Broken::PerCpu { counted: 0, found: 4 };
+    assert_eq!(broken(|pages| set(pages, 0, Kind::Inside, 0)), BrokenInvariant::InNoBlock);
+    assert_eq!(broken(|pages| set(pages, 2, Kind::Allocated, 0)), BrokenInvariant::Overlap);
+    assert_eq!(broken(|pages| set(pages, 4, Kind::Allocated, 2)), BrokenInvariant::ListDisagrees);
+    assert_eq!(broken(|pages| set(pages, 0, Kind::Free, 2)), BrokenInvariant::MissedMerge);
+    let held = BrokenInvariant::PerCpu { counted: 0, found: 4 };
     assert_eq!(broken(|pages| set(pages, 0, Kind::PerCpu, 2)), held);
 }
 
 #[test]
-fn free_block_with_a_damaged_frame_is_not_decommitted() {
+fn free_block_with_damaged_frame_is_not_decommitted() {
     let pages = made(normal(2048));
     let first = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap();
     let second = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap().into_pfn();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the block was allocated above and is freed once.
     unsafe { pages.free(second, order(9)) };
     let frame = pages.frame(second);
     let state = frame.state();
@@ -908,14 +907,14 @@ fn free_block_with_a_damaged_frame_is_not_decommitted() {
 }
 
 #[test]
-fn frames_of_decommitted_memory_start_no_block() {
+fn frames_of_decommitted_memory_are_not_block_heads() {
     let pages = made(normal(2048));
     let block = pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap();
     let first = block.pfn();
     drop(block);
     assert_eq!(pages.decommit_free(), Order::MAX.bytes());
     assert_eq!(pages.frame(first).state(), crate::State::INSIDE);
-    // The frames of a tail of four pages share their OS page, which therefore stays.
+    // The frames of a tail of four pages share one OS page with other frames, which therefore stays.
     let pages = made(normal(4));
     drop(pages.alloc_block(order(2), Gfp::KERNEL, None).unwrap());
     assert_eq!(pages.decommit(), 4 * PAGE_SIZE);
@@ -952,7 +951,7 @@ fn decommit_of_the_tail_counts_no_other_blocks() {
 }
 
 #[test]
-fn a_charge_takes_memory_from_free_pages_and_a_refused_one_takes_nothing() {
+fn charge_takes_free_pages_and_a_refused_charge_takes_none() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) }.limit(8 << 20));
     let managed = pages.limit().unwrap() / PAGE_SIZE;
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
@@ -969,7 +968,7 @@ fn a_charge_takes_memory_from_free_pages_and_a_refused_one_takes_nothing() {
 }
 
 #[test]
-fn an_allocation_keeps_no_more_free_memory_than_charges_leave() {
+fn allocation_respects_memory_charged_to_the_limit() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) }.limit(8 << 20));
     let managed = pages.limit().unwrap() / PAGE_SIZE;
     let charged = managed - 200;
@@ -982,9 +981,9 @@ fn an_allocation_keeps_no_more_free_memory_than_charges_leave() {
     audited(&pages);
 }
 
-/// Regression: the lowest zone was charged first, and a part was returned to another zone.
+/// Regression: the lowest zone was charged first, and a part of the charge was returned to another zone.
 #[test]
-fn highest_zone_is_charged_first_and_a_refused_charge_changes_nothing() {
+fn highest_zone_is_charged_first() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
     let pages = made(PageConfig { limited: true, ..plain(&zones) });
     let charged = || pages.info().zones.iter().map(|zone| zone.charged).collect::<Vec<_>>();
@@ -1001,7 +1000,7 @@ fn highest_zone_is_charged_first_and_a_refused_charge_changes_nothing() {
 
 /// Regression: the highest zone was charged and its free memory decommitted, before the next zone refused.
 #[test]
-fn a_charge_that_all_zones_together_refuse_takes_nothing_from_any() {
+fn charge_refused_by_all_zones_takes_nothing() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
     let pages = made(PageConfig { limited: true, keep_free: Some(usize::MAX), ..plain(&zones) });
     drop(all(&pages, Order::ZERO, Gfp::KERNEL));
@@ -1013,7 +1012,7 @@ fn a_charge_that_all_zones_together_refuse_takes_nothing_from_any() {
 }
 
 #[test]
-fn all_pages_that_are_free_can_be_charged_and_not_one_more() {
+fn charges_are_limited_to_the_free_pages() {
     let pages = made(PageConfig { limited: true, ..normal(2048) });
     assert!(!pages.charge(2049));
     assert!(pages.charge(2048) && !pages.charge(1));
@@ -1022,9 +1021,9 @@ fn all_pages_that_are_free_can_be_charged_and_not_one_more() {
     assert_eq!(pages.info().zones[0].charged, 0);
 }
 
-/// One thread may cancel in a zone a charge that another thread made there, having charged a different zone.
+/// A thread may cancel a charge that another thread made in a different zone.
 #[test]
-fn threads_that_charge_two_zones_leave_nothing_charged() {
+fn concurrent_charges_of_two_zones_are_all_returned() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 4)];
     let pages = made(PageConfig { limited: true, ..plain(&zones) });
     let (each, at_once) = (if cfg!(miri) { 10 } else { 5_000 }, std::sync::Barrier::new(4));
@@ -1105,7 +1104,7 @@ fn concurrent_mixed_operations_lose_nothing() {
 
 /// A request may arrive while the block is being decommitted.
 #[test]
-fn maximal_block_is_decommitted_or_allocated_not_both() {
+fn maximal_block_is_either_decommitted_or_allocated() {
     let (pages, at_once) = (made(normal(1024)), std::sync::Barrier::new(3));
     let each = if cfg!(miri) { 5 } else { 3_000 };
     let uses = || {
@@ -1120,7 +1119,7 @@ fn maximal_block_is_decommitted_or_allocated_not_both() {
     assert_eq!(audited(&pages).allocated, 0);
 }
 
-/// Runs one ignored test of this binary under a shell limit, and returns its output.
+/// Runs one ignored test of this program under a shell limit, and returns its output.
 pub(crate) fn limited(limit: &str, test: &str) -> String {
     let exe = std::env::current_exe().unwrap();
     let script =
@@ -1132,35 +1131,35 @@ pub(crate) fn limited(limit: &str, test: &str) -> String {
     text
 }
 
-/// Regression: a quarter of the limit was withheld from pages, and three quarters from everything else.
+/// Regression: a quarter of the limit was withheld from pages, and three quarters from all other mappings.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn with_limited_addresses_pages_get_them_at_commit() {
-    limited("-v 1048576", "tests::under_limited_address_space");
+fn with_limited_addresses_pages_are_mapped_at_commit() {
+    limited("-v 1048576", "tests::child_with_limited_address_space");
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-#[ignore = "run under `ulimit -v` by with_limited_addresses_pages_get_them_at_commit"]
-fn under_limited_address_space() {
+#[ignore = "run under `ulimit -v` by with_limited_addresses_pages_are_mapped_at_commit"]
+fn child_with_limited_address_space() {
     use crate::region::address_limit;
     let (limit, before) = address_limit().unwrap();
     let pages = made(PageConfig::default_for(Cpus::os()));
     let has = || address_limit().unwrap().1;
     let taken = has() - before;
-    assert!(taken < 40 << 20 && pages.gave_up_addresses(), "{taken} bytes of addresses at the start");
+    assert!(taken < 40 << 20 && pages.has_unmapped_pages(), "{taken} bytes of addresses at the start");
     assert_eq!((pages.reserved_bytes(), pages.frames().len()), (4 << 20, 1024));
     let block = pages.alloc_block(order(10), Gfp::ZERO, None).unwrap();
     assert_eq!((pages.reserved_bytes(), block.bytes()[4 << 20 >> 1]), (4 << 20, 0));
     let (blocks, refused) = all(&pages, order(10), Gfp::KERNEL);
     assert_eq!(refused, Limit::CommitRefused);
-    // All addresses except those reserved for other mappings.
+    // All addresses of the process except those reserved for other mappings.
     let (all_of_it, left) = (1 + blocks.len(), limit - has());
     assert!((32 << 20..40 << 20).contains(&left), "{left} bytes are left of {limit}, {before} before");
     assert!(all_of_it << 22 > (limit - before) / 10 * 9, "{all_of_it} blocks");
     let last = blocks.last().unwrap();
     assert_eq!(pages.pfn_of(last.bytes().as_ptr()), Some(last.pfn()));
     audited(&pages);
-    // Once other mappings have their addresses, none need be left.
+    // After other mappings have got their addresses, no reserved addresses need be left.
     let (access, faults) = (crate::region::Uncommitted::NoAccess, crate::Faults::default());
     let other = crate::Region::reserve(left - (10 << 20), 4096, access, Backend::Os, &faults);
     let more = all(&pages, order(10), Gfp::KERNEL).0.len();
@@ -1176,23 +1175,23 @@ fn under_limited_address_space() {
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn foreign_mapping_at_needed_addresses_refuses_the_commit() {
-    limited("-v 1048576", "tests::another_mapping_at_the_needed_addresses");
+    limited("-v 1048576", "tests::child_maps_foreign_memory_at_the_needed_addresses");
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 #[ignore = "run under `ulimit -v` by foreign_mapping_at_needed_addresses_refuses_the_commit"]
-fn another_mapping_at_the_needed_addresses() {
+fn child_maps_foreign_memory_at_the_needed_addresses() {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let pages = made(normal(1 << 24));
     let end = pages.address(Pfn::new(0)).addr().get() + (10 << 20);
     let (at, flags) =
         (core::num::NonZeroUsize::new(end), MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE);
-    // SAFETY: the flags prevent replacing a mapping.
+    // SAFETY: the flags prevent the call from replacing a mapping.
     let other = unsafe { mmap_anonymous(at, 4096.try_into().unwrap(), ProtFlags::PROT_READ, flags) }.unwrap();
     let (blocks, refused) = all(&pages, order(10), Gfp::KERNEL);
     assert_eq!((blocks.len(), refused, pages.frames().len()), (2, Limit::CommitRefused, 2048));
     assert_eq!(pages.pfn_of(other.as_ptr().cast()), None);
-    // SAFETY: mapped above.
+    // SAFETY: the range was mapped above.
     unsafe { munmap(other, 4096) }.unwrap();
     assert!(pages.alloc_block(order(10), Gfp::KERNEL, None).is_ok());
     audited(&pages);
@@ -1201,11 +1200,11 @@ fn another_mapping_at_the_needed_addresses() {
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap refuses when memory is reserved, not later")]
 fn refused_commit_is_an_error_and_changes_nothing() {
-    limited("-d 65536", "tests::under_limited_data");
+    limited("-d 65536", "tests::child_with_limited_data_segment");
 }
 #[test]
 #[ignore = "run under `ulimit -d` by refused_commit_is_an_error_and_changes_nothing"]
-fn under_limited_data() {
+fn child_with_limited_data_segment() {
     let pages = made(normal(1 << 16));
     let (blocks, limit) = all(&pages, order(10), Gfp::KERNEL);
     assert_eq!(limit, Limit::CommitRefused);
@@ -1229,7 +1228,7 @@ fn freed_blocks_above_the_bound_are_decommitted() {
     let small: Vec<_> =
         (0..20_000).map(|_| pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     drop(small);
-    // The bound, and the pages on CPUs.
+    // At most the configured 8 MiB and the CPUs' pages stay backed.
     let info = pages.info();
     assert!(info.backed_bytes() <= (8 << 20) + info.per_cpu() * PAGE_SIZE as u64, "{}", info.backed_bytes());
     pages.decommit();
@@ -1237,23 +1236,25 @@ fn freed_blocks_above_the_bound_are_decommitted() {
     pages.check().unwrap();
 }
 
-/// Above the surplus, down to three quarters of it; nothing at the surplus.
+/// Frees return memory above the surplus, down to three quarters of it. If the zone keeps no more than the surplus, a
+/// free returns nothing.
 #[test]
-fn frees_return_memory_above_the_surplus_and_not_at_it() {
+fn frees_return_only_memory_above_the_surplus() {
     let pages = made(PageConfig { keep_free: Some(128 << 20), ..normal(4 * 1024) });
     let blocks = [(); 4].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap().into_pfn());
     let steps = blocks.map(|pfn| {
         let op = Operation::new();
-        // SAFETY: allocated above, and freed once.
+        // SAFETY: each block was allocated above and is freed once.
         unsafe { pages.free_in(&op, pfn, Order::MAX) };
         (pages.info().committed_bytes() >> 20, op.path())
     });
-    // 4 and 8 MiB are kept; of 12, all above 6 is returned; the next block makes 8 again.
+    // Frees of 4 and 8 MiB keep all memory backed. Of 12 MiB free memory, everything above 6 MiB is returned, and the
+    // next block makes 8 MiB again.
     assert_eq!(steps, [(16, Path::Pages), (16, Path::Pages), (8, Path::Commit), (8, Path::Pages)]);
 }
 
 #[test]
-fn an_eighth_of_the_pages_in_use_stays_backed() {
+fn an_eighth_of_the_used_pages_stays_resident() {
     let pages = made(PageConfig { keep_free: Some(64 << 20), ..normal(32 * 1024) });
     let mut blocks: Vec<_> =
         (0..32).map(|_| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap()).collect();
@@ -1261,10 +1262,9 @@ fn an_eighth_of_the_pages_in_use_stays_backed() {
     assert_eq!(pages.info().committed_bytes() >> 20, 112 + 8, "above 14 MiB: below three quarters");
 }
 
-/// Memory that is returned and taken again several times stays backed; once it is not taken again, it is
-/// returned.
+/// Memory that is often returned and used again stays backed. Memory that is no longer used is returned to the system.
 #[test]
-fn reused_memory_stays_backed_and_unused_is_returned() {
+fn reused_memory_stays_resident_and_unused_memory_is_returned() {
     let pages = made(PageConfig { keep_free: Some(64 << 20), ..normal(128 * 1024) });
     let burst = |n| {
         let blocks: Vec<_> =
@@ -1280,8 +1280,8 @@ fn reused_memory_stays_backed_and_unused_is_returned() {
     assert!(burst(100) <= 16, "{} MiB", pages.info().committed_bytes() >> 20);
 }
 
-/// The bound covers only free blocks that could be returned. A free of smaller ones returns nothing, and must
-/// not report that it did.
+/// The bound covers only free blocks that could be returned. A free of smaller blocks returns nothing, and must not
+/// report a return.
 #[test]
 fn blocks_too_small_to_discard_do_not_count_towards_the_bound() {
     let pages = made(PageConfig { keep_free: Some(0), huge_pages: HugePages::Advise, ..normal(1024) });
@@ -1290,19 +1290,19 @@ fn blocks_too_small_to_discard_do_not_count_towards_the_bound() {
         blocks.into_iter().map(PageBlock::into_pfn).partition(|pfn| pfn.get() % 2 == 1);
     for pfn in freed {
         let op = Operation::new();
-        // SAFETY: allocated above, and freed once.
+        // SAFETY: each page was allocated above and is freed once.
         unsafe { pages.free_in(&op, pfn, Order::ZERO) };
         assert_eq!(op.path(), Path::Pages);
     }
-    // SAFETY: allocated above, and freed once.
+    // SAFETY: each page was allocated above and is freed once.
     kept.iter().for_each(|pfn| unsafe { pages.free(*pfn, Order::ZERO) });
     assert_eq!(pages.info().committed_bytes(), 0);
 }
 
-/// Only addresses that were never committed; committed ones stay usable.
+/// Only addresses that were never committed are given up. Committed addresses stay usable.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn only_never_used_addresses_are_given_up() {
+fn only_never_used_addresses_are_released() {
     let pages = made(normal(8 * 1024));
     let blocks = [(); 3].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
     drop(blocks);
@@ -1311,7 +1311,7 @@ fn only_never_used_addresses_are_given_up() {
     let behind = pages.address(Pfn::new(5 << 10));
     assert_eq!(pages.pfn_of(behind.as_ptr()), Some(Pfn::new(5 << 10)));
     pages.give_up_addresses(5 << 22);
-    // Regression: a mapping made there next was taken for one of the allocator's pages.
+    // Regression: a foreign mapping at returned addresses was mistaken for the allocator's pages.
     assert_eq!(pages.pfn_of(behind.as_ptr()), None);
     assert_eq!(pages.reserved_bytes(), 3 << 22, "as many as were ever committed");
     let frames = pages.frames();
@@ -1321,8 +1321,7 @@ fn only_never_used_addresses_are_given_up() {
     assert_eq!(unsafe { pages.give_up_frames() }, 3 << 10);
     assert_eq!((frames.len(), frames.is_empty()), (3 << 10, false));
     assert_eq!(frames.reserved() * 8, of_all * 3, "theirs go with them");
-    // Pages get addresses again if the limit leaves room and no other mapping took them, as mappings of other
-    // tests may.
+    // Pages get addresses again if the limit allows it and no other mapping, such as another test's, has the addresses.
     let (blocks, limit) = all(&pages, Order::MAX, Gfp::KERNEL);
     assert!((3..=5).contains(&blocks.len()) && limit == Limit::CommitRefused, "{} blocks", blocks.len());
     assert_eq!((pages.most_pages(), frames.len() as usize), (5 << 10, blocks.len() << 10));
@@ -1332,14 +1331,14 @@ fn only_never_used_addresses_are_given_up() {
 #[test]
 fn addresses_that_cannot_be_returned_stay_in_use() {
     let pages = made(PageConfig { backend: Backend::Heap, ..normal(4 * 1024) });
-    let what_there_is = || (pages.reserved_bytes(), pages.frames().len(), pages.gave_up_addresses());
+    let what_there_is = || (pages.reserved_bytes(), pages.frames().len(), pages.has_unmapped_pages());
     let before = what_there_is();
     pages.give_up_addresses(0);
     assert_eq!(what_there_is(), before);
     assert_eq!(all(&pages, Order::MAX, Gfp::KERNEL).0.len(), 4);
 }
 
-/// Every eighth page stays in use: no maximal block is wholly free.
+/// Every eighth page stays in use, so no maximal block is wholly free.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn free_pages_of_partly_used_blocks_are_discarded() {
@@ -1348,13 +1347,13 @@ fn free_pages_of_partly_used_blocks_are_discarded() {
     let pages = PageAllocator::new(config).unwrap();
     let mut all: Vec<_> = (0..N).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     all.sort();
-    // SAFETY: committed; returned memory reads as zero.
+    // SAFETY: the page is committed, and returned memory reads as zero.
     let is_backed = |pfn: &Pfn| unsafe { pages.address(*pfn).cast::<u32>().read() } == pfn.get() + 1;
-    // SAFETY: allocated above, and freed once below.
+    // SAFETY: each page was allocated above and is freed once below.
     let touch = |pfn: Pfn| unsafe { pages.address(pfn).cast::<u32>().write(pfn.get() + 1) };
     all.iter().copied().for_each(touch);
     let (kept, freed): (Vec<_>, Vec<_>) = all.iter().copied().partition(|pfn| pfn.get() % 8 == 3);
-    // SAFETY: allocated above, and freed once.
+    // SAFETY: each page was allocated above and is freed once.
     freed.iter().for_each(|pfn| unsafe { pages.free(*pfn, Order::ZERO) });
     assert_eq!(pages.info().backed_bytes(), (N * PAGE_SIZE) as u64);
     assert_eq!(pages.decommit_free(), freed.len() * PAGE_SIZE);
@@ -1362,15 +1361,15 @@ fn free_pages_of_partly_used_blocks_are_discarded() {
     assert!(kept.iter().all(is_backed) && !freed.iter().any(is_backed));
     let census = pages.check().unwrap();
     assert_eq!((census.allocated, census.discarded), (kept.len() as u64, freed.len() as u64));
-    // One call for each run between two pages in use, and nothing twice.
+    // The zone makes one call for each run between two pages in use, and discards no page twice.
     let discards = pages.info().zones[0].events.discards;
     assert!((1..=2 * kept.len() as u64).contains(&discards), "{discards}");
     assert_eq!((pages.decommit_free(), pages.info().zones[0].events.discards), (0, discards));
-    // They are handed out again, and backed from then on.
+    // The discarded pages are allocated again, and backed from then on.
     let again: Vec<_> = freed.iter().map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
     again.iter().copied().for_each(touch);
     assert_eq!(pages.info().backed_bytes(), (N * PAGE_SIZE) as u64);
-    // SAFETY: allocated above, and freed once.
+    // SAFETY: each page was allocated above and is freed once.
     again.iter().chain(&kept).for_each(|pfn| unsafe { pages.free(*pfn, Order::ZERO) });
     pages.decommit();
     assert_eq!(pages.info().committed_bytes(), 0);
@@ -1398,26 +1397,26 @@ fn interval_returns_memory_that_was_free_throughout() {
     pages.check().unwrap();
 }
 
-/// Of two free blocks of one order, the backed one is allocated first.
+/// Of two free blocks of one order, the backed block is allocated first.
 #[test]
-fn backed_blocks_are_handed_out_before_discarded_ones() {
+fn resident_blocks_are_allocated_before_discarded_blocks() {
     let config = PageConfig { per_cpu_pages: false, ..PageConfig::default_for(Cpus::os()) };
     let pages = PageAllocator::new(config).unwrap();
     let mut four = [(); 4].map(|()| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap());
     four.sort();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the page was allocated above and is freed once.
     unsafe { pages.free(four[0], Order::ZERO) };
     pages.decommit_free();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the page was allocated above and is freed once.
     unsafe { pages.free(four[2], Order::ZERO) };
     assert_eq!(pages.alloc(Order::ZERO, Gfp::KERNEL, None), Ok(four[2]));
     assert_eq!(pages.alloc(Order::ZERO, Gfp::KERNEL, None), Ok(four[0]));
 }
 
-/// If memory should be in huge pages, no part of one is returned. While no part changes, a reap finds nothing
-/// new.
+/// If memory should be in huge pages, no part of a huge page is returned. While the count of changes is unchanged, a
+/// reap finds nothing new.
 #[test]
-fn frees_and_returned_memory_count_as_changes() {
+fn frees_and_decommits_count_as_changes() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) });
     let blocks = [(); 2].map(|()| pages.alloc_block(order(10), Gfp::KERNEL, None).unwrap());
     let page = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None);
@@ -1437,7 +1436,7 @@ fn frees_and_returned_memory_count_as_changes() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap is always accessible")]
-fn guard_decommits_the_last_page() {
+fn guard_page_is_the_last_page_of_a_block() {
     let pages = made(normal(64));
     let mut block = pages.alloc_block(order(2), Gfp::KERNEL, None).unwrap();
     block.bytes_mut().fill(7);
@@ -1448,7 +1447,7 @@ fn guard_decommits_the_last_page() {
 }
 
 #[test]
-fn huge_pages_are_not_broken() {
+fn decommit_splits_no_huge_page() {
     let huge_pages = HugePages::Advise;
     let config = PageConfig { per_cpu_pages: false, huge_pages, ..PageConfig::default_for(Cpus::os()) };
     let pages = PageAllocator::new(config).unwrap();
@@ -1461,7 +1460,7 @@ fn huge_pages_are_not_broken() {
 
 /// Pages that were discarded before are not counted, although they are next to pages discarded now.
 #[test]
-fn pages_discarded_before_are_not_counted_again() {
+fn discarded_pages_are_counted_once() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(1024) });
     let mut four = [(); 4].map(|()| Some(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()));
     assert_eq!(pages.decommit_free(), 1020 * PAGE_SIZE);
@@ -1480,7 +1479,7 @@ fn block_too_small_to_discard_stays_next_to_a_discarded_one() {
     let pages = made(PageConfig { huge_pages: HugePages::Advise, keep_free: Some(usize::MAX), ..config });
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
     let (mut freed, kept): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| block.pfn().get() < 5);
-    // Four pages that form one block of exactly the smallest discarded order, and one page next to it.
+    // Four pages that form one block of exactly the smallest discarded order, and one page next to the block.
     freed.clear();
     assert_eq!(pages.decommit_free(), 4 * PAGE_SIZE);
     assert_eq!((pages.info().zones[0].discarded, pages.decommit_free()), (4, 0));
@@ -1490,7 +1489,7 @@ fn block_too_small_to_discard_stays_next_to_a_discarded_one() {
 }
 
 #[test]
-fn pages_are_grouped_by_type_if_each_has_a_pageblock() {
+fn pages_are_grouped_by_migratetype_if_each_has_a_pageblock() {
     let each = PageConfig::default_for(Cpus::os()).pageblock_order.pages() * MigrateType::COUNT as u32;
     for (count, expected) in [(each, MigrateType::Movable), (each - 1, MigrateType::Unmovable)] {
         let pages = made(normal(count));
@@ -1513,7 +1512,7 @@ fn decommit_also_returns_unused_stack_memory() {
         drop([(); 200].map(|()| pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()));
         let cpus = 0..pages.cpus().count();
         pages.drain_cpus(cpus.clone());
-        pages.tables().sweep(cpus, Which::Idle, |_| true);
+        pages.tables().sweep(cpus, DrainScope::Idle, |_| true);
         end(&pages);
         pages.tables().decommit_idle() > 0
     });

@@ -1,16 +1,16 @@
-//! A view of the pages that each CPU holds, for pictures. [`ZoneInfo`](crate::ZoneInfo) has the sums.
+//! A view of the pages that each CPU holds, for pictures. [`ZoneInfo`](crate::ZoneInfo) has the totals.
 
 use crate::allocator::PageAllocator;
 use crate::pfn::Order;
 use uslab_magazine::MagazineView;
 
-/// Blocks in per-CPU magazines, by order from 0 on.
+/// Numbers of blocks in per-CPU magazines, by order from 0 on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PerCpuView {
-    /// Blocks of each order, indexed by CPU.
+    /// Number of blocks of each order, indexed by CPU.
     pub cpus: Vec<Vec<u32>>,
-    /// In the depots, which all CPUs share.
+    /// Number of blocks of each order in the depots, which all CPUs share.
     pub depot: Vec<u32>,
 }
 
@@ -18,7 +18,7 @@ impl PageAllocator {
     /// Returns the blocks in per-CPU magazines of all zones.
     ///
     /// # Safety
-    /// No other thread uses the allocator during the call.
+    /// No other thread may use the allocator during the call.
     #[doc(hidden)]
     pub unsafe fn per_cpu_view(&self) -> PerCpuView {
         let mut view =
@@ -54,7 +54,7 @@ mod tests {
         on_cpu(1);
         let order = Order::new(2).unwrap();
         pages.alloc_block(order, Gfp::KERNEL, None).unwrap().free();
-        // SAFETY: this test is the only user.
+        // SAFETY: this test is the only user of the allocator.
         let view = unsafe { pages.per_cpu_view() };
         assert_eq!(view.cpus[0], [0, 0, 0, 0]);
         assert_eq!(u64::from(view.cpus[1][2]) * 4, pages.info().per_cpu());

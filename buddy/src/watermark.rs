@@ -1,60 +1,59 @@
 //! Watermarks: how much of a zone is kept free, and for which requests.
 //!
-//! The formulas are the kernel's (`__setup_per_zone_wmarks`, `setup_per_zone_lowmem_reserve`). A whole range
-//! keeps `sqrt(16 * KiB)` KiB, divided among its zones by size. A kernel with huge pages keeps more (about 11
-//! times as much on a machine of 1 GiB), so that whole pageblocks stay free of mixed migrate types. An
-//! allocation first tries the *low* mark. Below it memory is getting scarce (the kernel would wake its
-//! reclaimer), and the allocation tries the *min* mark. Below that only high-priority requests succeed, down
-//! to half of the mark. In addition, a zone keeps a *lowmem reserve* against requests that a higher zone
-//! could have served.
+//! The formulas are the kernel's (`__setup_per_zone_wmarks`, `setup_per_zone_lowmem_reserve`). A whole range keeps
+//! `sqrt(16 * KiB)` KiB free, divided among its zones by size. A kernel with huge pages keeps more (about 11 times as
+//! much on a machine of 1 GiB), so that whole pageblocks stay free of mixed migrate types. An allocation first tries to
+//! stay above the *low* mark. Below the low mark memory is scarce (the kernel would wake its reclaimer), and the
+//! allocation tries the *min* mark. Below the min mark only high-priority requests succeed, down to half of the mark.
+//! In addition, a zone keeps a *lowmem reserve* against requests that a higher zone could have served.
 //!
 //! Zones of fewer than [`TINY`] pages keep nothing: the formula's smallest reserve would be all their pages.
 
 use crate::gfp::{Gfp, ZoneKind};
 use crate::pfn::Order;
 
-/// Zones smaller than this many pages have no watermarks.
+/// Minimum size in pages of a zone with watermarks.
 pub const TINY: u32 = 64;
 
 /// The kernel's default of `vm.watermark_scale_factor`, in 1/10,000 of a zone: the distance between marks.
 pub const SCALE_FACTOR: u32 = 10;
 
-/// The reserve of each zone against requests for a higher one: 1/ratio of the higher zones' pages; 0 reserves
-/// nothing.
+/// The reserve of each zone against requests for a higher zone, as 1/ratio of the higher zones' pages. A ratio of 0
+/// reserves no pages.
 const LOWMEM_RESERVE_RATIO: [u32; ZoneKind::COUNT] = [256, 256, 32, 0];
 
 /// A zone's watermarks, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Watermarks {
-    /// Only high-priority requests go below this mark.
+    /// Only high-priority requests may use pages below the min mark.
     pub min: u32,
-    /// Reclaim should begin below this mark.
+    /// Reclaim should begin below the low mark.
     pub low: u32,
-    /// Reclaim may stop above this mark.
+    /// Reclaim may stop above the high mark.
     pub high: u32,
 }
 
-/// Pages that a range with `lowmem` pages (all zones but Movable) keeps free.
+/// Returns the number of pages that a range keeps free. `lowmem` is the number of pages in all zones except Movable.
 pub(crate) fn min_free_pages(lowmem: u64) -> u64 {
     let kib = (lowmem * 4 * 16).isqrt().clamp(128, 256 << 10);
     kib / 4
 }
 
-/// Migrate types that per-CPU lists hold: unmovable, movable, reclaimable.
+/// Number of migrate types on per-CPU lists: unmovable, movable, reclaimable.
 const PCP_TYPES: u64 = 3;
 
-/// Pages that the kernel's huge-page daemon keeps free (`set_recommended_min_free_kbytes`). For each of
-/// `zones` zones except Movable: two pageblocks, so that one is free while another one is filled, and one for
-/// each pair of migrate types that may mix in one. At most a 20th of `lowmem`. (The kernel takes the 20th of
-/// the pages above the high watermarks, which is slightly less.)
+/// Returns the number of pages that the kernel's huge-page daemon keeps free (`set_recommended_min_free_kbytes`). Each
+/// of `zones` zones keeps two pageblocks, so that one is free while another is filled. Each zone also keeps a pageblock
+/// for each pair of migrate types that may mix. The reserve for huge pages is at most a 20th of `lowmem`. The kernel
+/// takes the 20th of the pages above the high watermarks, which is slightly less.
 pub(crate) fn huge_page_free_pages(pageblock: u64, zones: u64, lowmem: u64) -> u64 {
     (pageblock * zones * (2 + PCP_TYPES * PCP_TYPES)).min(lowmem / 20)
 }
 
 impl Watermarks {
-    /// The marks of a zone of `managed` pages, in a range that keeps `min_free` pages free and has `lowmem`
-    /// pages in all zones except Movable; `scale` is in the unit of [`SCALE_FACTOR`].
+    /// Returns the marks of a zone of `managed` pages. The range keeps `min_free` pages free and has `lowmem` pages in
+    /// all zones except Movable. `scale` is in the unit of [`SCALE_FACTOR`].
     pub(crate) fn new(kind: ZoneKind, managed: u32, lowmem: u64, min_free: u64, scale: u32) -> Self {
         if managed < TINY {
             return Self::default();
@@ -68,8 +67,8 @@ impl Watermarks {
     }
 }
 
-/// The reserve of each zone of one node against requests with each highest zone: `reserve[zone][highest]`, in
-/// pages. `managed` has the zones' pages by kind, 0 for a missing zone.
+/// Returns the reserve of each zone of one node against requests with each highest zone: `reserve[zone][highest]`, in
+/// pages. `managed` has the zones' pages by kind, and 0 for a missing zone.
 pub(crate) fn lowmem_reserve(managed: [u32; ZoneKind::COUNT]) -> [[u32; ZoneKind::COUNT]; ZoneKind::COUNT] {
     let mut reserve = [[0; ZoneKind::COUNT]; ZoneKind::COUNT];
     for zone in 0..ZoneKind::COUNT {
@@ -85,7 +84,7 @@ pub(crate) fn lowmem_reserve(managed: [u32; ZoneKind::COUNT]) -> [[u32; ZoneKind
     reserve
 }
 
-/// The watermark that an attempt must respect.
+/// The watermark that an allocation attempt must respect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     Low,
@@ -93,8 +92,8 @@ pub(crate) enum Mark {
 }
 
 impl Watermarks {
-    /// The pages that must stay free after an allocation with `gfp` at `mark`, including the lowmem reserve;
-    /// `None` if the allocation ignores watermarks.
+    /// Returns the number of pages that must stay free after an allocation with `gfp` at `mark`, including the lowmem
+    /// reserve. Returns `None` if the allocation ignores watermarks.
     pub(crate) fn floor(&self, mark: Mark, gfp: Gfp, reserve: u32) -> Option<u32> {
         if gfp.contains(Gfp::MEMALLOC) {
             return None;
@@ -118,7 +117,8 @@ impl Watermarks {
 
 /// Returns `true` if `free` pages allow a block of `order` when `floor` pages must stay free.
 ///
-/// Like the kernel, it does not subtract the block's first page: the last page above the floor may be taken.
+/// Like the kernel's check, `allows` does not subtract the block's first page, so the last page above the floor may be
+/// taken.
 pub(crate) fn allows(free: u32, order: Order, floor: Option<u32>) -> bool {
     let beyond_first = order.pages() - 1;
     match floor {
@@ -132,14 +132,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_keeps_the_square_root_of_sixteen_times_its_size() {
+    fn minimum_watermark_is_the_square_root_of_sixteen_times_the_size() {
         assert_eq!(min_free_pages(64), 32, "never below 128 KiB");
         assert_eq!(min_free_pages((16 << 30) / 4096), 16384 / 4);
         assert_eq!(min_free_pages(u64::from(u32::MAX)), 65536, "never above 256 MiB");
     }
 
     #[test]
-    fn marks_equal_a_running_kernels() {
+    fn watermarks_equal_those_of_a_running_kernel() {
         // /proc/zoneinfo of a machine with 5.5 GiB and vm.min_free_kbytes = 67584.
         let (managed, min_free) = ([3840, 772_918, 655_360, 0], 67_584 / 4);
         let lowmem = managed.iter().map(|n| u64::from(*n)).sum();
@@ -156,11 +156,12 @@ mod tests {
         assert_eq!((reserve[2], reserve[3]), ([0; 4], [0; 4]));
     }
 
-    /// Regression: the daemon's part was missing, and the marks were 11 times lower than recorded kernels'.
+    /// Regression: the reserve of the huge-page daemon was missing, and the marks were 11 times lower than on recorded
+    /// kernels.
     #[test]
-    fn marks_with_huge_pages_equal_recorded_kernels() {
-        // Pages managed by zone (DMA, DMA32, Normal), and the kernel's min, low and high: /proc/zoneinfo.
-        // Small kernels set their marks before they free their boot memory, and differ by a few pages.
+    fn watermarks_with_huge_pages_equal_those_of_recorded_kernels() {
+        // Pages managed by each zone (DMA, DMA32, Normal), and the kernel's min, low and high marks, from
+        // /proc/zoneinfo. Small kernels set their marks before they free their boot memory, and differ by a few pages.
         let recorded = [
             ("6.1, 1 GiB", 5, [3840, 241_910, 0], [[177, 221, 265], [11_086, 13_857, 16_628], [0; 3]]),
             ("6.12, 1 GiB", 5, [3840, 243_657, 0], [[176, 220, 264], [11_087, 13_858, 16_629], [0; 3]]),
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn tiny_zones_keep_nothing_and_movable_ones_little() {
+    fn tiny_zones_have_no_watermark_and_movable_zones_a_small_one() {
         let marks = |kind, pages| Watermarks::new(kind, pages, 1 << 20, 4096, SCALE_FACTOR);
         let of_much = |pages| Watermarks::new(ZoneKind::Normal, pages, 1 << 20, 1 << 18, SCALE_FACTOR);
         assert_eq!((of_much(TINY - 1), of_much(TINY).min), (Watermarks::default(), TINY / 4));
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_zone_keeps_nothing_and_highest_zone_has_no_reserve() {
+    fn highest_zone_has_no_lowmem_reserve() {
         let mut managed = [1 << 16; ZoneKind::COUNT];
         managed[ZoneKind::Dma as usize] = 0;
         let reserve = lowmem_reserve(managed);
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn priority_goes_below_the_minimum() {
+    fn high_priority_allocates_below_the_minimum_watermark() {
         let marks = Watermarks { min: 800, low: 1000, high: 1200 };
         let floor = |mark, gfp| marks.floor(mark, gfp, 7);
         assert_eq!(floor(Mark::Low, Gfp::ATOMIC), Some(1007));
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_page_above_the_floor_may_be_taken() {
+    fn last_page_above_the_watermark_can_be_allocated() {
         let order = |n| Order::new(n).unwrap();
         assert!(allows(11, order(0), Some(10)) && !allows(10, order(0), Some(10)));
         assert!(allows(18, order(3), Some(10)) && !allows(17, order(3), Some(10)));

@@ -1,68 +1,65 @@
 //! A zone: the buddy allocator proper.
 //!
-//! A zone is a run of pages. Its free pages are in blocks of `2^order` pages, each starting at a multiple of
-//! its size. Two blocks of one order that are halves of one block of the next order are *buddies*:
-//! `pfn ^ 2^order`. An allocation takes a block of the smallest order that is large enough and **splits** it,
-//! keeping the low half each time. A free **merges** the block with its buddy while the buddy is free, too.
-//! Both cost O(1) per order: the buddy's frame says whether it is free, and lists are doubly linked (Knuth,
-//! TAOCP 1, 2.5; the kernel's `page_alloc.c`).
+//! A zone is a run of pages. Free pages are in blocks of `2^order` pages, each starting at a multiple of its size. The
+//! halves of one block of the next order are *buddies*: `pfn ^ 2^order`. An allocation takes the smallest sufficient
+//! block and **splits** it, keeping the low half each time. A free **merges** the block with its buddy while the buddy
+//! is also free. Splitting and merging cost O(1) per order: the buddy's frame says whether the buddy is free, and lists
+//! are doubly linked (Knuth, TAOCP 1, 2.5; the kernel's `page_alloc.c`).
 //!
 //! ## What keeps large blocks free
 //!
-//! * **Migrate types.** Pages that can be moved or dropped share pageblocks, apart from pages that stay. A
-//!   request goes down this ladder:
-//!   1. its own type, smallest fit;
-//!   2. reserved memory that was never committed, or was decommitted: it has no type yet;
-//!   3. *claim*: from the largest block of the fallback types downwards, take over the block's whole pageblock
-//!      if the type can hope to fill it (a block of a pageblock or more always; a smaller one if half of the
-//!      pageblock is free or compatible);
-//!   4. *steal*: the smallest block of a fallback type that is large enough; its pageblock keeps its type, so
-//!      that the page returns to the same type.
-//! * **Placement.** A freed block whose merged buddy's buddy is free goes to the back of its list: with a
-//!   little time, the two merge into a block two orders up.
+//! * **Migrate types.** Pages that can be moved or dropped share pageblocks, apart from unmovable pages. A request
+//!   tries these sources in order:
+//!   1. free blocks of the requested type, smallest sufficient block first;
+//!   2. reserved memory that was never committed, or was decommitted, and has no type yet;
+//!   3. *claim*: takes over the whole pageblock of a free block of a fallback type, largest block first. A block of at
+//!      least a pageblock is always claimed. A smaller block is claimed if half of its pageblock is free or compatible;
+//!   4. *steal*: takes the smallest sufficient block of a fallback type. The pageblock keeps its type, so that the
+//!      stolen page later returns to that type.
+//! * **Placement.** A freed block is put at the back of its list if the buddy of its merged block is free: later the
+//!   two may merge into a block two orders up.
 //!
 //! ## Commitment
 //!
-//! Memory is committed one *maximal block* (largest order) at a time, when the lists of the type cannot
-//! serve. Uncommitted memory counts as free: watermarks, buddyinfo and indices describe the zone, not the
-//! backed memory. A zone begins at a multiple of the maximal block. If its size is no such multiple, its last
-//! pages are the *tail*: committed together, they coalesce to the largest aligned blocks that fit.
+//! Memory is committed one *maximal block* (largest order) at a time, when the lists of the type cannot serve a
+//! request. Uncommitted memory counts as free: watermarks, buddyinfo and indices describe the zone, not the backed
+//! memory. A zone begins at a multiple of the maximal block. If the size of a zone is not a multiple of the maximal
+//! block, its last pages are the *tail*. The tail is committed as a whole, in the largest aligned blocks that fit.
 //!
 //! ## Decommitting and discarding
 //!
-//! A wholly free maximal block is *decommitted*. Free pages next to pages in use are *discarded*: the block
-//! stays free and committed, and its pages are backed anew at the next touch. (`MADV_DONTNEED`, not
-//! `MADV_FREE`: the process's memory falls immediately, not when the machine runs short.) Adjacent free
-//! blocks are discarded by one system call, up to [`CHUNK`] pages or one block. A freed block is backed, and
-//! so is the block that it merges into; the halves of a split block keep its state. Of two blocks of one
-//! order a backed one is allocated first.
+//! A wholly free maximal block is *decommitted*. Free pages next to pages in use are *discarded*: the block stays free
+//! and committed, and its pages are backed anew at the next touch. The zone uses `MADV_DONTNEED`, not `MADV_FREE`, so
+//! that the process's memory use falls immediately. One system call discards adjacent free blocks, up to [`CHUNK`]
+//! pages or one block. A freed block is backed, and so is the block into which it merges. The halves of a split block
+//! keep the block's state. Of two blocks of one order, a backed block is allocated first.
 //!
-//! The counter `backed` has the free backed pages. Largest blocks are returned first:
-//! * frees return what is above the *surplus*, down to three quarters of it. The surplus is an eighth of the
-//!   pages in use, between a sixteenth of [`ZoneShared::keep`] and all of it. The lower bound adapts: it
-//!   doubles when as many pages as it has were returned and taken again, and halves when four times as many
-//!   were returned and few of them taken again;
-//! * [`decommit_idle`](Zone::decommit_idle) returns as much as was free throughout since its last call, and
-//!   what a reap has just freed;
-//! * [`decommit_free`](Zone::decommit_free) returns all of it.
+//! The counter `backed` has the number of free backed pages. The largest blocks are returned first:
+//! * frees return the pages above the *surplus*, down to three quarters of the surplus. The surplus is an eighth of the
+//!   pages in use, between a sixteenth of [`ZoneShared::keep`] and all of it. The lower bound of the surplus doubles
+//!   when as many pages as the bound were returned and used again. The lower bound halves when four times as many pages
+//!   were returned and few of them used again;
+//! * [`decommit_idle`](Zone::decommit_idle) returns as many pages as were free throughout since its last call, and the
+//!   pages that a reap has just freed;
+//! * [`decommit_free`](Zone::decommit_free) returns all free pages.
 //!
 //! ## Charges
 //!
-//! Memory mapped outside the pages can be *charged* to a zone: the zone then withdraws as many free pages,
-//! like a balloon in a virtual machine. So a limit on the zones also covers that memory. With several zones
-//! each is charged a part. All zones are locked while the room is checked and the parts are charged.
+//! Memory mapped outside the pages can be *charged* to a zone. A charged zone withdraws as many free pages, like a
+//! balloon in a virtual machine. A limit on the zones thus also covers charged memory. With several zones, each zone is
+//! charged a part. All zones are locked while the room is checked and the parts are charged.
 //!
 //! ## Lock
 //!
-//! One lock per zone, a leaf: under it no other lock is taken, except that a charge locks the following
-//! zones. No foreign code runs under it, except the code that fills and empties a magazine for the calling
-//! layer. It protects the free areas, the links and states of free frames, and the commitment. Pageblock
-//! types are written under it; they are also read without it, as a hint, to choose a magazine.
+//! Each zone has one lock, a leaf: no other lock is taken under it, except that a charge locks the following zones. No
+//! foreign code runs under the lock, except the code that fills and empties a magazine for the calling layer. The lock
+//! protects the free areas, the links and states of free frames, and the commitment. Pageblock types are written under
+//! the lock. Pageblock types are also read without the lock, as a hint, to choose a magazine.
 
 use crate::error::Limit;
 use crate::faults::{Call, Faults, PAGE};
 use crate::frame::{FrameTable, Kind, State};
-use crate::free_area::{End, FreeArea};
+use crate::free_area::{FreeArea, ListEnd};
 use crate::gfp::{MigrateType, ZoneKind};
 use crate::pfn::{Order, Pfn};
 use crate::region::{HugePages, Region, address_limit, may_map};
@@ -82,34 +79,34 @@ use uslab_magazine::tracepoints::Step;
 pub(crate) struct ZoneShared {
     pub(crate) region: Region,
     pub(crate) frames: FrameTable,
-    /// The largest order, and the step of commitment.
+    /// The largest order, which is also the unit of commits.
     pub(crate) max_order: Order,
     pub(crate) pageblock_order: Order,
-    /// True if pages are grouped by type; false if there are too few pageblocks.
+    /// True if pages are grouped by type. Pages are not grouped if there are too few pageblocks.
     pub(crate) mobility: bool,
-    /// Most free pages that a zone keeps backed after frees; and the upper bound of that number.
+    /// Maximum number of free pages that a zone keeps backed after frees, and the upper bound of that maximum.
     pub(crate) keep: Fixed,
     pub(crate) most_kept: u32,
-    /// Maximum number of pages in all: more than region and frames have if addresses are limited.
+    /// Maximum number of pages in total. The number exceeds the number of frames if addresses are limited.
     pub(crate) most: Fixed,
     pub(crate) limit: AddressLimit,
     pub(crate) huge_pages: HugePages,
-    /// The smallest block that is discarded. Above 0 if a part of a huge page is not worth splitting it.
+    /// Order of the smallest block that is discarded. The order is above 0 if discarding a smaller part is not worth
+    /// splitting a huge page.
     pub(crate) discard_from: Order,
     pub(crate) faults: Faults,
 }
 
 impl ZoneShared {
-    /// The type of unclaimed pageblocks.
     fn unclaimed(&self) -> MigrateType {
         if self.mobility { MigrateType::Movable } else { MigrateType::Unmovable }
     }
 
-    /// Discards `pages`; they stay committed. `false` if the system keeps them: locked memory (`mlock`),
-    /// which only costs more than expected.
+    /// Discards `pages`, which stay committed. Returns `false` if the system keeps the pages, because they are locked
+    /// (`mlock`). If the system keeps pages, the zone uses more memory than expected.
     ///
     /// # Safety
-    /// The pages are free and committed, and no thread can take them during the call.
+    /// The pages must be free and committed, and no thread may take them during the call.
     unsafe fn discard(&self, pages: Range<Pfn>) -> bool {
         if MODEL {
             (pages.start.get()..pages.end.get())
@@ -123,27 +120,26 @@ impl ZoneShared {
 /// With limited addresses: the bytes used by other mappings, and the bytes reserved for them.
 #[derive(Debug, Default)]
 pub(crate) struct AddressLimit {
-    /// Bytes of other mappings when the limit was first seen.
+    /// Number of bytes of other mappings when the limit was first seen.
     others: Counter,
-    /// Bytes of tables that [describe the pages](crate::PageAllocator::grow_table).
+    /// Number of bytes of tables that [describe the pages](crate::PageAllocator::grow_table).
     pub(crate) tables: Counter,
 }
 
-/// Bytes of addresses left to other mappings, counted from the time that a limit is seen; an eighth of a
-/// small limit. A thread's stack takes 8 MiB.
+/// Bytes of addresses left to other mappings from the time that a limit is seen; at most an eighth of a small limit.
 const OTHERS: usize = 32 << 20;
 
 impl ZoneShared {
-    /// Bytes of addresses of the pages and of the tables that describe them.
+    /// Number of bytes of addresses of the pages and of the tables that describe them.
     fn own_addresses(&self) -> usize {
         self.region.bytes() + self.frames.reserved() + self.limit.tables.get() as usize
     }
     /// Records the bytes of other mappings, out of the `has` bytes of the process.
-    pub(crate) fn see_limit(&self, has: usize) {
+    pub(crate) fn record_foreign_bytes(&self, has: usize) {
         self.limit.others.set(has.saturating_sub(self.own_addresses()) as u64);
     }
-    /// Maps the pages below `end` that have no addresses, and the addresses of their frames. `false` if other
-    /// mappings have or need them. The caller holds the lock of the only zone.
+    /// Maps the pages below `end` that have no addresses, and the addresses of their frames. Returns `false` if other
+    /// mappings have or need the addresses. The caller must hold the lock of the only zone.
     fn grow(&self, end: u32) -> bool {
         let bytes = end as usize * PAGE_SIZE;
         let more = bytes - self.region.bytes();
@@ -153,7 +149,7 @@ impl ZoneShared {
             has.saturating_add(left) <= limit
         };
         let grown = end <= self.most.get()
-            // The test without a file is first: a sandbox may forbid opening files.
+            // The test that needs no file comes first, because a sandbox may forbid opening files.
             && (may_map(more + OTHERS) || address_limit().is_none_or(leaves_enough))
             && self.frames.grow(end)
             && self.region.grow(bytes);
@@ -161,63 +157,61 @@ impl ZoneShared {
             if self.huge_pages != HugePages::System {
                 self.region.advise(self.huge_pages);
             }
-            // Last, because each page of the range needs a frame first.
+            // The number of frames grows last, because each page of the range needs its frame first.
             self.frames.set_len(end);
         }
         grown
     }
 }
 
-/// Order of the group of pages that is searched for adjacent free blocks; their frames fill one OS page.
+/// Order of the group of pages that is searched for adjacent free blocks. The frames of the group fill one OS page.
 const CHUNK: u8 = 6;
 
 /// Counts of a zone's events, kept under its lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ZoneEvents {
-    /// Blocks cut in two.
+    /// Number of blocks split in two.
     pub splits: u64,
-    /// Pairs of buddies joined.
+    /// Number of pairs of buddies merged.
     pub merges: u64,
-    /// Pageblocks (or larger blocks) claimed from another migrate type.
+    /// Number of pageblocks (or larger blocks) claimed from another migrate type.
     pub claims: u64,
-    /// Blocks stolen from a pageblock that kept its other type: fragmentation events.
+    /// Number of blocks stolen from a pageblock that kept its other type: fragmentation events.
     pub steals: u64,
-    /// Maximal blocks (or the tail) committed.
+    /// Number of commits of a maximal block or the tail.
     pub commits: u64,
-    /// Commits that the system refused.
+    /// Number of commits that the system refused.
     pub commits_refused: u64,
-    /// Maximal blocks (or the tail) decommitted.
+    /// Number of decommits of a maximal block or the tail.
     pub decommits: u64,
-    /// Runs of free pages that were discarded while they stayed committed.
+    /// Number of runs of free pages that were discarded while they stayed committed.
     pub discards: u64,
-    /// Pages taken off the free lists.
+    /// Number of pages taken off the free lists.
     pub pages_taken: u64,
-    /// Pages freed to them.
+    /// Number of pages freed to the free lists.
     pub pages_freed: u64,
 }
 
 impl ZoneEvents {
-    /// Number of system calls that supplied or returned memory.
     fn system_calls(&self) -> u64 {
         self.commits + self.commits_refused + self.decommits
     }
 }
 
-/// A run of pages under one lock. The fields before the lock are read-only and have their own cache line.
+/// A zone: a run of pages under one lock. The fields before the lock are read-only and have their own cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Zone {
     pub(crate) node: u32,
     pub(crate) kind: ZoneKind,
-    /// A multiple of the maximal block.
+    /// The first page, a multiple of the maximal block.
     pub(crate) start: Pfn,
-    /// Pages in the zone.
     pub(crate) managed: u32,
     pub(crate) marks: Watermarks,
-    /// By the highest zone that the request could use.
+    /// The lowmem reserve, by the highest zone that the request could use.
     pub(crate) reserve: [u32; ZoneKind::COUNT],
-    /// The migrate type of each pageblock, as [`encode`] stores it. Written under the lock.
+    /// The migrate type of each pageblock, as [`encode`] stores it. Pageblock types are written under the zone's lock.
     types: Box<[Fixed]>,
     inner: ForkMutex<Inner>,
 }
@@ -225,34 +219,33 @@ pub(crate) struct Zone {
 #[cfg(all(target_pointer_width = "64", not(any(loom, shuttle))))]
 const _: () = assert!(core::mem::offset_of!(Zone, inner) == 64);
 
-/// What the lock protects.
+/// The state that the zone's lock protects.
 #[derive(Debug)]
 pub(crate) struct Inner {
     areas: [FreeArea; MAX_ORDER as usize + 1],
-    /// Pages on the lists.
+    /// Number of pages on the free lists.
     listed: u32,
-    /// Listed pages in discarded blocks.
+    /// Number of listed pages in discarded blocks.
     discarded: u32,
-    /// True if the system took the contents of all returned pages so far. It keeps the contents of locked
+    /// True if the system discarded the contents of all returned pages so far. The system keeps the contents of locked
     /// memory (`mlock`).
     discards_zero: bool,
-    /// Listed pages in backed blocks that are large enough to be discarded.
+    /// Number of listed pages in backed blocks that are large enough to be discarded.
     backed: u32,
     /// The minimum of `backed` since the last `decommit_idle`.
     idle: u32,
-    /// Backed pages that were used in the interval that ended last.
+    /// Number of backed pages that were used in the previous interval.
     recent: u32,
     /// Lower bound of the free pages that frees leave backed.
     surplus: u32,
-    /// Pages that frees returned to the system, and returned pages that were taken again, since `surplus`
-    /// changed.
+    /// Pages that frees returned to the system, and returned pages that were used again, since `surplus` changed.
     returned: u32,
     taken_again: u32,
-    /// Pages that are not committed.
+    /// Number of pages that are not committed.
     uncommitted: u32,
-    /// Free pages withdrawn because other code uses as much memory.
+    /// Number of free pages withdrawn because other code uses as much memory.
     charged: u32,
-    fresh: Fresh,
+    fresh: UncommittedBlocks,
     tail_committed: bool,
     pub(crate) events: ZoneEvents,
 }
@@ -261,7 +254,7 @@ pub(crate) struct Inner {
 const LEAST_SURPLUS: u32 = 16;
 
 impl Inner {
-    /// Adapts the lower bound to whether returned pages were taken again.
+    /// Adapts the lower bound to whether returned pages were used again.
     fn adapt(&mut self, keep: u32) {
         if self.taken_again > self.surplus {
             self.surplus = self.surplus.saturating_mul(2).min(keep);
@@ -274,7 +267,7 @@ impl Inner {
         }
         (self.returned, self.taken_again) = (0, 0);
     }
-    /// Free pages, committed or not, except charged ones.
+    /// Number of free pages, committed or not, except charged pages.
     pub(crate) fn free(&self) -> u32 {
         self.listed + self.uncommitted - self.charged
     }
@@ -284,11 +277,11 @@ impl Inner {
     pub(crate) fn uncommitted(&self) -> u32 {
         self.uncommitted
     }
-    /// Free committed pages that were discarded.
+    /// Number of free committed pages that were discarded.
     pub(crate) fn discarded(&self) -> u32 {
         self.discarded
     }
-    /// Free pages that could be discarded.
+    /// Number of free pages that could be discarded.
     pub(crate) fn backed(&self) -> u32 {
         self.backed
     }
@@ -300,7 +293,7 @@ impl Inner {
     pub(crate) fn returned(&self) -> &[u32] {
         &self.fresh.returned
     }
-    /// The lowest maximal block from which on no block was ever committed.
+    /// The number of the first maximal block after all blocks that were ever committed.
     pub(crate) fn untouched(&self) -> u32 {
         self.fresh.never.start
     }
@@ -317,18 +310,18 @@ impl Inner {
 
 /// The uncommitted maximal blocks of a zone, by number within the zone, without the tail.
 ///
-/// A zone of 64 GiB has 16,384 of them; creating this touches none.
+/// A zone of 64 GiB has 16,384 maximal blocks. Creating the list of all blocks writes no entry.
 #[derive(Debug)]
-struct Fresh {
-    /// Blocks that were committed before; the last one is next. Its capacity is all blocks, so it never
-    /// grows.
+struct UncommittedBlocks {
+    /// Blocks that were committed before. The block that was decommitted last is committed next. The vector has
+    /// capacity for all blocks, so it never grows.
     returned: Vec<u32>,
-    /// Blocks that were never committed; the lowest is next once `returned` is empty.
+    /// Maximal blocks that were never committed. The lowest block is committed when `returned` is empty.
     never: Range<u32>,
 }
 
-impl Fresh {
-    /// Creates the list of all `blocks` blocks; `None` if the heap refuses the memory.
+impl UncommittedBlocks {
+    /// Creates the list of all `blocks` blocks. Returns `None` if the heap refuses the memory.
     fn all(blocks: u32) -> Option<Self> {
         let mut returned = Vec::new();
         returned.try_reserve_exact(blocks as usize).ok()?;
@@ -337,7 +330,6 @@ impl Fresh {
     fn len(&self) -> u32 {
         self.returned.len() as u32 + self.never.len() as u32
     }
-    /// The block that is committed next.
     fn next(&self) -> Option<u32> {
         self.returned.last().copied().or_else(|| self.never.clone().next())
     }
@@ -349,10 +341,11 @@ impl Fresh {
     }
 }
 
-/// Allocates `len` all-zero values, without writing them if the heap has zeroed memory; `None` if it refuses.
+/// Allocates `len` all-zero values, without writing if the heap supplies zeroed memory. Returns `None` if the heap
+/// refuses the memory.
 ///
 /// # Safety
-/// All-zero bytes are a valid `T`.
+/// All-zero bytes must be a valid `T`.
 pub(crate) unsafe fn zeroed<T>(len: usize) -> Option<Box<[T]>> {
     let layout = Layout::array::<T>(len).ok()?;
     if layout.size() == 0 {
@@ -360,8 +353,7 @@ pub(crate) unsafe fn zeroed<T>(len: usize) -> Option<Box<[T]>> {
     }
     // SAFETY: the layout's size is not zero.
     let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?.cast();
-    // SAFETY: the global allocator has just allocated the slice, and zeros are a valid `T`, by this
-    // function's contract.
+    // SAFETY: the global allocator has just allocated the slice, and zeros are a valid `T`, by contract.
     Some(unsafe { Box::from_raw(NonNull::slice_from_raw_parts(memory, len).as_ptr()) })
 }
 
@@ -377,15 +369,15 @@ fn decode(kept: &Fixed) -> MigrateType {
 pub(crate) struct Wanted {
     pub(crate) order: Order,
     pub(crate) mobility: MigrateType,
-    /// Pages that must stay free; `None` ignores watermarks.
+    /// Number of pages that must stay free; `None` ignores watermarks.
     pub(crate) floor: Option<u32>,
 }
 
-/// The system refused to commit memory.
+/// Error: the system refused to commit memory.
 struct Refused;
 
 impl Zone {
-    /// Creates a zone; `None` if the heap refuses memory for its tables.
+    /// Creates a zone. Returns `None` if the heap refuses memory for the zone's tables.
     pub(crate) fn new(
         shared: &ZoneShared,
         (node, kind): (u32, ZoneKind),
@@ -410,7 +402,7 @@ impl Zone {
             recent: 0,
             uncommitted: managed,
             charged: 0,
-            fresh: Fresh::all(whole)?,
+            fresh: UncommittedBlocks::all(whole)?,
             tail_committed: false,
             events: ZoneEvents::default(),
         };
@@ -431,18 +423,18 @@ impl Zone {
         })
     }
 
-    /// The lock that a fork holds.
+    /// The zone's lock, which a fork holds.
     pub(crate) fn lists(&self) -> &ForkMutex<Inner> {
         &self.inner
     }
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
-    /// One past the last page.
+    /// The page after the zone's last page.
     pub(crate) fn end(&self) -> Pfn {
         self.start.up(self.managed)
     }
-    /// Pages behind the last whole maximal block.
+    /// Number of pages after the last whole maximal block.
     fn tail_pages(&self, shared: &ZoneShared) -> u32 {
         self.managed % shared.max_order.pages()
     }
@@ -455,7 +447,7 @@ impl Zone {
     fn pageblock(&self, shared: &ZoneShared, pfn: Pfn) -> &Fixed {
         &self.types[(pfn.index() - self.start.index()) >> shared.pageblock_order.get()]
     }
-    /// The type of the pageblock of `pfn`: exact under the lock, a hint without it.
+    /// Returns the type of the pageblock of `pfn`: exact under the zone's lock, a hint without it.
     #[inline]
     pub(crate) fn type_of(&self, shared: &ZoneShared, pfn: Pfn) -> MigrateType {
         decode(self.pageblock(shared, pfn))
@@ -463,7 +455,7 @@ impl Zone {
     pub(crate) fn pageblock_types(&self) -> impl Iterator<Item = MigrateType> {
         self.types.iter().map(decode)
     }
-    /// Sets the type of all pageblocks that begin in the `pages` pages from `pfn`, which starts a pageblock.
+    /// Sets the type of all pageblocks that begin in the `pages` pages from `pfn`, which must start a pageblock.
     fn set_types(&self, shared: &ZoneShared, pfn: Pfn, pages: u32, mobility: MigrateType) {
         let first = (pfn.index() - self.start.index()) >> shared.pageblock_order.get();
         let count = pages.div_ceil(shared.pageblock_order.pages()) as usize;
@@ -474,8 +466,8 @@ impl Zone {
 
     // --- Free lists ------------------------------------------------------------------------------------------
 
-    /// Lists a block with `state`, a free one.
-    fn insert(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, end: End) {
+    /// Lists a block, whose `state` must be free.
+    fn insert(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, end: ListEnd) {
         let order = state.order();
         inner.listed += order.pages();
         if state.is_discarded() {
@@ -483,11 +475,11 @@ impl Zone {
         } else if order >= shared.discard_from {
             inner.backed += order.pages();
         }
-        // SAFETY: `inner` is borrowed from this zone's lock. The block is in the zone and on no list: every
+        // SAFETY: `inner` is borrowed from this zone's lock. The inserted block is in the zone and on no list: every
         // caller has just unlisted it, received it from a free, or committed it.
         unsafe { inner.areas[order.index()].insert(&shared.frames, pfn, state, end) }
     }
-    /// Unlists a block that is listed with `state`; the caller updates its frame.
+    /// Unlists a block that is listed with `state`. The caller must update its frame.
     fn remove(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State) {
         let order = state.order();
         inner.listed -= order.pages();
@@ -496,14 +488,14 @@ impl Zone {
         } else if order >= shared.discard_from {
             inner.backed -= order.pages();
         }
-        // SAFETY: `inner` is borrowed from this zone's lock. The callers found the block on this list, or in
+        // SAFETY: `inner` is borrowed from this zone's lock. The callers found the removed block on this list, or in
         // its frame under the lock.
         unsafe { inner.areas[order.index()].remove(&shared.frames, pfn, state) }
     }
 
     // --- Allocation ------------------------------------------------------------------------------------------
 
-    /// Takes one block of `order` if `floor` pages stay free. Its frame becomes [`Kind::PerCpu`] until it is
+    /// Takes one block of `order` if `floor` pages stay free. The block's frame is [`Kind::PerCpu`] until the block is
     /// handed out.
     pub(crate) fn alloc(&self, op: &Operation, shared: &ZoneShared, wanted: Wanted) -> Result<Pfn, Limit> {
         let mut taken = Err(Limit::Exhausted);
@@ -511,8 +503,8 @@ impl Zone {
         taken.map_err(|_| limit.unwrap_or(Limit::Exhausted))
     }
 
-    /// Takes up to `max` blocks of `order` in one hold of the lock and passes each to `put`. Returns their
-    /// number, and the limit that was met if there were fewer.
+    /// Takes up to `max` blocks of `order` in one lock hold, and passes each block to `put`. Returns the number of
+    /// blocks, and the limit that was met if the number is below `max`.
     pub(crate) fn fill(
         &self,
         op: &Operation,
@@ -528,7 +520,7 @@ impl Zone {
         let mut inner = self.inner.lock();
         let (calls, splits, discarded) = (inner.events.system_calls(), inner.events.splits, inner.discarded);
         let uncommitted = inner.uncommitted;
-        planted!("splits are counted in one lock hold and used in the next" => {
+        planted!("the split count is read in an earlier lock hold" => {
             drop(inner);
             inner = self.inner.lock();
         });
@@ -542,18 +534,18 @@ impl Zone {
             }
             match self.take(shared, &mut inner, order, mobility) {
                 Ok(pfn) => {
-                    planted!("frame marked after the lock" => {
+                    planted!("a frame is marked after unlocking" => {
                         drop(inner);
                         inner = self.inner.lock();
                     });
                     let frame = shared.frames.frame(pfn);
-                    // Its own state, or the state of the free block that it was split from.
+                    // The state of this block, or of the free block from which it was split.
                     let zero = frame.state().is_zero() && inner.discards_zero;
                     frame.set_state(State::new(Kind::PerCpu, order, mobility).zero(zero));
                     inner.events.pages_taken += u64::from(order.pages());
                     filled += 1;
                     last = pfn.get();
-                    tell!(inner => "takes {} pages from page {pfn}", order.pages());
+                    tell!(inner => "allocates {} pages from page {pfn}", order.pages());
                     put(pfn);
                 }
                 Err(met) => {
@@ -574,7 +566,7 @@ impl Zone {
         (filled, limit)
     }
 
-    /// Goes down the ladder of the module's documentation.
+    /// Takes a block from the sources in the order of the module documentation.
     fn take(
         &self,
         shared: &ZoneShared,
@@ -617,13 +609,13 @@ impl Zone {
         })
     }
 
-    /// Splits an unlisted block that was free with `state` down to order `low`: keeps the low half and lists
+    /// Splits an unlisted block that was free with `state` down to order `low`. `split` keeps the low half and lists
     /// the upper halves.
     fn split(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, low: Order) {
         let mut high = state.order();
         while high > low {
             high = high.down();
-            self.insert(shared, inner, pfn.up(high.pages()), state.of_order(high), End::Front);
+            self.insert(shared, inner, pfn.up(high.pages()), state.of_order(high), ListEnd::Front);
             inner.events.splits += 1;
         }
     }
@@ -638,8 +630,7 @@ impl Zone {
     ) -> Option<Pfn> {
         let pageblock = shared.pageblock_order;
         for current in order.through(shared.max_order).rev() {
-            // A small movable block in a foreign pageblock does little harm; an unmovable one pins the
-            // pageblock.
+            // A small movable block in a foreign pageblock does little harm, but an unmovable block pins the pageblock.
             if current.get() < pageblock.get() / 2 && mobility == MigrateType::Movable {
                 return None;
             }
@@ -662,8 +653,8 @@ impl Zone {
         None
     }
 
-    /// Changes the type of the pageblock of `pfn` to `mobility` and moves its free blocks to that type's
-    /// lists, if at least half of it is free or compatible.
+    /// Changes the type of the pageblock of `pfn` to `mobility` if at least half of it is free or compatible. The
+    /// claimed pageblock's free blocks move to the lists of the new type.
     fn claim_pageblock(
         &self,
         shared: &ZoneShared,
@@ -699,14 +690,14 @@ impl Zone {
         for (block, state) in blocks_between(&shared.frames, start, end) {
             if state.kind() == Kind::Free {
                 self.remove(shared, inner, block, state);
-                self.insert(shared, inner, block, state.of_type(mobility), End::Back);
+                self.insert(shared, inner, block, state.of_type(mobility), ListEnd::Back);
             }
         }
         self.set_types(shared, start, pages, mobility);
         true
     }
 
-    /// Takes the smallest sufficient block of another type; its pageblock keeps its type.
+    /// Takes the smallest sufficient block of another type. The pageblock of a stolen block keeps its type.
     fn steal(
         &self,
         shared: &ZoneShared,
@@ -728,7 +719,7 @@ impl Zone {
 
     // --- Free ------------------------------------------------------------------------------------------------
 
-    /// Frees blocks of `order` in one hold of the lock. Their frames say [`Kind::PerCpu`].
+    /// Frees blocks of `order` in one lock hold. The frames of the freed blocks must be [`Kind::PerCpu`].
     pub(crate) fn free(
         &self,
         op: &Operation,
@@ -736,7 +727,7 @@ impl Zone {
         order: Order,
         blocks: impl Iterator<Item = Pfn>,
     ) {
-        planted!("buddy checked in one lock hold and merged in the next" => {
+        planted!("a buddy is merged without checking it again" => {
             return blocks.for_each(|pfn| self.merge_across_locks(shared, pfn, order));
         });
         tell!(op: Step::ZoneGiven { order: order.get() });
@@ -746,7 +737,7 @@ impl Zone {
             inner.events.pages_freed += u64::from(order.pages());
             self.merge(shared, &mut inner, pfn, order);
             (given, last) = (given + 1, pfn.get());
-            tell!(inner => "gives {} pages from page {pfn} back", order.pages());
+            tell!(inner => "frees {} pages from page {pfn}", order.pages());
         }
         let merges = (inner.events.merges - merges) as u16;
         op.note(Step::BlocksGiven { blocks: given, order: order.get(), page: last, merges });
@@ -764,7 +755,7 @@ impl Zone {
         }
     }
 
-    /// Free pages that frees leave backed.
+    /// Number of free pages that frees leave backed.
     fn surplus(&self, shared: &ZoneShared, inner: &Inner) -> u32 {
         let in_use = self.managed - inner.listed - inner.uncommitted;
         (in_use / 8).clamp(inner.surplus.min(shared.keep.get()), shared.keep.get())
@@ -777,7 +768,7 @@ impl Zone {
             let buddy = pfn.buddy(order);
             let state = frames.frame(buddy).state();
             let joins = state.is_free(order);
-            planted!("merge without looking at the buddy" => let joins = true);
+            planted!("a merge does not check the buddy" => let joins = true);
             planted!("no merge" => let joins = false);
             if !joins {
                 break;
@@ -792,7 +783,7 @@ impl Zone {
             order = order.up();
             inner.events.merges += 1;
         }
-        let end = if self.will_merge(shared, pfn, order) { End::Back } else { End::Front };
+        let end = if self.will_merge(shared, pfn, order) { ListEnd::Back } else { ListEnd::Front };
         self.insert(shared, inner, pfn, State::new(Kind::Free, order, mobility), end);
     }
 
@@ -808,8 +799,8 @@ impl Zone {
 
     // --- Commitment ------------------------------------------------------------------------------------------
 
-    /// Commits the next maximal block, or the tail if it can hold a block of `order`. `Ok(false)` if nothing
-    /// is left.
+    /// Commits the next maximal block, or the tail if the tail can hold a block of `order`. Returns `Ok(false)` if no
+    /// memory is left.
     fn commit(
         &self,
         shared: &ZoneShared,
@@ -845,14 +836,20 @@ impl Zone {
         inner.events.commits += 1;
         self.set_types(shared, start, pages, mobility);
         for (pfn, order) in maximal_blocks(start, pages, shared.max_order) {
-            self.insert(shared, inner, pfn, State::new(Kind::Free, order, mobility).zero(true), End::Front);
+            self.insert(
+                shared,
+                inner,
+                pfn,
+                State::new(Kind::Free, order, mobility).zero(true),
+                ListEnd::Front,
+            );
         }
         Ok(true)
     }
 
-    /// Decommits all free pages. Returns bytes.
+    /// Decommits all free pages of the zone. Returns the number of decommitted bytes.
     ///
-    /// Releases the lock between blocks.
+    /// Releases the zone's lock between blocks.
     pub(crate) fn decommit_free(&self, shared: &ZoneShared) -> usize {
         let mut bytes = 0;
         let mut inner = self.inner.lock();
@@ -861,21 +858,20 @@ impl Zone {
             let discarded = inner.discarded;
             self.decommit_block(shared, &mut inner, start, pages);
             inner.tail_committed = false;
-            // Without pages that had been returned before.
+            // Pages that had already been returned do not count.
             bytes += (pages - (discarded - inner.discarded)) as usize * PAGE_SIZE;
         }
         drop(inner);
         bytes + self.decommit_down_to(shared, 0)
     }
 
-    /// Ends an interval: pages freed from here to [`decommit_idle`](Self::decommit_idle) count as unused in
-    /// it.
+    /// Ends an interval. Pages freed until [`decommit_idle`](Self::decommit_idle) count as unused in the interval.
     pub(crate) fn begin_reap(&self) {
         let mut inner = self.inner.lock();
         inner.recent = inner.backed - inner.idle;
     }
-    /// Decommits free pages, except as many as were used since the call before the last
-    /// [`begin_reap`](Self::begin_reap). Returns bytes.
+    /// Decommits free pages, except as many as were used in the interval that the last [`begin_reap`](Self::begin_reap)
+    /// ended. Returns the number of decommitted bytes.
     pub(crate) fn decommit_idle(&self, shared: &ZoneShared) -> usize {
         let keep = self.inner.lock().recent;
         let bytes = self.decommit_down_to(shared, keep);
@@ -884,9 +880,10 @@ impl Zone {
         bytes
     }
 
-    /// Decommits free pages, largest blocks first, until `keep` backed ones are left. Returns bytes.
+    /// Decommits free pages, largest blocks first, until `keep` backed pages are left. Returns the number of
+    /// decommitted bytes.
     ///
-    /// Releases the lock between blocks.
+    /// Releases the zone's lock between blocks.
     fn decommit_down_to(&self, shared: &ZoneShared, keep: u32) -> usize {
         let mut bytes = 0;
         loop {
@@ -905,14 +902,14 @@ impl Zone {
             }
             let (run, pages) = self.mark_discarded(shared, &mut inner, pfn, order);
             if pages == 0 {
-                // The frame disagrees with its list: damaged, and the audit reports it.
+                // The frame disagrees with its list because of corruption, which the audit reports.
                 return bytes;
             }
             bytes += pages as usize * PAGE_SIZE;
             // The lock is held until the memory is returned, so that no thread takes the pages.
-            planted!("free pages are discarded after their lock" => {
+            planted!("free pages are discarded after unlocking" => {
                 drop(inner);
-                // SAFETY: none; the planted bug lets other threads take the pages.
+                // SAFETY: violated on purpose: the planted bug lets other threads take the pages.
                 unsafe { shared.discard(run.clone()) };
                 inner = self.inner.lock();
             });
@@ -921,8 +918,8 @@ impl Zone {
         }
     }
 
-    /// Lists the backed free block `pfn` and its adjacent free blocks in the chunk as discarded. Returns the
-    /// resulting run of free pages, and how many of them were backed.
+    /// Lists the backed free block `pfn` and its adjacent free blocks in the chunk as discarded. Returns the resulting
+    /// run of free pages, and the number of pages that were backed.
     fn mark_discarded(
         &self,
         shared: &ZoneShared,
@@ -951,9 +948,9 @@ impl Zone {
             let pages = state.order().pages();
             if !state.is_discarded() {
                 self.remove(shared, inner, block, state);
-                self.insert(shared, inner, block, state.discarded(true).zero(true), End::Back);
+                self.insert(shared, inner, block, state.discarded(true).zero(true), ListEnd::Back);
                 backed += pages;
-                // SAFETY: all frames of a free block except its first say `Inside`, and no thread uses them.
+                // SAFETY: all frames of a free block except the first are `Inside`, and no thread uses them.
                 unsafe { shared.frames.discard(block.get() + 1..block.get() + pages) };
             }
         }
@@ -980,8 +977,8 @@ impl Zone {
         inner.uncommitted += pages;
         inner.idle = inner.idle.min(inner.backed);
         inner.events.decommits += 1;
-        // SAFETY: the pages were free and are on no list now, so no thread uses them or their frames, all of
-        // which say `Inside`. The lock is held until they count as uncommitted.
+        // SAFETY: the pages were free and are on no list now. No thread uses the unlisted pages or their frames, all of
+        // which are `Inside`. The lock is held until the pages count as uncommitted.
         unsafe {
             inner.discards_zero &= shared.region.decommit(byte_range(start, pages));
             shared.frames.discard(start.get()..start.get() + pages);
@@ -990,16 +987,16 @@ impl Zone {
 
     // --- Charges ---------------------------------------------------------------------------------------------
 
-    /// Withdraws free pages, down to the minimum watermark. `others` charges the following zones: it receives
-    /// the number of pages that this zone has room for, charges as many as it can, and returns how many are left.
-    /// This zone charges as many of these as it can, and returns the rest. If `others` returns `None`, the
-    /// charge is refused and changes nothing.
+    /// Withdraws free pages, down to the minimum watermark. `others` is the function that charges the following zones.
+    /// `others` receives the number of pages for which this zone has room, charges as many pages as it can, and returns
+    /// the rest. Finally the zone charges as many of the remaining pages as it can, and `charge` returns the rest. If
+    /// `others` returns `None`, the charge is refused and changes nothing.
     pub(crate) fn charge(&self, others: impl FnOnce(u32) -> Option<u32>) -> Option<u32> {
         // Nested: the thread holds the locks of earlier zones, in ascending order.
         let mut inner = self.inner.lock_nested();
         let room = inner.free().saturating_sub(self.marks.min);
         let left = others(room)?;
-        planted!("a charge is judged in one lock hold and made in the next" => {
+        planted!("a charge is made without checking the limit again" => {
             drop(inner);
             inner = self.inner.lock_nested();
         });
@@ -1008,15 +1005,15 @@ impl Zone {
         debug_assert!(inner.charged <= inner.listed + inner.uncommitted, "more is charged than is free");
         Some(left - charged)
     }
-    /// Cancels a charge of up to `pages` pages. Returns how many.
+    /// Cancels a charge of up to `pages` pages. Returns the number of pages whose charge was cancelled.
     pub(crate) fn uncharge(&self, pages: u32) -> u32 {
         let mut inner = self.inner.lock();
         let back = inner.charged.min(pages);
         inner.charged -= back;
         back
     }
-    /// Decommits backed pages that exceed the free pages: together with its charges the zone then takes no
-    /// more than its size. Without charges no backed page exceeds them.
+    /// Decommits the backed pages in excess of the free pages. The zone and its charges then take no more memory than
+    /// the zone's size. Without charges, the backed pages never exceed the free pages.
     pub(crate) fn decommit_charged(&self, shared: &ZoneShared, inner: MutexGuard<'_, Inner>) {
         let free = inner.free();
         let above = inner.backed > free;
@@ -1026,10 +1023,9 @@ impl Zone {
         }
     }
 
-    // --- Reports
-    // ---------------------------------------------------------------------------------------------
+    // --- Reports ---------------------------------------------------------------------------------------------
 
-    /// Free blocks by order and type; uncommitted memory counts as the blocks as which it would be committed.
+    /// Number of free blocks by order and type. Uncommitted memory counts as the blocks that a commit would create.
     pub(crate) fn free_blocks(
         &self,
         shared: &ZoneShared,
@@ -1051,8 +1047,8 @@ impl Zone {
         blocks
     }
 
-    /// Pages that are not in a free block of the largest size that their place allows: pages in use, and free
-    /// pages that could not merge because of them.
+    /// Number of pages that are not in the largest free block that their place allows: pages in use, and free pages
+    /// that could not merge because of them.
     pub(crate) fn pages_not_in_maximal_blocks(&self, shared: &ZoneShared, inner: &Inner) -> u32 {
         let mut maximal = inner.uncommitted + inner.area(shared.max_order).len() * shared.max_order.pages();
         if inner.tail_committed {
@@ -1065,8 +1061,7 @@ impl Zone {
         self.managed - maximal
     }
 
-    /// The committed parts of the zone, as (first page, pages); `committed` has a flag for each whole maximal
-    /// block.
+    /// The committed parts of the zone, as (first page, pages). `committed` has a flag for each whole maximal block.
     pub(crate) fn committed(
         &self,
         shared: &ZoneShared,
@@ -1079,13 +1074,12 @@ impl Zone {
         let tail = (self.tail_start(shared), self.tail_pages(shared));
         whole.chain(inner.tail_committed.then_some(tail))
     }
-    /// Number of whole maximal blocks in the zone.
     pub(crate) fn whole_blocks(&self, shared: &ZoneShared) -> u32 {
         self.managed / shared.max_order.pages()
     }
 }
 
-/// The largest aligned blocks that make up `pages` pages from `start`.
+/// Returns the largest aligned blocks that make up `pages` pages from `start`.
 fn maximal_blocks(start: Pfn, pages: u32, max: Order) -> impl Iterator<Item = (Pfn, Order)> {
     let end = start.up(pages);
     let mut at = start;
@@ -1100,9 +1094,9 @@ fn maximal_blocks(start: Pfn, pages: u32, max: Order) -> impl Iterator<Item = (P
     })
 }
 
-/// The blocks that start between two pages, each with its state; other pages are skipped.
+/// Returns the blocks that start between two pages, each with its state. Pages that start no block are skipped.
 ///
-/// Exact for free blocks under the zone's lock; allocated blocks may change concurrently.
+/// The result is exact for free blocks under the zone's lock. Allocated blocks may change concurrently.
 pub(crate) fn blocks_between(
     frames: &FrameTable,
     start: Pfn,
@@ -1128,7 +1122,7 @@ fn byte_range(start: Pfn, pages: u32) -> Range<usize> {
 
 #[cfg(any(loom, shuttle))]
 impl Zone {
-    /// A planted bug: the buddy is found free in one hold of the lock and merged in the next.
+    /// A planted bug: the zone finds the buddy free under the lock, releases the lock, and merges the buddy later.
     fn merge_across_locks(&self, shared: &ZoneShared, pfn: Pfn, order: Order) {
         let frames = &shared.frames;
         let buddy = pfn.buddy(order);
@@ -1139,7 +1133,13 @@ impl Zone {
         let mut inner = self.inner.lock();
         if !joins {
             let mobility = self.type_of(shared, pfn);
-            return self.insert(shared, &mut inner, pfn, State::new(Kind::Free, order, mobility), End::Front);
+            return self.insert(
+                shared,
+                &mut inner,
+                pfn,
+                State::new(Kind::Free, order, mobility),
+                ListEnd::Front,
+            );
         }
         self.remove(shared, &mut inner, buddy, state);
         frames.frame(pfn).set_state(State::INSIDE);
@@ -1152,11 +1152,11 @@ impl Zone {
 mod tests {
     use super::*;
 
-    /// The list is written under the zone's lock, where the heap must not be called: it may be built on this
-    /// zone.
+    /// The list of returned blocks is written under the zone's lock, where the heap must not be called: the heap may be
+    /// built on this zone.
     #[test]
     fn list_of_returned_blocks_never_grows() {
-        let mut fresh = Fresh::all(1000).unwrap();
+        let mut fresh = UncommittedBlocks::all(1000).unwrap();
         let room = fresh.returned.capacity();
         assert!(room >= 1000 && fresh.len() == 1000);
         let all: Vec<u32> = core::iter::from_fn(|| fresh.pop()).collect();

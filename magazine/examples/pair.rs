@@ -1,9 +1,9 @@
-//! Benchmarks an allocation and its free at the level of a layer: restartable sequences, the claimed slot, a
-//! thread-local `Vec`, and a thread-local magazine (an array and a length, the least possible). They
-//! alternate; results are medians of many rounds.
+//! Benchmarks one allocation and its free through four kinds of per-CPU stack: restartable sequences, the claimed slot,
+//! a thread-local `Vec`, and a thread-local magazine. A thread-local magazine is an array and a length, the cheapest
+//! possible stack. Rounds of the four kinds alternate, and the results are medians.
 //!
-//! `cargo run --release --package uslab-magazine --example pair [rounds]`; its machine code: `objdump -d -M
-//! intel --disassemble=pair_rseq target/release/examples/pair`.
+//! Run `cargo run --release --package uslab-magazine --example pair [rounds]`. Show the machine code with `objdump -d
+//! -M intel --disassemble=pair_rseq target/release/examples/pair`.
 
 use std::cell::{Cell, RefCell};
 use std::hint::black_box;
@@ -14,7 +14,7 @@ use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier
 
 #[derive(Clone, Copy)]
 struct Block(NonNull<u8>);
-// SAFETY: the holder of the value owns the block, on any thread.
+// SAFETY: the holder of a `Block` owns the memory, on any thread.
 unsafe impl Send for Block {}
 impl Round for Block {
     fn into_raw(self) -> NonNull<u8> {
@@ -43,7 +43,7 @@ impl Supplier<Block> for Blocks {
 
 const PAIRS: u32 = 2_000_000;
 
-/// Writes the first word, as a user of the block would.
+/// Writes the block's first word, as a user of the block would.
 fn touch(block: Block) -> Block {
     // SAFETY: a block has 64 bytes, is aligned to 8, and belongs to the caller.
     unsafe { block.0.cast::<u64>().write(1) };

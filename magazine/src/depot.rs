@@ -1,18 +1,18 @@
-//! The depot: full magazines of one class that the CPUs of a node share, under one lock.
+//! The depot: full magazines of one class that the CPUs of a node share under one lock.
 //!
-//! A CPU visits it at most once per magazine, so a plain lock suffices: contention costs the transfer of
-//! cache lines, not the lock (a lock-free pair of stacks measured the same). Magazines are copied in and out.
-//! So one visit takes the lock once, and there are no empty magazines to keep. An empty depot costs no lock,
-//! because its length is readable without it. The magazines are stored in the table's memory: the depot
-//! requests more as it grows, and returns it at a reap. An allocator may be built on this crate, so a visit
-//! allocates nothing, and an unused depot takes only a few words.
+//! A CPU visits the depot at most once per magazine, so a plain lock suffices. Contention costs the transfer of cache
+//! lines; a lock-free pair of stacks was not faster. The depot copies magazines in and out. One visit takes the lock
+//! once, and the depot keeps no empty magazines. Finding an empty depot costs no lock, because the length is readable
+//! without the lock. The table's memory holds the magazines. A depot requests more memory as it grows, and returns
+//! unused memory at a reap. An allocator may be built on this crate, so a visit to the depot allocates nothing. An
+//! unused depot takes only a few words of memory.
 //!
-//! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last
-//! reap. That number of magazines was not needed during the whole interval; they are surplus.
+//! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last reap. A
+//! magazine below the minimum length was not needed during the whole interval, and is *surplus*.
 //!
-//! **Budget**: a depot keeps its first [`FREE`] magazines in any case, and more only while all depots of the
-//! [`DepotBudget`] hold fewer bytes together. So a depot that holds a few magazines at a time does not write the
-//! common counter.
+//! **Budget**: a depot always keeps its first [`FREE`] magazines. A depot keeps further magazines only while all depots
+//! of the [`DepotBudget`] together hold fewer bytes than the budget. A depot with only a few magazines does not write
+//! the shared counter of the budget.
 
 use crate::cpu::Cpus;
 use crate::magazine::Magazine;
@@ -22,7 +22,7 @@ use crate::sync::{AtomicU32, Counter, MutexGuard, Rank, planted, tell};
 use crate::tracepoints::{Operation, Step};
 use core::ptr::NonNull;
 
-/// Space for one magazine, in the memory of a table. It is on one list, whose owner owns it.
+/// Space for one magazine, in the memory of a table. A block is on one list at a time, whose owner owns the block.
 #[derive(Debug)]
 pub(crate) struct Block(NonNull<Slot>);
 #[derive(Debug)]
@@ -32,12 +32,12 @@ pub(crate) struct Slot {
     magazine: Magazine,
 }
 
-// SAFETY: the holder of the value owns the slot, on any thread.
+// SAFETY: the holder of the `Block` owns the slot, on any thread.
 unsafe impl Send for Block {}
 
 impl Block {
     /// # Safety
-    /// `at` is aligned for a slot and writable, and no other code uses it from now on.
+    /// `at` must be aligned and writable for a slot, and no other code may use that memory.
     pub(crate) unsafe fn at(at: NonNull<u8>) -> Self {
         let at = at.cast::<Slot>();
         // SAFETY: `at` is aligned, writable and unused by other code, by this function's contract.
@@ -54,19 +54,17 @@ impl Block {
         self.0.addr().get()
     }
     fn slot(&self) -> &Slot {
-        // SAFETY: the slot was written when the block was created, and this value owns it.
+        // SAFETY: the slot was written when the block was created, and this value owns the slot.
         unsafe { self.0.as_ref() }
     }
     fn slot_mut(&mut self) -> &mut Slot {
-        // SAFETY: the slot was written when the block was created, and this value owns it, borrowed
-        // exclusively.
+        // SAFETY: the slot was written when the block was created, and its owner, this value, is borrowed exclusively.
         unsafe { self.0.as_mut() }
     }
 }
 
 impl Slot {
-    /// For debuggers: offsets of the next slot's address, and of the length and the rounds of the slot's
-    /// magazine.
+    /// Byte offsets for debuggers: the next slot's address, and the length and the rounds of the slot's magazine.
     pub(crate) const LAYOUT: [usize; 3] = {
         let magazine = core::mem::offset_of!(Self, magazine);
         let [len, rounds] = Magazine::LAYOUT;
@@ -74,7 +72,7 @@ impl Slot {
     };
 }
 
-/// A list of blocks, the newest first.
+/// A list of blocks, newest first.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(Option<Block>);
 
@@ -88,7 +86,6 @@ impl Blocks {
         self.0 = block.slot_mut().next.take();
         Some(block)
     }
-    /// Moves all blocks of `others` to this list.
     pub(crate) fn append(&mut self, mut others: Self) {
         core::iter::from_fn(|| others.pop()).for_each(|block| self.push(block));
     }
@@ -96,19 +93,19 @@ impl Blocks {
         let slots = core::iter::successors(self.0.as_ref(), |block| block.slot().next.as_ref());
         slots.map(|block| &block.slot().magazine)
     }
-    /// Frees blocks without a table. Returns their number.
+    /// Frees blocks that no table owns. Returns the number of freed blocks.
     #[cfg(any(test, loom, shuttle))]
     pub(crate) fn free(mut self) -> usize {
-        // SAFETY: `Block::on_heap` made the block, and the list owned it.
+        // SAFETY: `Block::on_heap` created the block, and the list owned it.
         let free = |block: Block| unsafe { drop(Box::from_raw(block.0.as_ptr())) };
         core::iter::from_fn(|| self.pop()).map(free).count()
     }
 }
 
-/// Magazines of a depot that the budget does not count.
+/// Number of magazines of each depot that the budget does not count.
 pub(crate) const FREE: u32 = 2;
 
-/// Bytes that the depots of some tables hold together, beyond the first two magazines of each depot.
+/// Limit of the bytes that the depots of some tables hold together. The first two magazines of each depot do not count.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct DepotBudget {
@@ -118,22 +115,24 @@ pub struct DepotBudget {
 }
 
 impl DepotBudget {
-    /// Bytes for each CPU, and at least [`LEAST`](Self::LEAST).
+    /// Bytes of the budget per CPU. The budget of all CPUs is at least [`LEAST`](Self::LEAST).
     const PER_CPU: u64 = 1 << 20;
     const LEAST: u64 = 16 << 20;
 
-    /// A budget for a machine of so many CPUs.
+    /// Creates the budget for a machine with `cpus`.
     pub fn of(cpus: &Cpus) -> Self {
         Self::new(Self::LEAST.max(u64::from(cpus.count()) * Self::PER_CPU))
     }
     pub(crate) fn new(most: u64) -> Self {
         Self { held: Counter::new(0), most: Counter::new(most), default: most }
     }
-    /// Bounds the depots by `bytes`, if that is less than their machine has. They keep what they hold already.
+    /// Lowers the budget to `bytes`, if that is less than the machine's budget. Depots keep the magazines that they
+    /// already hold.
     pub fn keep_at_most(&self, bytes: u64) {
         self.most.set(bytes.min(self.default));
     }
-    /// Depots that charge at the same time may exceed the budget by a magazine each.
+    /// Adds `bytes` to the held bytes if the budget allows. Concurrent charges may each exceed the budget by a
+    /// magazine.
     fn charge(&self, bytes: u64) -> bool {
         let fits = bytes == 0 || self.held.get().saturating_add(bytes) <= self.most.get();
         if fits {
@@ -141,7 +140,6 @@ impl DepotBudget {
         }
         fits
     }
-    /// Bytes that the depots hold.
     #[cfg(test)]
     pub(crate) fn held(&self) -> u64 {
         self.held.get()
@@ -161,26 +159,26 @@ pub(crate) struct Full {
     min: u32,
 }
 
-/// The depot of a node's class; see the [module](self). The fields that each visit writes come first.
+/// The depot of one class on one node; see the [module](self). The fields of a depot that each visit writes come first.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Depot {
-    /// Visits that moved a magazine; written under the lock.
+    /// Number of visits that moved a magazine, written under the lock.
     pub(crate) exchanges: Counter,
-    /// The number of magazines, stored under the lock; read without it as a hint.
+    /// Number of magazines; written under the lock, and read without it as a hint.
     len: AtomicU32,
     limit: u32,
-    /// Bytes that a magazine holds; 0 if the budget does not count them.
+    /// Number of bytes that a magazine represents; 0 if the budget does not count the magazines.
     bytes: u64,
     pub(crate) full: ForkMutex<Full>,
-    /// Visits that found the lock taken.
+    /// Number of visits that found the lock taken.
     pub(crate) contention: Counter,
-    /// 1 if there may be unused blocks.
+    /// 1 if the depot may have unused blocks for magazines, else 0.
     spare: Counter,
 }
 
 impl Depot {
-    /// Creates a depot for up to `limit` magazines of `bytes` bytes, without blocks.
+    /// Creates a depot without blocks, for up to `limit` magazines of `bytes` bytes each.
     pub(crate) fn new(limit: u32, bytes: u64) -> Self {
         let (magazines, spare) = (Blocks::default(), Blocks::default());
         let full = Full { magazines, len: 0, spare, open: true, min: 0 };
@@ -195,7 +193,7 @@ impl Depot {
         }
     }
 
-    /// The length, for a counterexample trace.
+    /// The depot's length, for a counterexample trace.
     #[cfg(loom)]
     fn watched(&self) -> crate::sync::story::Watched {
         let parts = vec![("depot".to_owned(), self.len.peek().to_string())];
@@ -211,27 +209,27 @@ impl Depot {
         })
     }
 
-    /// Address of the pointer to the newest magazine's slot, for debuggers.
+    /// For debuggers: address of the pointer to the newest magazine's slot.
     pub(crate) fn first(&self) -> usize {
         self.full.place().addr() + core::mem::offset_of!(Full, magazines)
     }
-    /// Number of magazines, as a hint.
+    /// Returns the number of magazines, as a hint.
     pub(crate) fn len(&self) -> u32 {
         // Relaxed: a pop that does not see a push is ordered before that push.
         self.len.load(Relaxed)
     }
 
-    /// Publishes the length. The caller holds the lock.
+    /// Publishes the depot's length. The caller must hold the depot's lock.
     fn publish(&self, len: u32) {
-        // Relaxed: a hint; the lock orders the magazines.
+        // Relaxed: the length is a hint, and the lock orders the magazines.
         self.len.store(len, Relaxed);
     }
-    /// Counts a moved magazine. The caller holds the lock.
+    /// Counts a moved magazine. The caller must hold the depot's lock.
     fn exchanged(&self) {
         self.exchanges.set(self.exchanges.get() + 1);
     }
 
-    /// Takes the newest magazine; `false` if the depot is empty, which costs no lock.
+    /// Takes the newest magazine. Returns `false` if the depot is empty, without locking.
     pub(crate) fn take(&self, op: &Operation, budget: &DepotBudget, into: &mut Magazine) -> bool {
         let before = self.len();
         if before == 0 {
@@ -240,32 +238,32 @@ impl Depot {
         let mut full = self.lock(op);
         let Some(magazine) = full.magazines.magazines().next() else { return false };
         into.copy_from(magazine);
-        planted!("a magazine is taken from the depot and left there" => return true);
+        planted!("a magazine is taken twice from the depot" => return true);
         if let Some(block) = full.magazines.pop() {
             full.spare.push(block);
             full.len -= 1;
             if full.len >= FREE {
                 budget.held.sub(self.bytes);
             }
-            // Only once: `spare` is on a cache line that visits usually do not write.
+            // `spare` is written only once, because visits rarely write the cache line of `spare`.
             if self.spare.get() == 0 {
                 self.spare.set(1);
             }
         }
-        planted!("a take is remembered in another lock hold" => {
+        planted!("a depot take is recorded after unlocking" => {
             drop(full);
             full = self.full.lock();
         });
         full.min = full.min.min(full.len);
-        planted!("the length of a depot forgets what left it" => return true);
+        planted!("the depot length is not decreased by a take" => return true);
         self.publish(full.len);
-        planted!("depot length from before the lock" => self.publish(before - 1));
+        planted!("the depot length is read before locking" => self.publish(before - 1));
         tell!(op: self => Step::DepotTaken);
         self.exchanged();
         true
     }
 
-    /// Adds a magazine; `false` if the depot is full or closed, if the budget is used up, or if `more` is
+    /// Adds a magazine. Returns `false` if the depot is full or closed, if the budget is used up, or if `more` is
     /// needed and supplies no block.
     #[must_use = "a magazine that was not taken is still the caller's"]
     pub(crate) fn put(
@@ -279,11 +277,11 @@ impl Depot {
             return false;
         }
         let mut full = self.lock(op);
-        planted!("a depot that is closed takes magazines" => full.open = true);
+        planted!("a closed depot accepts magazines" => full.open = true);
         if full.len >= self.limit || !full.open {
             return false;
         }
-        planted!("a depot has room in one lock hold and gets a magazine in the next" => {
+        planted!("a magazine is put without checking the room again" => {
             drop(full);
             full = self.full.lock();
         });
@@ -306,21 +304,20 @@ impl Depot {
         true
     }
 
-    /// Opens or closes the depot for magazines.
     pub(crate) fn set_open(&self, open: bool) {
         self.full.lock().open = open;
     }
 
-    /// Ends an interval. Returns the number of magazines that were surplus during all of it.
+    /// Ends a reaping interval. Returns the number of magazines that were surplus during the whole interval.
     pub(crate) fn surplus(&self, op: &Operation) -> u32 {
         let mut full = self.lock(op);
         let n = full.min;
-        planted!("reap ignores the working set" => let n = full.len);
+        planted!("a reap ignores the working set" => let n = full.len);
         full.min = full.len - n;
         n
     }
 
-    /// Takes the unused blocks, if there may be any.
+    /// Takes the unused blocks, if the depot may have any.
     pub(crate) fn spare(&self) -> Option<Blocks> {
         if self.spare.get() == 0 {
             return None;
@@ -329,7 +326,7 @@ impl Depot {
         self.spare.set(0);
         Some(core::mem::take(&mut full.spare))
     }
-    /// Takes all blocks, with the magazines in them. The depot must have no other user.
+    /// Takes all blocks, with the magazines in them. The depot must have no other user during the call.
     pub(crate) fn end(&self, budget: &DepotBudget) -> Blocks {
         let mut full = self.full.lock();
         budget.held.sub(u64::from(full.len.saturating_sub(FREE)) * self.bytes);
@@ -339,9 +336,9 @@ impl Depot {
         blocks
     }
 
-    /// Copies of the magazines, the next one to be taken first.
+    /// Returns copies of the magazines, the next one to be taken first.
     pub(crate) fn look(&self) -> Vec<Magazine> {
-        // Allocated outside the lock; large enough without concurrent users, and the caller is the only user.
+        // The vector is allocated before locking. The vector suffices if the depot has no concurrent user.
         let mut magazines = Vec::with_capacity(self.len() as usize);
         let full = self.full.lock();
         let room = magazines.capacity();
@@ -355,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn visits_move_one_magazine_or_do_not_count() {
+    fn depot_visit_that_moves_no_magazine_is_not_counted() {
         let (depot, budget) = (Depot::new(1, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         let put = |magazine: &Magazine| depot.put(op, budget, magazine, || Some(Block::on_heap()));
@@ -370,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_block_is_reused_or_returned_once() {
+    fn empty_magazine_block_is_reused_or_returned_once() {
         let (depot, budget) = (Depot::new(2, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         assert!(depot.put(op, budget, &magazine, || Some(Block::on_heap())) && depot.spare().is_none());
@@ -393,7 +390,7 @@ mod tests {
         assert_eq!(depot.surplus(op), 0, "the interval in which they came does not count");
         assert!(depot.take(op, budget, &mut magazine) && depot.take(op, budget, &mut magazine));
         assert_eq!(depot.surplus(op), 3);
-        // A magazine is added while the surplus is removed: it does not immediately count as surplus.
+        // A magazine that is added while the surplus is removed does not immediately count as surplus.
         assert!(depot.put(op, budget, &magazine, || None));
         assert!((0..3).all(|_| depot.take(op, budget, &mut magazine)));
         assert_eq!((depot.len(), depot.surplus(op), depot.surplus(op)), (1, 0, 1));
@@ -407,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_depot_rejects_puts_and_serves_takes() {
+    fn closed_depot_accepts_no_magazine_but_still_serves() {
         let (depot, budget) = (Depot::new(2, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         let put = |magazine: &Magazine| depot.put(op, budget, magazine, || Some(Block::on_heap()));
@@ -433,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn depots_share_a_budget_beyond_their_first_magazines() {
+    fn depots_share_one_budget_beyond_two_magazines_each() {
         let (op, budget, magazine) = (&Operation::new(), &DepotBudget::new(300), Magazine::new());
         let [a, b] = [(); 2].map(|()| Depot::new(10, 100));
         let put = |depot: &Depot| depot.put(op, budget, &magazine, || Some(Block::on_heap()));

@@ -1,4 +1,4 @@
-//! The inlined path of a class alone, for an owner that stores it where every instruction counts.
+//! The inlined path of one class, for an owner that stores the path separately to save instructions.
 
 use crate::cpu::regions::Words;
 use crate::cpu::rseq::{NO_CLASS, PcpuPtr};
@@ -12,12 +12,12 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-/// The result of [`Layer::fast_path`](crate::Layer::fast_path): a few plain instructions on this CPU's stack,
-/// or a miss.
+/// The inlined path of a class, created by [`Layer::fast_path`](crate::Layer::fast_path). An operation is a few plain
+/// instructions on this CPU's stack, or a miss.
 #[derive(Debug)]
 pub struct FastPath<R, M = Heap> {
     pcpu: PcpuPtr,
-    /// `Some` if restartable sequences do not serve; `pcpu` then points to the empty region.
+    /// `Some` if restartable sequences do not serve the table, and `pcpu` then points to the empty region.
     table: Option<NonNull<Table<M>>>,
     class: Class,
     rounds: PhantomData<fn(R) -> R>,
@@ -36,12 +36,12 @@ impl<R, M> Clone for FastPath<R, M> {
 impl<R, M> Copy for FastPath<R, M> {}
 
 impl<R: Round, M: Memory> FastPath<R, M> {
-    /// A fast path of no layer, which always misses: for an owner that wants to see each round on the slow
-    /// path.
+    /// Creates a fast path of no layer, which always misses. A disabled path is for an owner whose slow path must see
+    /// each round.
     pub fn disabled() -> Self {
         Self { pcpu: PcpuPtr::disabled(), table: None, class: NO_CLASS, rounds: PhantomData }
     }
-    /// The caller keeps the table alive.
+    /// The caller must keep the table alive.
     pub(crate) fn new(table: &Table<M>, class: Class, words: Words) -> Self {
         let sections = !MODEL && table.cpus().mechanism() == Mechanism::Rseq;
         Self {
@@ -52,11 +52,11 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         }
     }
 
-    /// Returns `true` if it always misses.
+    /// Returns `true` if the fast path always misses.
     pub fn is_disabled(&self) -> bool {
         self.class == NO_CLASS
     }
-    /// Returns `true` if both are open, and belong to one table.
+    /// Returns `true` if both fast paths are enabled and belong to one table.
     fn is_beside(&self, other: &Self) -> bool {
         !self.is_disabled() && self.pcpu == other.pcpu && self.table == other.table
     }
@@ -66,86 +66,88 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     pub(crate) fn class(&self) -> Class {
         self.class
     }
-    /// Bytes from the start of a region to the head of its stack, for a static path; 0 if it always misses.
+    /// Byte offset from the start of a region to the head of the class's stack, for a static path; 0 if the fast path
+    /// always misses.
     #[inline(always)]
     pub fn stack(&self) -> u32 {
         if self.is_disabled() { 0 } else { self.class.stack }
     }
-    /// For debuggers: address of the stack's offset.
+    /// For debuggers: address of the field with the stack's offset.
     pub(crate) fn stack_place(&self) -> usize {
         (&raw const self.class.stack).addr()
     }
 
-    /// The number of the CPU that this thread runs on, if restartable sequences serve: a hint.
+    /// Returns the number of the CPU on which this thread runs, as a hint. The number is valid only if restartable
+    /// sequences serve the table.
     #[inline(always)]
     pub fn cpu(&self) -> u32 {
         self.pcpu.cpu()
     }
-    /// Pops the newest round of this CPU's stack. `None` if there is none or the fast path is disabled: then
-    /// call [`Layer::alloc_slow`](crate::Layer::alloc_slow).
+    /// Pops the newest round of this CPU's stack. Returns `None` if the stack is empty or the fast path is disabled.
+    /// After a miss, the caller calls [`Layer::alloc_slow`](crate::Layer::alloc_slow).
     ///
-    /// Cost: one operation on the CPU's region, nothing shared.
+    /// Cost: one operation on the CPU's region, with no access to shared memory.
     ///
     /// # Safety
-    /// The layer that it came from lives.
+    /// The layer that created this fast path must be alive.
     #[inline(always)]
     pub unsafe fn alloc(&self) -> Option<R> {
-        // SAFETY: by contract the layer lives.
+        // SAFETY: the layer is alive, by this function's contract.
         unsafe { self.alloc_fast().or_else(|| self.alloc_claimed()) }
     }
-    /// The first part of [`alloc`](Self::alloc), for a caller that continues elsewhere after a miss: a
-    /// restartable sequence, or nothing.
+    /// The first part of [`alloc`](Self::alloc): pops by a restartable sequence only. `alloc_fast` is for a caller that
+    /// continues elsewhere after a miss.
     ///
     /// # Safety
-    /// As [`alloc`](Self::alloc).
+    /// The layer must be alive, as for [`alloc`](Self::alloc).
     #[inline(always)]
     pub unsafe fn alloc_fast(&self) -> Option<R> {
-        // SAFETY: rounds get onto stacks through `R::into_raw` only.
+        // SAFETY: only `R::into_raw` produces the pointers on stacks.
         self.pcpu.pop(self.class).map(|raw| unsafe { R::from_raw(raw) })
     }
-    /// The second part of [`alloc`](Self::alloc), if restartable sequences do not serve. Warm, and one call
-    /// away: inlined, it would be most of each allocation's code.
+    /// The second part of [`alloc`](Self::alloc), for tables that restartable sequences do not serve. `alloc_claimed`
+    /// is not inlined, because it would be most of each allocation's code.
     ///
     /// # Safety
-    /// As [`alloc`](Self::alloc).
+    /// The layer must be alive, as for [`alloc`](Self::alloc).
     #[inline]
     pub unsafe fn alloc_claimed(&self) -> Option<R> {
-        // SAFETY: the layer lives, by contract, and keeps its table.
+        // SAFETY: the layer is alive, by contract, and keeps its table alive.
         let round = pop(unsafe { self.table?.as_ref() }, self.class)?;
-        // SAFETY: rounds get onto stacks through `R::into_raw` only.
+        // SAFETY: only `R::into_raw` produces the pointers on stacks.
         Some(unsafe { R::from_raw(round) })
     }
 
-    /// Pushes a round on this CPU's stack. `false` if the stack has no place for it or the fast path is
-    /// disabled: then call [`Layer::free_slow`](crate::Layer::free_slow).
+    /// Pushes a round on this CPU's stack. Returns `false` if the stack is full or the fast path is disabled. After a
+    /// miss, the caller calls [`Layer::free_slow`](crate::Layer::free_slow).
     ///
-    /// Cost: as [`alloc`](Self::alloc).
+    /// Cost: one operation on the CPU's region, as for [`alloc`](Self::alloc).
     ///
     /// # Safety
-    /// As [`alloc`](Self::alloc).
+    /// The layer must be alive, as for [`alloc`](Self::alloc).
     #[inline(always)]
     #[must_use = "a round that was not taken is still the caller's"]
     pub unsafe fn free(&self, round: R) -> bool {
-        // SAFETY: by contract the layer lives.
+        // SAFETY: the layer is alive, by this function's contract.
         unsafe { self.free_fast(round) || self.free_claimed(round) }
     }
-    /// As [`alloc_fast`](Self::alloc_fast).
+    /// The first part of [`free`](Self::free): pushes by a restartable sequence only.
     ///
     /// # Safety
-    /// As [`alloc`](Self::alloc).
+    /// The layer must be alive, as for [`alloc`](Self::alloc).
     #[inline(always)]
     #[must_use = "a round that was not taken is still the caller's"]
     pub unsafe fn free_fast(&self, round: R) -> bool {
         self.pcpu.push(self.class, round.into_raw())
     }
-    /// As [`alloc_claimed`](Self::alloc_claimed).
+    /// The second part of [`free`](Self::free), for tables that restartable sequences do not serve.
     ///
     /// # Safety
-    /// As [`alloc`](Self::alloc).
+    /// The layer must be alive, as for [`alloc`](Self::alloc).
     #[inline]
     #[must_use = "a round that was not taken is still the caller's"]
     pub unsafe fn free_claimed(&self, round: R) -> bool {
-        // SAFETY: the layer lives, by contract, and keeps its table.
+        // SAFETY: the layer is alive, by contract, and keeps its table alive.
         self.table.is_some_and(|table| push(unsafe { table.as_ref() }, self.class, round.into_raw()))
     }
 }
@@ -155,8 +157,8 @@ mod statics {
     use super::*;
     use crate::cpu::rseq::StaticWords;
 
-    /// The inlined path of a layer whose table has [words in a static](crate::Layer::take_static_words): the
-    /// address of the words is a constant.
+    /// The inlined path of a layer whose table has [static words](crate::Layer::take_static_words). The address of the
+    /// static words is a constant.
     #[derive(Debug)]
     pub struct StaticPath<R> {
         words: &'static StaticWords,
@@ -172,10 +174,11 @@ mod statics {
     impl<R> Copy for StaticPath<R> {}
 
     impl<R: Round> StaticPath<R> {
-        /// The path of the layer whose [`FastPath::stack`] is `stack`.
+        /// Creates the path of the layer whose [`FastPath::stack`] returns `stack`.
         ///
         /// # Safety
-        /// `stack` is not 0. The layer's table has taken these words, and both live as long as the path is used.
+        /// `stack` must not be 0. The layer's table must have taken `words`. The layer and its table must live as long
+        /// as the static path is used.
         #[inline(always)]
         pub unsafe fn new(words: &'static StaticWords, stack: u32) -> Self {
             Self { words, stack, rounds: PhantomData }
@@ -184,14 +187,14 @@ mod statics {
         fn class(&self) -> Class {
             Class { index: NO_CLASS.index, stack: self.stack }
         }
-        /// As [`FastPath::alloc_fast`].
+        /// Pops a round, like [`FastPath::alloc_fast`].
         #[inline(always)]
         pub fn alloc(self) -> Option<R> {
             let pcpu = PcpuPtr::of_static(self.words, Words::Inlined);
-            // SAFETY: rounds get onto stacks through `R::into_raw` only; the layer lives, by `new`.
+            // SAFETY: only `R::into_raw` produces the pointers on stacks, and the layer is alive, by `new`'s contract.
             pcpu.pop(self.class()).map(|raw| unsafe { R::from_raw(raw) })
         }
-        /// As [`FastPath::free_fast`], by the words of [inlined frees](Words::InlinedFrees).
+        /// Pushes a round, like [`FastPath::free_fast`], through the words of [inlined frees](Words::InlinedFrees).
         #[inline(always)]
         #[must_use = "a round that was not taken is still the caller's"]
         pub fn free(self, round: R) -> bool {
@@ -200,7 +203,7 @@ mod statics {
     }
 }
 
-/// Pops under the mechanism that serves if `PcpuPtr` does not.
+/// Pops a round with the table's mechanism, if `PcpuPtr` does not serve the table.
 #[inline(never)]
 fn pop<M: Memory>(table: &Table<M>, class: Class) -> Option<NonNull<u8>> {
     #[cfg(any(loom, shuttle))]
@@ -218,8 +221,8 @@ fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>) -> bool {
     claimed::push(table, class, round)
 }
 
-/// The position of a class's stack, which is all that the fast path needs of a class. A checker finds its
-/// cells by the number instead.
+/// The offset of a class's stack, which is all that a fast path needs of a class. Under a checker, the class number
+/// finds the class's cells instead.
 #[derive(Clone, Copy, Debug)]
 struct Stack {
     #[cfg(any(loom, shuttle))]
@@ -247,8 +250,8 @@ impl Stack {
     }
 }
 
-/// The inlined paths of several layers of one table. The parts that they share are stored once; each path adds
-/// four bytes.
+/// The inlined paths of several layers of one table. The parts that all inlined paths share are stored once, and each
+/// path adds four bytes.
 #[derive(Debug)]
 #[repr(C)]
 pub struct FastPathTable<R, M, const N: usize> {
@@ -264,7 +267,8 @@ unsafe impl<R, M: Memory, const N: usize> Send for FastPathTable<R, M, N> {}
 unsafe impl<R, M: Memory, const N: usize> Sync for FastPathTable<R, M, N> {}
 
 impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
-    /// Combines fast paths of one table. If they belong to several tables, all of them are disabled.
+    /// Combines the fast paths of several layers of one table. If the fast paths belong to several tables, all of them
+    /// are disabled.
     pub fn of(fast_paths: [FastPath<R, M>; N]) -> Self {
         let Some(first) =
             fast_paths.first().filter(|first| fast_paths.iter().all(|fast_path| fast_path.is_beside(first)))
@@ -280,23 +284,23 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
             rounds: PhantomData,
         }
     }
-    /// As [`FastPath::stack`], of fast path `i`.
+    /// Returns [`FastPath::stack`] of fast path `i`.
     ///
     /// # Panics
-    /// If `i` is not below `N`.
+    /// Panics if `i` is not below `N`.
     pub fn stack(&self, i: usize) -> u32 {
         let class = self.stacks[i].class();
         if class == NO_CLASS { 0 } else { class.stack }
     }
-    /// Returns `true` if they always miss.
+    /// Returns `true` if the fast paths always miss.
     pub fn is_disabled(&self) -> bool {
         self.stacks.first().is_none_or(|stack| stack.class() == NO_CLASS)
     }
-    /// Creates a table in `place` that finds a fast path in one load: entries up to `end(0)` are the first
-    /// path, entries up to `end(1)` the next, and so on.
+    /// Creates a table in `place` that finds a fast path in one load. Entries up to `end(0)` are the first path,
+    /// entries up to `end(1)` are the second path, and so on.
     ///
     /// # Panics
-    /// If the ends do not ascend to `K`.
+    /// Panics if the ends do not ascend to `K`.
     pub fn spread<const K: usize>(
         &self,
         end: impl Fn(usize) -> usize,
@@ -304,7 +308,8 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
     ) {
         assert_eq!(end(N - 1), K);
         let place = place.as_mut_ptr();
-        // SAFETY: the place is borrowed exclusively; no field is read or dropped. An entry of `MaybeUninit` needs no value.
+        // SAFETY: the place is borrowed exclusively, and no field is read or dropped. An array of `MaybeUninit` needs
+        // no initial values.
         let stacks = unsafe {
             (&raw mut (*place).pcpu).write(self.pcpu);
             (&raw mut (*place).table).write(self.table);
@@ -317,27 +322,28 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
         }
     }
 
-    /// Fast path `i`, by the words of `others`, which belong to the same table: closing those closes it.
+    /// Returns fast path `i` with the words of `others`, which belongs to the same table. Closing the words of `others`
+    /// also closes the returned path.
     ///
     /// # Safety
-    /// `i` is below `N`.
+    /// `i` must be below `N`.
     #[inline(always)]
     pub unsafe fn fast_path_as<const K: usize>(
         &self,
         others: &FastPathTable<R, M, K>,
         i: usize,
     ) -> FastPath<R, M> {
-        // SAFETY: by contract `i` is below `N`.
+        // SAFETY: `i` is below `N`, by this function's contract.
         FastPath { pcpu: others.pcpu, ..unsafe { self.fast_path(i) } }
     }
-    /// Fast path `i`.
+    /// Returns fast path `i`.
     ///
     /// # Safety
-    /// `i` is below `N`.
+    /// `i` must be below `N`.
     #[inline(always)]
     pub unsafe fn fast_path(&self, i: usize) -> FastPath<R, M> {
         debug_assert!(i < N);
-        // SAFETY: by contract `i` is below `N`.
+        // SAFETY: `i` is below `N`, by this function's contract.
         let class = unsafe { self.stacks.get_unchecked(i) }.class();
         FastPath { pcpu: self.pcpu, table: self.table, class, rounds: PhantomData }
     }
@@ -355,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn fronts_side_by_side_serve_each_its_own_class() {
+    fn each_fast_path_serves_its_own_class() {
         on_cpu(0);
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os(), Cpus::os().claimed()] {
             let (table, supplier) = (table(cpus), TestSupplier::new(0, 1));
@@ -365,32 +371,32 @@ mod tests {
                 FastPathTable::of(layers.each_ref().map(|layer| layer.fast_path(Words::Inlined)));
             let mut arranged = MaybeUninit::<FastPathTable<_, _, 4>>::uninit();
             fast_paths.spread(|i| [1, 3, 4][i], &mut arranged);
-            // SAFETY: made just above.
+            // SAFETY: `spread` has just initialised the value.
             let arranged = unsafe { arranged.assume_init() };
             assert!(!fast_paths.is_disabled() && !arranged.is_disabled());
             for (i, layer) in layers.iter().enumerate() {
                 (1..=3).for_each(|round| layer.free(&supplier, TestRound(10 * i + round)));
             }
             for (i, layer) in layers.iter().enumerate() {
-                // SAFETY: the layers live.
+                // SAFETY: the layers are alive.
                 let got: Vec<TestRound> =
                     core::iter::from_fn(|| unsafe { fast_paths.fast_path(i).alloc() }).collect();
                 assert!(got.iter().all(|round| round.0 / 10 == i), "{got:?} of class {i}");
-                // Except on simulated CPUs, the thread may have moved.
+                // On real CPUs, the thread may have migrated.
                 assert!(got.len() == 3 || cpus == Cpus::os() || cpus == Cpus::os().claimed(), "{got:?}");
                 for round in got {
-                    // SAFETY: the layers live.
+                    // SAFETY: the layers are alive.
                     if !unsafe { fast_paths.fast_path(i).free(round) } {
                         layer.free(&supplier, round);
                     }
                 }
-                // If the thread moved while it opened a CPU's region, it gave a round to the supplier.
+                // A thread that migrated while it opened a CPU's stack passed a round to the supplier.
                 let given = supplier.free.borrow().iter().filter(|round| round.0 / 10 == i).count();
                 assert!(given == 0 || cpus == Cpus::os() || cpus == Cpus::os().claimed(), "{given}");
                 assert_eq!(layer.stats().in_magazines + given as u64, 3);
             }
             for (at, i) in order.into_iter().enumerate() {
-                // SAFETY: the layers live.
+                // SAFETY: the layers are alive.
                 let got = unsafe { arranged.fast_path(at).alloc() };
                 assert!(got.is_none_or(|round| round.0 / 10 == i), "{got:?} of class {i}");
                 assert!(got.is_some() || cpus == Cpus::os() || cpus == Cpus::os().claimed());
@@ -399,14 +405,14 @@ mod tests {
     }
 
     #[test]
-    fn a_front_says_for_debuggers_where_it_has_the_place_of_its_stack() {
+    fn debugger_finds_the_stack_offset_in_a_fast_path() {
         let table = table(Cpus::os());
         for layer in layers(&table) {
             let front = layer.fast_path(Words::Inlined);
             assert!(!front.is_disabled() && FastPath::<TestRound>::disabled().is_disabled());
             let within = front.stack_place().checked_sub((&raw const front).addr()).unwrap();
             assert!(within + size_of::<u32>() <= size_of_val(&front));
-            // SAFETY: the offset is inside `front`, and initialised.
+            // SAFETY: the offset is inside `front`, which is initialised.
             let read = unsafe { (&raw const front).byte_add(within).cast::<u32>().read() };
             assert_eq!(read, front.class().stack);
         }
@@ -414,7 +420,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_front_knows_the_cpu_where_sections_serve() {
+    fn fast_path_reports_the_cpu_if_restartable_sequences_work() {
         use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
         let table = table(Cpus::os());
         let (this, front) = (nix::unistd::Pid::from_raw(0), layers(&table)[0].fast_path(Words::Inlined));
@@ -428,10 +434,10 @@ mod tests {
         sched_setaffinity(this, &allowed).unwrap();
     }
 
-    /// Pins this thread during the test.
+    /// The thread is pinned during the test.
     #[cfg(target_os = "linux")]
     #[test]
-    fn static_paths_are_of_one_table_at_a_time_and_miss_where_its_words_lead_nowhere() {
+    fn static_paths_serve_one_table_and_miss_before_it_opens() {
         use crate::StaticWords;
         use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
         static WORDS: StaticWords = StaticWords::new();
@@ -454,7 +460,7 @@ mod tests {
                 !layers(&other)[0].take_static_words(&WORDS) && !layer.take_static_words(&WORDS),
                 "they are taken"
             );
-            // SAFETY: the table of these layers took the words, and the layers live.
+            // SAFETY: the table of these layers took the words, and the layers are alive.
             let [path, other_path] = [layer, beside]
                 .map(|layer| unsafe { StaticPath::new(&WORDS, layer.fast_path(Words::Inlined).stack()) });
             assert_eq!((path.alloc(), path.free(TestRound(1))), (None, false), "the stack is not open yet");
@@ -462,7 +468,7 @@ mod tests {
             let got: Vec<usize> = core::iter::from_fn(|| path.alloc()).map(|round| round.0).collect();
             assert_eq!((got, other_path.alloc()), (vec![3, 2, 1], None));
             assert!(path.free(TestRound(2)) && path.free(TestRound(3)));
-            // SAFETY: the layer lives.
+            // SAFETY: the layer is alive.
             let next = unsafe { layer.fast_path(Words::Inlined).alloc() };
             assert_eq!(next, Some(TestRound(3)), "of one stack");
             assert!(table.close_inlined(false));
@@ -483,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn fronts_that_are_not_of_one_table_all_miss() {
+    fn fast_paths_of_different_tables_all_miss() {
         on_cpu(0);
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os()] {
             let (one, other, supplier) = (table(cpus), table(cpus), TestSupplier::new(0, 1));
@@ -497,7 +503,7 @@ mod tests {
                 let fast_paths = FastPathTable::of(mixed);
                 assert!(fast_paths.is_disabled());
                 for i in 0..2 {
-                    // SAFETY: the layers live.
+                    // SAFETY: the layers are alive.
                     unsafe {
                         assert_eq!(fast_paths.fast_path(i).alloc(), None);
                         assert!(!fast_paths.fast_path(i).free(TestRound(2)));

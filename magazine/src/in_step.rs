@@ -1,14 +1,14 @@
 //! Compares the model of the protocol (`tests/protocol/model.rs`) with the code.
 //!
-//! A random script of actions runs through both. Each thread of the model is a thread here, which stops at
-//! *gates*: before the layer calls its supplier, and at every [`inject_yield`](crate::layer). Between two
-//! gates it runs alone, on the CPU that the script selects, and the model takes all its actions up to the
-//! same place. After each such step the states must agree: stacks, places, limits, rounds taken by drains,
-//! the depot, the supplier, the class, and the owner of each round. A fork has two ends, of which the script
-//! chooses one; in the child no other thread continues.
+//! A random script of actions runs through the model and the code. Each thread of the model has a thread of the code,
+//! which stops at *gates*: before the layer calls its supplier, and at every [`inject_yield`](crate::layer). Between
+//! two gates, the code's thread runs alone on the CPU that the script selects. The model takes the thread's actions up
+//! to the next gate. After each step, the states of model and code must agree: stacks, places, limits, rounds taken by
+//! drains, the depot, the supplier, the class, and the owner of each round. A fork continues as the parent or as the
+//! child, as the script chooses. In the child of a fork, no other thread continues.
 //!
-//! The code uses the claimed slot. No thread stops inside a section or under a lock: the models under loom,
-//! which have the same bodies, and the stepper cover these cases.
+//! The code uses the claimed slot. No thread stops inside a section or under a lock. Interruptions of sections are
+//! covered by the loom models, which run the same bodies, and by the stepper.
 
 #[allow(dead_code, reason = "what explores it is another program")]
 #[path = "../../tests/protocol/model.rs"]
@@ -20,7 +20,7 @@ use crate::region::Class;
 use crate::sync::Mutex;
 use crate::sync::Rank;
 use crate::sync::fork::ForkLock;
-use crate::table::{SweepGroup, Table, Which};
+use crate::table::{DrainScope, SweepGroup, Table};
 use crate::test_round::{TestRound, table};
 use crate::tracepoints::Operation;
 use crate::{Cpus, Fork, on_cpu};
@@ -30,21 +30,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// A command to a thread: the CPU that it is on from now on; the operation to begin, if it is idle; and
-/// whether it continues as the child of a fork.
-type Told = (u32, Op, bool);
-/// A thread's report: true if its operation is over.
-type Said = bool;
+/// A command to a thread: its CPU from now on, the operation to begin if the thread is idle, and whether the thread
+/// continues as the child of a fork.
+type ThreadCommand = (u32, Op, bool);
+/// A thread's report: true if its operation has ended.
+type ThreadReport = bool;
 
 std::thread_local! {
-    static GATE: RefCell<Option<(Sender<Said>, Receiver<Told>)>> = const { RefCell::new(None) };
+    static GATE: RefCell<Option<(Sender<ThreadReport>, Receiver<ThreadCommand>)>> = const { RefCell::new(None) };
 }
 
-/// Waits until the script continues this thread. Threads outside a script pass.
+/// Waits until the script continues this thread. Threads outside a script pass the gate.
 pub(crate) fn gate() {
     GATE.with_borrow(|gate| {
         if let Some((said, told)) = gate {
-            // At the end of the script this thread ends, too, even inside an operation.
+            // When the script ends, its threads end, even inside an operation.
             let next = said.send(false).ok().and_then(|()| told.recv().ok());
             let Some((cpu, ..)) = next else { std::panic::resume_unwind(Box::new(())) };
             on_cpu(cpu);
@@ -52,7 +52,7 @@ pub(crate) fn gate() {
     });
 }
 
-/// Supplies the lowest of its rounds, like the model.
+/// A supplier that supplies its lowest-numbered rounds first, as the model does.
 struct Rounds(Mutex<BTreeSet<usize>>);
 impl Supplier<TestRound> for Rounds {
     fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {
@@ -72,14 +72,12 @@ impl Supplier<TestRound> for Rounds {
     }
 }
 
-/// The objects that the threads use.
 struct Code {
     table: Arc<Table<Heap>>,
     config: Config,
     /// `None` between two owners of the class number.
     layer: Mutex<Option<Arc<Layer<TestRound>>>>,
     supplier: Rounds,
-    /// Number of rounds of each owner of the class number.
     rounds: usize,
     held: Vec<Mutex<Vec<usize>>>,
 }
@@ -125,7 +123,7 @@ impl Code {
             Op::Drain => layer.drain(&self.supplier, 0..self.table.cpus().count()),
             Op::Reap => {
                 drop(layer);
-                self.table.sweep(0..self.table.cpus().count(), Which::Idle, |group| group == GROUP);
+                self.table.sweep(0..self.table.cpus().count(), DrainScope::Idle, |group| group == GROUP);
                 gate();
                 self.layer().reap_swept(&self.supplier);
             }
@@ -146,14 +144,13 @@ impl Code {
                 let class = self.class().index;
                 drop(layer);
                 drop(self.layer.lock().take());
-                // The next owner's rounds have the following numbers.
+                // The rounds of the next owner have the following numbers.
                 let fresh = self.rounds + 1..=2 * self.rounds;
                 *self.supplier.0.lock() = fresh.collect();
                 *self.layer.lock() = Some(Self::owner(&self.table, self.config));
                 assert_eq!(self.class().index, class, "the number is the next one's");
             }
-            // SAFETY: the thread does nothing between the two calls, and in the child no other thread
-            // continues.
+            // SAFETY: the thread does nothing between the two calls, and in the child no other thread continues.
             Op::Fork => unsafe {
                 let process = Process(&self.table, &layer);
                 process.before_fork();
@@ -168,7 +165,7 @@ impl Code {
         }
     }
 
-    /// The state to compare with the model's.
+    /// The code's state, to compare with the model's state.
     fn look(&self) -> Vec<(String, String)> {
         let (layer, class) = (self.layer(), self.class());
         let mut parts = vec![];
@@ -209,8 +206,7 @@ impl Code {
 struct Process<'a>(&'a Table<Heap>, &'a Layer<TestRound>);
 impl Fork for Process<'_> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by this function's
-        // contract.
+        // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by this function's contract.
         unsafe {
             self.0.locks(rank, visit);
             self.1.locks(rank, visit);
@@ -225,7 +221,7 @@ impl Fork for Process<'_> {
     }
 }
 
-/// The state of the model, to compare with the code's.
+/// The model's state, to compare with the code's state.
 fn look(protocol: &Protocol, s: &State) -> Vec<(String, String)> {
     let mut parts = vec![];
     let mut put = |name: String, value: String| parts.push((name, value));
@@ -274,8 +270,8 @@ fn is_gate(pc: Pc, before: Pc) -> bool {
     }
 }
 
-/// Executes all actions of a thread from a gate to the next, on `cpu`; after a fork as the child if `child`.
-/// Drains visit the CPUs in ascending order.
+/// Executes all actions of a thread from one gate to the next, on `cpu`. After a fork, the thread continues as the
+/// child if `child` is set. Drains visit the CPUs in ascending order.
 fn up_to_the_next_gate(protocol: &Protocol, mut s: State, first: Action, cpu: u8, child: bool) -> State {
     let me = usize::from(first.thread);
     let mut action = first;
@@ -301,7 +297,7 @@ fn up_to_the_next_gate(protocol: &Protocol, mut s: State, first: Action, cpu: u8
 struct Dice(u64);
 impl Dice {
     fn below(&mut self, n: usize) -> usize {
-        // xorshift64 (Marsaglia 2003).
+        // The generator is xorshift64 (Marsaglia 2003).
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -310,7 +306,7 @@ impl Dice {
 }
 
 /// A thread of the script, from its first operation to the end of the script.
-fn play(code: &Code, thread: usize, say: Sender<Said>, told: Receiver<Told>) {
+fn play(code: &Code, thread: usize, say: Sender<ThreadReport>, told: Receiver<ThreadCommand>) {
     GATE.set(Some((say, told)));
     let next = || GATE.with_borrow(|gate| gate.as_ref().and_then(|(_, told)| told.recv().ok()));
     while let Some((cpu, op, child)) = next() {
@@ -320,7 +316,7 @@ fn play(code: &Code, thread: usize, say: Sender<Said>, told: Receiver<Told>) {
     }
 }
 
-/// Runs a script of `steps` steps through both. Returns the difference and the steps before it.
+/// Runs a script of `steps` steps through the model and the code. Returns the first difference and the steps before it.
 fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
     let code = Arc::new(Code::new(protocol));
     let (mut state, mut script, mut dice) = (protocol.start(), String::new(), Dice(seed * 2 + 1));
@@ -333,7 +329,7 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
     let mut step = || {
         let mut actions = vec![];
         protocol.actions(&state, &mut actions);
-        // A fork is rare, so that other threads are in operations when it comes: a script has only one.
+        // A script has at most one fork, and forks are rare, so that other threads are inside operations at the fork.
         let action = loop {
             let action = actions[dice.below(actions.len())];
             if action.act != Act::Begin(Op::Fork) || dice.below(16) == 0 {
@@ -341,7 +337,7 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
             }
         };
         let me = usize::from(action.thread);
-        // Every thread is at a gate: the CPU for its next step.
+        // Every thread is now at a gate. Selects the CPU for the thread's next step.
         let cpu = dice.below(protocol.cpus.into()) as u8;
         let pc = state.threads[me].pc;
         let (op, first) = match action.act {
@@ -367,10 +363,11 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
         other.map(|((part, model), (_, code))| format!("{part}: the model has {model}, the code {code}"))
     };
     let difference = (0..steps).find_map(|_| step());
-    // Each operation runs to its end, without the model; after a difference it is abandoned.
+    // After the script, each operation runs to its end without the model. Operations are abandoned if model and code
+    // differed.
     for (thread, (tell, said, handle)) in ends.into_iter().enumerate() {
         if state.threads[thread].pc == Pc::Gone {
-            // The child does not have this thread: it waits at the place of the fork.
+            // The child does not have this thread, which waits at the fork.
             core::mem::forget(tell);
             continue;
         }
@@ -421,10 +418,10 @@ const SCRIPTS: u64 = if cfg!(miri) { 1 } else { 20 };
 const STEPS: usize = if cfg!(miri) { 20 } else { 300 };
 
 #[test]
-fn model_and_code_agree() {
+fn layer_agrees_with_its_model() {
     let mut ran = 0;
     for sizes in SIZES {
-        // Miri reports the threads that a child does not have as leaks.
+        // Miri reports threads that the child does not have as leaks.
         for roles in ROLES.into_iter().filter(|roles| !cfg!(miri) || !roles.contains(&Role::Forker)) {
             for seed in 0..SCRIPTS {
                 let protocol = protocol(sizes, roles, None);
@@ -438,10 +435,10 @@ fn model_and_code_agree() {
     println!("IN STEP | {ran} scripts | {STEPS} steps each");
 }
 
-/// The scripts reach the places where a wrong model differs.
+/// The scripts reach the states in which a wrong model differs from the code.
 #[test]
 #[cfg_attr(miri, ignore = "some bugs need long scripts")]
-fn wrong_model_differs_from_the_code() {
+fn wrong_model_is_found_to_differ() {
     let bugs = [
         Bug::WidensBeyondLimit,
         Bug::FirstDrainOpens,

@@ -9,34 +9,36 @@
 //!                                                  └ the CPU has no stack: this round to the supplier
 //! ```
 //!
-//! Rounds move in magazines. A stack has room for at least two (Bonwick & Adams 2001, section 3.1). With room
-//! for one, a stack at the edge between full and empty would visit the depot for every allocation and every
-//! free. With two, at least a magazine's worth of operations is between two visits.
+//! Rounds move between stacks, depot and supplier in magazines. A stack has room for at least two magazines (Bonwick &
+//! Adams 2001, section 3.1). With room for one magazine, a CPU at the edge between full and empty would visit the depot
+//! at every allocation and free. With two magazines, at least one magazine's worth of operations separates two visits
+//! to the depot.
 //!
 //! ## Invariants
 //!
-//! * A round is in exactly one place: with its user, on a stack, in the depot, or in a local of one thread.
+//! * A round is in exactly one place: with its user, on a stack, in the depot, or in a local variable of one thread.
 //! * The depot holds only full magazines.
-//! * A thread may be on another CPU at each operation, so nothing is retried: an allocation keeps one round of
-//!   its magazine before it pushes the others, and rounds that cannot be pushed go to the depot or to the
+//! * A thread may be on another CPU at each operation, so no operation is retried. An allocation takes its round from
+//!   the magazine before it pushes the others. Rounds of a magazine that cannot be pushed move to the depot or to the
 //!   supplier.
-//! * The supplier is called with no lock, claim or operation held.
+//! * The layer calls the supplier without holding a lock or a claim.
 //!
 //! ## Nodes
 //!
-//! A layer has a class for each node. A CPU allocates from the class of its own node. A freed round goes on
-//! the stack of the round's node, and returns to that node in magazines.
+//! A layer has a class for each node. A CPU allocates from the class of its node. A freed round is pushed on the stack
+//! of the round's node, and returns to that node in magazines.
 //!
 //! ## Locks
 //!
-//! The table's `drains`, a depot's lock, and the table's `making`, in this order: see ARCHITECTURE.md. A depot
-//! that grows takes `making` under its own lock; a fork takes them all. None is held while the supplier runs.
+//! Lock order: the table's `drains`, a depot's lock, and the table's `making`. See ARCHITECTURE.md. A depot that grows
+//! takes `making` under the depot's lock. A fork takes the locks `drains`, `making` and each depot's lock. The layer
+//! holds no lock while the supplier runs.
 //!
 //! ## Fork
 //!
-//! See [`Fork`]. The child sees each thread's memory accesses up to some point and none after it, and each
-//! operation commits by one store: so a head and its stack agree. Rounds in the locals of other threads are
-//! lost to the child, at most a magazine for each thread.
+//! See [`Fork`]. The child of a fork sees each thread's memory accesses up to some point and none after it. Each
+//! operation commits by one store, so a head and its stack agree in the child. Rounds in local variables of other
+//! threads are lost to the child, at most one magazine per thread.
 
 use crate::cpu::regions::Words;
 use crate::cpu::rseq::StaticWords;
@@ -51,116 +53,116 @@ use crate::region::Class;
 pub use crate::round::Round;
 use crate::sync::fork::ForkLock;
 use crate::sync::{Counter, FirstPanic, Fixed, Rank, assert_unlocked, planted, tell};
-use crate::table::{SweepGroup, Table, Taken, Which};
-use crate::tracepoints::{Operation, Step, What};
+use crate::table::{DrainScope, DrainedRounds, SweepGroup, Table};
+use crate::tracepoints::{Operation, OperationKind, Step};
 use crate::tuning::Tuning;
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-/// Source of rounds when the magazines are empty, and their destination when the magazines are full: the slab
-/// layer, or a zone.
+/// The source of rounds for empty magazines and the destination of rounds from full magazines: slabs, or a zone.
 ///
-/// It is called with no lock and no claim of the layer held. It reports to [`Operation`] the level that
-/// served; a supplier that had nothing need not report. Its panic propagates to the layer's caller; the rounds
-/// that it was given are lost then, and nothing else.
+/// The layer calls the supplier without holding a lock or a claim. The supplier reports to [`Operation`] the level that
+/// served the request. A supplier that had no rounds need not report. A panic of the supplier propagates to the layer's
+/// caller. A panic loses only the rounds that the supplier received.
 pub trait Supplier<R: Round> {
-    /// Passes up to `max` rounds of `node` to `put` and returns their number; 0 if none is available.
+    /// Passes up to `max` rounds of `node` to `put` and returns their number. Returns 0 if no round is available.
     fn fill(&self, op: &Operation, node: u32, max: usize, put: impl FnMut(R)) -> usize;
-    /// Takes rounds back.
+    /// Takes rounds back from the layer.
     fn flush(&self, op: &Operation, rounds: impl Iterator<Item = R>);
-    /// The node that a round belongs to. Called only if there are several nodes.
+    /// Returns the node to which `round` belongs. The layer calls `node_of` only on machines with several nodes.
     fn node_of(&self, _round: R) -> u32 {
         0
     }
 }
 
-/// The sizes of a layer.
+/// The sizes of a layer's magazines, stacks and depots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Rounds in a magazine, 1 to [`MAX_CAPACITY`].
+    /// Number of rounds in a magazine, 1 to [`MAX_CAPACITY`].
     pub capacity: u16,
-    /// Rounds that the first fill requests, at least 1. Each later fill requests twice as many, up to a
-    /// magazine.
+    /// Number of rounds that the first fill requests, at least 1. Each later fill requests twice as many rounds as the
+    /// previous fill, up to a magazine.
     pub first_fill: u16,
-    /// Magazines that a CPU's stack has room for, in addition to the two that it needs.
+    /// Number of magazines that a CPU's stack holds in addition to the required two.
     ///
-    /// The whole stack should hold the batch that a CPU cycles through; then whole batches never leave it.
+    /// A stack should hold the whole batch of rounds that a CPU cycles through, which then never leaves the stack.
     pub stock: u16,
-    /// Magazines that each node's depot keeps, up to [`MAX_DEPOT`]. The supplier gets the others.
+    /// Number of magazines that each node's depot keeps, up to [`MAX_DEPOT`]. The supplier gets all magazines above the
+    /// depot's limit.
     pub depot_limit: u32,
-    /// Bytes that a round stands for. The depots of a table keep a bounded number of bytes together; 0 counts
-    /// nothing.
+    /// Number of bytes that a round represents. All depots of a table together hold a bounded number of bytes. Rounds
+    /// of 0 bytes do not count towards this limit.
     pub round_bytes: u64,
 }
 
-/// The most magazines that a depot has room for.
+/// Maximum number of magazines in a depot.
 pub const MAX_DEPOT: u32 = 1 << 12;
-/// The most rounds that a stack has room for.
+/// Maximum number of rounds on a stack.
 const MAX_REACH: u32 = 1 << 14;
 
 impl Config {
-    /// Magazines of `capacity` rounds, filled whole.
+    /// Creates a configuration with magazines of `capacity` rounds, which the first fill fills completely.
     pub fn new(capacity: u16, stock: u16, depot_limit: u32) -> Self {
         let capacity = capacity.clamp(1, MAX_CAPACITY);
         Self { capacity, first_fill: capacity, stock, depot_limit, round_bytes: 0 }
     }
 
-    /// Rounds that a CPU's stack has room for.
+    /// Number of rounds for which a CPU's stack has room.
     pub fn reach(&self) -> u16 {
         (u32::from(self.capacity) * (2 + u32::from(self.stock))).min(MAX_REACH) as u16
     }
 
-    /// The most rounds that the CPUs and depots of `cpus` hold.
+    /// Maximum number of rounds that the stacks and depots of `cpus` hold.
     #[doc(hidden)]
     pub fn most_rounds(&self, cpus: &Cpus) -> u64 {
-        // A CPU has a stack for the rounds of each node.
+        // A CPU has a separate stack for the rounds of each node.
         let stacks = u64::from(cpus.count()) * u64::from(cpus.nodes());
         stacks * u64::from(self.reach())
             + u64::from(cpus.nodes()) * u64::from(self.depot_limit) * u64::from(self.capacity)
     }
 }
 
-/// Counters of a layer. Exact at quiescence; otherwise each is a separate snapshot.
+/// Counters of a layer. Counters are exact while no operation runs. Otherwise each counter is a separate snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Rounds allocated, on all paths.
+    /// Number of rounds allocated, on all paths.
     pub allocs: u64,
-    /// Rounds freed, on all paths.
+    /// Number of rounds freed, on all paths.
     pub frees: u64,
-    /// These operations by the level that served them.
+    /// Numbers of allocations and frees, by the level that served them.
     pub paths: Paths,
-    /// Rounds on the stacks of all CPUs.
+    /// Number of rounds on the stacks of all CPUs.
     pub in_magazines: u64,
-    /// Rounds in the depots.
+    /// Number of rounds in the depots.
     pub in_depot: u64,
-    /// Visits to a depot that moved a magazine.
+    /// Number of visits to a depot that moved a magazine.
     pub depot_exchanges: u64,
-    /// Visits that found the depot's lock taken.
+    /// Number of visits to a depot that found the lock taken.
     pub depot_contention: u64,
-    /// Magazines filled by the supplier.
+    /// Number of magazines filled by the supplier.
     pub fills: u64,
-    /// Magazines flushed to the supplier.
+    /// Number of magazines flushed to the supplier.
     pub flushes: u64,
-    /// Frees of another node's rounds, on machines with several nodes.
+    /// Number of frees of another node's rounds, on machines with several nodes.
     pub other_node_frees: u64,
-    /// Operations that found no stack: the CPU's region was claimed or taken away, or the thread is not
-    /// registered and has no CPU.
+    /// Number of operations that found no stack. An operation finds no stack if the CPU's region is claimed or being
+    /// drained, or if the thread has no registration.
     pub busy: u64,
     /// The mechanism that serves the stacks.
     pub mechanism: Mechanism,
-    /// Restarts of restartable sequences in this *process*; 0 under other mechanisms.
+    /// Number of restarts of restartable sequences in this *process*; 0 under other mechanisms.
     pub aborts: u64,
-    /// Magazines that CPUs and depots hold now, partly filled ones included.
+    /// Number of magazines that CPUs and depots hold now, including partly filled magazines.
     pub magazines: u64,
-    /// Rounds of a magazine.
+    /// Number of rounds in a full magazine.
     pub capacity: u64,
 }
 
 static INJECTED_YIELDS: Fixed = Fixed::new(0);
 
-/// For stress tests, in debug builds: every `n`-th miss in the process yields before its slow path; 0 is
-/// never. Interleavings there are otherwise too rare to be tested.
+/// Makes every `n`-th miss in the process yield before its slow path, in debug builds for stress tests. An `n` of 0
+/// disables the yield. Without the yields, interleavings between a miss and its slow path are too rare to test.
 #[doc(hidden)]
 pub fn yield_every(n: u32) {
     INJECTED_YIELDS.set(n);
@@ -178,13 +180,12 @@ fn inject_yield() {
     }
 }
 
-/// Counters that operations of several CPUs write: a line.
+/// Counters that several CPUs write, on one cache line.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Counts {
-    /// Operations by the level that served them.
     pub(crate) paths: PathCounts,
-    /// Rounds that were allocated or freed other than by a single pop or push.
+    /// Number of rounds that were allocated or freed other than by a single pop or push.
     pub(crate) around_allocs: Counter,
     around_frees: Counter,
     fills: Counter,
@@ -193,14 +194,14 @@ pub(crate) struct Counts {
     pub(crate) busy: Counter,
 }
 
-/// The class of one node, and its depot. A visit to the depot writes the first line of this, and the magazine
-/// that it moves.
+/// The class of one node, and the node's depot. A visit to the depot writes only the first cache line of this struct,
+/// and the moved magazine.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct NodeClass<R, M> {
-    /// Rounds that batches and drains have put on stacks, less those that they have taken. With this, the
-    /// operations of the heads split into allocations and frees: allocations = (ops - (rounds on stacks -
-    /// net)) / 2.
+    /// Number of rounds that batches and drains have put on stacks, minus the number that they have taken. `net` splits
+    /// the operation counts of the heads into allocations and frees: allocations = (ops - (rounds on stacks - net)) /
+    /// 2.
     pub(crate) net: Counter,
     pub(crate) depot: Depot,
     pub(crate) fast_path: FastPath<R, M>,
@@ -212,18 +213,17 @@ impl<R: Round, M: Memory> NodeClass<R, M> {
     }
 }
 
-/// Stacks of each CPU, and a depot per node. See the [module](self).
+/// The stacks of each CPU, and a depot per node. See the [module](self).
 ///
-/// Dropping a layer forgets its rounds: call [`flush_all`](Layer::flush_all) first.
+/// Dropping a layer leaks its rounds. Call [`flush_all`](Layer::flush_all) before dropping the layer.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Layer<R, M: Memory = Heap>
 where
     R: Round,
 {
-    // Slow paths write this; the following lines they only read.
+    // Slow paths write this cache line, and only read the following lines.
     pub(crate) counts: Counts,
-    /// By node.
     pub(crate) nodes: Box<[NodeClass<R, M>]>,
     pub(crate) table: Arc<Table<M>>,
     pub(crate) config: Config,
@@ -232,11 +232,11 @@ where
 }
 
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// Creates a layer without rounds; `None` if the table has no number or no room left.
+    /// Creates a layer without rounds. Returns `None` if the table has no class number or no room left.
     pub fn new(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
         Self::with_nodes(table, table.cpus().nodes(), config)
     }
-    /// As [`new`](Self::new), for rounds that belong to one node whatever CPU uses them.
+    /// Creates a layer like [`new`](Self::new), for rounds that belong to one node whatever CPU uses them.
     #[doc(hidden)]
     pub fn on_one_node(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
         Self::with_nodes(table, 1, config)
@@ -260,7 +260,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let (count, mut nodes) = (nodes, Vec::with_capacity(nodes as usize));
         for _ in 0..count {
             let Some(class) = table.class(config.reach()) else {
-                // Dropping the layer retires the numbers that it got.
+                // Dropping the layer retires the class numbers that it already got.
                 layer.nodes = nodes.into();
                 return None;
             };
@@ -283,16 +283,16 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Starts an operation of this layer.
     #[inline]
     #[doc(hidden)]
-    pub fn operation(&self, what: What) -> Operation<'_> {
+    pub fn operation(&self, what: OperationKind) -> Operation<'_> {
         Operation::of(self.table.tracepoints(), what, &self.name)
     }
 
-    /// The CPUs that the layer was made for.
+    /// The CPUs for which the layer was made.
     pub fn cpus(&self) -> &Cpus {
         self.table.cpus()
     }
-    /// The fast path alone, through the given `words` of each CPU. It always misses on a machine with several
-    /// nodes, where each operation must find its node.
+    /// Returns the fast path of the layer's class, through the given `words` of each CPU. On a machine with several
+    /// nodes, the fast path always misses, because each operation must find its node.
     #[doc(hidden)]
     pub fn fast_path(&self, words: Words) -> FastPath<R, M> {
         match &*self.nodes {
@@ -300,9 +300,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
             _ => FastPath::disabled(),
         }
     }
-    /// Makes `words` a copy of the table's words, so that [static paths](crate::StaticPath) of the table's
-    /// layers work while the table lives. Returns `false` if restartable sequences do not serve the table, if
-    /// it has static words already, or if `words` are another table's or too few.
+    /// Makes `words` a copy of the table's words, so that [static paths](crate::StaticPath) of the table's layers work
+    /// while the table lives. Returns `false` if restartable sequences do not serve the table, if the table already has
+    /// static words, or if `words` are in use or too few.
     #[doc(hidden)]
     pub fn take_static_words(&self, words: &'static StaticWords) -> bool {
         self.table.take_static_words(words)
@@ -311,14 +311,14 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn mechanism(&self) -> Mechanism {
         self.cpus().mechanism()
     }
-    /// The sizes that the layer was made with.
+    /// The sizes with which the layer was made.
     #[doc(hidden)]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Returns `true` if there is one class for all CPUs. Then a miss of the [fast path](Self::fast_path) is
-    /// the first step of the slow paths.
+    /// Returns `true` if the layer has one class for all CPUs. With one class, a miss of the [fast
+    /// path](Self::fast_path) is the first step of the slow paths.
     #[inline]
     #[doc(hidden)]
     pub fn has_one_node(&self) -> bool {
@@ -329,7 +329,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     fn push_batch(&self, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
         let class = node.class();
-        planted!("a stack is widened outside of its section" => {
+        planted!("a stack grows outside its restartable section" => {
             let region = self.table.region(self.cpus().current()).filter(|region| region.committed() > 0);
             region.into_iter().for_each(|region| region.set_cap(class, self.config.reach().into()));
         });
@@ -338,7 +338,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             Mechanism::Claimed => claimed::push_batch(&*self.table, class, rounds),
         }
     }
-    /// Pushes all rounds or none. Opens the class first if the CPU has not used it so far.
+    /// Pushes all rounds or none. `push_all` first opens the class on a CPU that has not used it yet.
     fn push_all(&self, op: &Operation, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
         inject_yield();
         let pushed = self.push_batch(node, rounds) || {
@@ -367,19 +367,18 @@ impl<R: Round, M: Memory> Layer<R, M> {
         popped
     }
 
-    /// Node of the CPU that this thread is on.
     #[inline(always)]
     fn this_node(&self) -> u32 {
         if self.nodes.len() == 1 { 0 } else { self.cpus().node_of(self.cpus().current()) }
     }
-    /// Class of the node that a round belongs to; `None` if that node has no CPUs.
+    /// Returns the class of the node to which a round belongs. Returns `None` if the round's node has no CPUs.
     #[inline(always)]
     fn home_of(&self, supplier: &impl Supplier<R>, round: R) -> Option<&NodeClass<R, M>> {
         if self.nodes.len() == 1 {
             return self.nodes.first();
         }
         let node = supplier.node_of(round);
-        planted!("a round goes to the node of the CPU that frees it" => let node = self.this_node());
+        planted!("a freed round goes to the freeing CPU's node" => let node = self.this_node());
         if node != self.this_node() {
             self.counts.other_node_frees.add(1);
         }
@@ -388,45 +387,44 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- allocation ----
 
-    /// A round, from the nearest level that has one; `None` if the supplier has no round either.
+    /// Allocates a round from the nearest level that has a round. Returns `None` if the supplier has no round either.
     ///
-    /// Cost: as [`FastPath::alloc`]; once per magazine a visit to the depot; a shared lock only there and in
-    /// the supplier.
+    /// Cost: like [`FastPath::alloc`], plus one visit to the depot per magazine. Only depot and supplier take locks.
     #[inline]
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
         self.pop().or_else(|| self.alloc_new(supplier))
     }
-    /// The first step of [`alloc`](Self::alloc): pops this CPU's stack.
+    /// Pops this CPU's stack: the first step of [`alloc`](Self::alloc).
     #[inline]
     #[doc(hidden)]
     pub fn pop(&self) -> Option<R> {
-        // SAFETY: this layer lives.
+        // SAFETY: this layer is alive.
         unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
     }
-    /// As `alloc`, within an operation that has done other steps before, and continues elsewhere if there is
-    /// no round.
+    /// Allocates like `alloc`, inside an operation that has already taken other steps. If the layer has no round, the
+    /// operation continues elsewhere.
     #[inline]
     #[doc(hidden)]
     pub fn alloc_in(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         self.pop().or_else(|| self.alloc_slow(op, supplier))
     }
 
-    /// The slow paths' operation is created here, so that the fast paths need no room for it in their frames.
+    /// Creates the operation of a slow path, so that fast paths need no stack space for it.
     #[cold]
     #[inline(never)]
     fn alloc_new(&self, supplier: &impl Supplier<R>) -> Option<R> {
-        self.alloc_slow(&self.operation(What::Alloc), supplier)
+        self.alloc_slow(&self.operation(OperationKind::Alloc), supplier)
     }
 
-    /// After a miss: takes a magazine from the depot or the supplier. The caller gets one of its rounds; the
-    /// others go on the stack.
+    /// Allocates after a miss: takes a magazine from the depot or the supplier. The caller gets one round of the
+    /// magazine, and the stack gets the others.
     #[cold]
     #[inline(never)]
     #[doc(hidden)]
     pub fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
-        // Otherwise each new thread would bring its CPU another magazine.
+        // Without a retry after the registration, each new thread would bring another magazine to its CPU.
         if rseq::joins()
-            // SAFETY: this layer lives.
+            // SAFETY: this layer is alive.
             && let Some(round) = unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
         {
             return Some(round);
@@ -436,13 +434,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let at = self.this_node();
         let node = &self.nodes[at as usize];
         let mut magazine = Magazine::new();
-        // On a CPU without a region, or for a class that is being drained, nothing can be pushed, and a
-        // magazine would be filled for one round.
+        // On a CPU without a region, or while the class is drained, nothing can be pushed. If nothing can be pushed,
+        // the allocation requests only one round.
         let open = self.table.region(self.cpus().current()).is_some()
             && self.table.limit(node.class()).load(crate::sync::Ordering::Relaxed) > 0;
         if !(open && node.depot.take(op, &self.table.depots, &mut magazine)) {
             let ask = if open { self.tuning.next_fill(&self.config) } else { 1 };
-            planted!("the supplier fills under the lock of drains" => {
+            planted!("the supplier is called with the drain lock held" => {
                 core::mem::forget(self.table.lock_drains());
             });
             assert_unlocked();
@@ -462,37 +460,37 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.counts.around_allocs.add(1);
         let mut busy = !open;
         let pushed = magazine.is_empty() || self.push_all(op, node, magazine.rounds());
-        planted!("a batch is taken for pushed" => let pushed = true);
+        planted!("a partly pushed batch counts as pushed" => let pushed = true);
         if !pushed {
             busy = true;
-            self.put_away(op, supplier, node, &mut magazine);
+            self.put_in_depot(op, supplier, node, &mut magazine);
         }
         if busy {
             self.counts.busy.add(1);
         }
-        planted!("an operation is of two classes" => self.counts.paths.count(op));
+        planted!("an operation uses two classes" => self.counts.paths.count(op));
         self.counts.paths.count(op);
-        // SAFETY: rounds get into magazines through `R::into_raw` only.
+        // SAFETY: only `R::into_raw` produces the pointers in magazines.
         Some(unsafe { R::from_raw(mine) })
     }
 
     // ---- free ----
 
-    /// Takes a round back. Never fails, never touches what the round names.
+    /// Frees a round. `free` never fails, and never accesses the object that the round represents.
     ///
-    /// Cost: as [`alloc`](Self::alloc).
+    /// Cost: like [`alloc`](Self::alloc).
     #[inline]
     pub fn free(&self, supplier: &impl Supplier<R>, round: R) {
-        // SAFETY: this layer lives.
+        // SAFETY: this layer is alive.
         if !self.home_of(supplier, round).is_some_and(|node| unsafe { node.fast_path.free(round) }) {
             self.free_new(supplier, round);
         }
     }
-    /// As `free`, within an operation that has done other steps before.
+    /// Frees like `free`, inside an operation that has already taken other steps.
     #[inline]
     #[doc(hidden)]
     pub fn free_in(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
-        // SAFETY: this layer lives.
+        // SAFETY: this layer is alive.
         if !self.home_of(supplier, round).is_some_and(|node| unsafe { node.fast_path.free(round) }) {
             self.free_slow(op, supplier, round);
         }
@@ -501,10 +499,10 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[cold]
     #[inline(never)]
     fn free_new(&self, supplier: &impl Supplier<R>, round: R) {
-        self.free_slow(&self.operation(What::Free), supplier, round);
+        self.free_slow(&self.operation(OperationKind::Free), supplier, round);
     }
 
-    /// After a miss: the stack gets more places, or gives a magazine away.
+    /// Frees after a miss: the stack gets more places, or gives a magazine away.
     #[cold]
     #[inline(never)]
     #[doc(hidden)]
@@ -521,12 +519,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
         } else {
             let mut magazine = Magazine::new();
             let popped = self.pop_batch(node, self.config.capacity, &mut magazine);
-            planted!("a magazine that left a stack is forgotten" => magazine = Magazine::new());
+            planted!("a magazine popped from a stack is lost" => magazine = Magazine::new());
             if popped {
-                self.put_away(op, supplier, node, &mut magazine);
+                self.put_in_depot(op, supplier, node, &mut magazine);
                 inject_yield();
             }
-            // SAFETY: this layer lives.
+            // SAFETY: this layer is alive.
             if !(popped && unsafe { node.fast_path.free(round) }) {
                 self.free_bypass(op, supplier, round);
             }
@@ -534,8 +532,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.counts.paths.count(op);
     }
 
-    /// Returns `true` if the round is on top of this CPU's stack. For a free that has missed: if so, the round
-    /// was freed twice, and the second free has had no effect. Always `false` for a layer of several nodes.
+    /// Returns `true` if the round is on top of this CPU's stack. For a free that has missed: `true` means that the
+    /// round was freed twice, and that the second free had no effect. Always returns `false` for a layer of several
+    /// nodes.
     #[doc(hidden)]
     pub fn has_on_top(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) -> bool {
         let [node] = &*self.nodes else { return false };
@@ -545,7 +544,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
         let has = top.rounds() == [round.into_raw()];
         if !self.push_all(op, node, top.rounds()) {
-            self.put_away(op, supplier, node, &mut top);
+            self.put_in_depot(op, supplier, node, &mut top);
         }
         has
     }
@@ -561,8 +560,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- magazines ----
 
-    /// Puts a magazine into the depot; if it is not full, or the depot does not take it, flushes it.
-    fn put_away(
+    /// Puts a magazine into the depot. A magazine that is not full, or that the depot does not accept, is flushed.
+    fn put_in_depot(
         &self,
         op: &Operation,
         supplier: &impl Supplier<R>,
@@ -570,12 +569,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
         magazine: &mut Magazine,
     ) {
         let full = magazine.len() == usize::from(self.config.capacity);
-        planted!("a magazine that is not full goes to the depot" => let full = true);
+        planted!("a partial magazine enters the depot" => let full = true);
         let kept = full && {
             inject_yield();
             node.depot.put(op, &self.table.depots, magazine, || self.table.block(op))
         };
-        planted!("a magazine in the depot and with the supplier" => let kept = false);
+        planted!("a magazine is put in the depot and also flushed" => let kept = false);
         if !kept {
             self.flush(op, supplier, magazine);
         }
@@ -585,24 +584,30 @@ impl<R: Round, M: Memory> Layer<R, M> {
         assert_unlocked();
         tell!(op: Step::Flushed { rounds: magazine.len() as u16 });
         self.counts.flushes.add(1);
-        // SAFETY: rounds get into magazines through `R::into_raw` only.
+        // SAFETY: only `R::into_raw` produces the pointers in magazines.
         let rounds = core::iter::from_fn(|| magazine.pop().map(|raw| unsafe { R::from_raw(raw) })).fuse();
-        planted!("a flush that does not flush" => return rounds.for_each(drop));
+        planted!("a flush returns no rounds to the supplier" => return rounds.for_each(drop));
         supplier.flush(op, rounds);
         debug_assert!(magazine.is_empty(), "a supplier takes all rounds");
     }
 
     // ---- drains and reports ----
 
-    /// Takes the rounds of `cpus` away and gives them to the supplier. The CPUs may continue concurrently, and
-    /// hold rounds again when this returns.
+    /// Takes the rounds of `cpus` away and gives them to the supplier. The CPUs continue concurrently, and may hold
+    /// rounds again when `drain` returns.
     ///
-    /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs; fast paths wait for
-    /// neither.
+    /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs. Fast paths wait neither for the
+    /// lock of drains nor for the fence.
     pub fn drain(&self, supplier: &impl Supplier<R>, cpus: Range<u32>) {
-        self.drain_in(&self.operation(What::Reclaim), supplier, cpus, Which::All);
+        self.drain_in(&self.operation(OperationKind::Reclaim), supplier, cpus, DrainScope::All);
     }
-    fn drain_in(&self, op: &Operation, supplier: &impl Supplier<R>, cpus: Range<u32>, which: Which) -> u64 {
+    fn drain_in(
+        &self,
+        op: &Operation,
+        supplier: &impl Supplier<R>,
+        cpus: Range<u32>,
+        which: DrainScope,
+    ) -> u64 {
         planted!("drain does nothing" => return 0);
         let mut rounds = 0;
         self.table.drain(cpus, which, self.classes(), |class, taken| {
@@ -613,15 +618,21 @@ impl<R: Round, M: Memory> Layer<R, M> {
     fn classes(&self) -> impl Iterator<Item = Class> + Clone {
         self.nodes.iter().map(NodeClass::class)
     }
-    /// Gives the rounds that a drain took to the supplier. Returns their number.
-    fn give(&self, op: &Operation, supplier: &impl Supplier<R>, class: Class, taken: &mut Taken<'_>) -> u64 {
+    /// Gives the rounds that a drain took to the supplier. Returns the number of rounds.
+    fn give(
+        &self,
+        op: &Operation,
+        supplier: &impl Supplier<R>,
+        class: Class,
+        taken: &mut DrainedRounds<'_>,
+    ) -> u64 {
         let Some(node) = self.nodes.iter().find(|node| node.class() == class) else { return 0 };
         let count = taken.len().into();
         tell!(op: Step::Drained { rounds: taken.len() });
         node.net.sub(count);
         self.counts.flushes.add(1);
         assert_unlocked();
-        // SAFETY: rounds get onto stacks through `R::into_raw` only.
+        // SAFETY: only `R::into_raw` produces the pointers on stacks.
         let rounds = core::iter::from_fn(|| taken.pop().map(|raw| unsafe { R::from_raw(raw) })).fuse();
         supplier.flush(op, rounds);
         debug_assert_eq!(taken.len(), 0, "a supplier takes all rounds");
@@ -631,13 +642,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     /// Gives the rounds of all CPUs and depots to the supplier.
     pub fn flush_all(&self, supplier: &impl Supplier<R>) {
-        self.flush_all_in(&self.operation(What::Reclaim), supplier);
+        self.flush_all_in(&self.operation(OperationKind::Reclaim), supplier);
     }
-    /// As `flush_all`, within an operation that found nothing elsewhere.
+    /// Flushes like `flush_all`, inside an operation that found no memory elsewhere.
     #[doc(hidden)]
     pub fn flush_all_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
-        self.drain_in(op, supplier, 0..self.cpus().count(), Which::All);
-        planted!("a flush leaves what lies in the depots" => return);
+        self.drain_in(op, supplier, 0..self.cpus().count(), DrainScope::All);
+        planted!("a flush skips the depots" => return);
         self.empty_depots(op, supplier);
     }
     fn empty_depots(&self, op: &Operation, supplier: &impl Supplier<R>) {
@@ -648,35 +659,35 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- many layers together ----
 
-    /// Adds the layer to the [sweeps](Table::sweep) of this group. The caller of a sweep must collect from all
-    /// layers in the group.
+    /// Adds the layer to the [sweeps](Table::sweep) of `group`. A sweep's caller must collect from all layers in the
+    /// group.
     #[doc(hidden)]
     pub fn join_sweeps(&self, group: SweepGroup) {
         self.classes().for_each(|class| self.table.join_sweeps(class, group));
     }
-    /// The rest of a [drain](Self::drain) after a [sweep](Table::sweep): gives the taken rounds to the
-    /// supplier. Returns their number.
+    /// Gives the rounds that a [sweep](Table::sweep) took from this layer to the supplier: the second half of a
+    /// [drain](Self::drain). Returns the number of rounds.
     #[doc(hidden)]
     pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
         let (mut rounds, mut panics) = (0, FirstPanic::default());
         for class in self.classes() {
-            let give = |class, taken: &mut Taken<'_>| rounds += self.give(op, supplier, class, taken);
+            let give = |class, taken: &mut DrainedRounds<'_>| rounds += self.give(op, supplier, class, taken);
             panics.catch(|| self.table.collect(class, give));
         }
         panics.resume();
         rounds
     }
-    /// The rest of a [flush](Self::flush_all_in) after a [sweep](Table::sweep) of all stacks.
+    /// Completes a [flush](Self::flush_all_in) after a [sweep](Table::sweep) of all stacks.
     #[doc(hidden)]
     pub fn flush_swept(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_swept(op, supplier);
         self.empty_depots(op, supplier);
     }
-    /// The rest of a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the number of
-    /// rounds flushed.
+    /// Completes a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the number of rounds
+    /// flushed.
     #[doc(hidden)]
     pub fn reap_swept(&self, supplier: &impl Supplier<R>) -> u64 {
-        let op = &self.operation(What::Reclaim).cold();
+        let op = &self.operation(OperationKind::Reclaim).cold();
         self.drain_swept(op, supplier) + self.end_interval(op, supplier)
     }
 
@@ -700,8 +711,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         rounds
     }
 
-    /// Reduces the stacks' limits for a while, because memory is short. [`flush_all`](Self::flush_all) returns
-    /// the rounds.
+    /// Lowers the limits of the stacks while memory is short. [`flush_all`](Self::flush_all) frees the rounds.
     pub fn shrink(&self) {
         self.tuning.shrink(&self.config);
         self.change_limits();
@@ -710,17 +720,16 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.nodes.iter().for_each(|node| self.table.change_limit(node.class(), || self.tuning.reach()));
     }
 
-    /// Closes stacks and depots: once [`flush_all`](Self::flush_all) has emptied them, frees go to the
-    /// supplier.
+    /// Closes stacks and depots. After a [`flush_all`](Self::flush_all), all frees reach the supplier.
     #[doc(hidden)]
     pub fn close(&self) {
         for node in &self.nodes {
             self.table.set_limit(node.class(), || 0);
             node.depot.set_open(false);
-            planted!("a number is given back while objects are out" => self.table.retire(node.class()));
+            planted!("a class number is freed while its objects are in use" => self.table.retire(node.class()));
         }
     }
-    /// Undoes [`close`](Self::close).
+    /// Opens stacks and depots again after [`close`](Self::close).
     #[doc(hidden)]
     pub fn reopen(&self) {
         for node in &self.nodes {
@@ -729,14 +738,14 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
     }
 
-    /// Ends a reaping interval: flushes the depots' surplus over this interval's working set, and the stacks
-    /// that served nothing since the last call. Returns the number of rounds flushed.
+    /// Ends a reaping interval. Flushes the depots' surplus over the interval's working set, and the stacks that served
+    /// no operation since the last call. Returns the number of rounds flushed.
     ///
-    /// Call it at regular intervals (kernels use 10 to 20 s).
+    /// Call `reap` at regular intervals (kernels use 10 to 20 s).
     pub fn reap(&self, supplier: &impl Supplier<R>) -> u64 {
         planted!("reap does nothing" => return 0);
-        let op = &self.operation(What::Reclaim).cold();
-        let idle = self.drain_in(op, supplier, 0..self.cpus().count(), Which::Idle);
+        let op = &self.operation(OperationKind::Reclaim).cold();
+        let idle = self.drain_in(op, supplier, 0..self.cpus().count(), DrainScope::Idle);
         idle + self.end_interval(op, supplier)
     }
     fn end_interval(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
@@ -752,7 +761,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         rounds
     }
 
-    /// A snapshot of the counters. Visits all CPUs that were ever used; takes no lock.
+    /// Returns a snapshot of the counters. `stats` visits all CPUs that were ever used, and takes no lock.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         let counts = &self.counts;
@@ -764,7 +773,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             for region in self.table.used(0..self.cpus().count()) {
                 let (served, len) = region.served(node.class());
                 ops += served;
-                // Rounds of a drain that has not begun to give them away are still on the stack.
+                // Rounds that a drain took and has not begun to give away are still on the stack.
                 let len = len + u64::from(region.taken(node.class()));
                 held += len;
                 stats.magazines += len.div_ceil(stats.capacity);
@@ -800,11 +809,10 @@ impl<R: Round, M: Memory> Drop for Layer<R, M> {
     }
 }
 
-/// The locks of the layer's depots. The [table](Table) has its own, and forgets other threads after its
-/// layers.
+/// The locks of the layer's depots. The [table](Table) has separate locks, and forgets other threads after its layers.
 impl<R: Round, M: Memory> Fork for Layer<R, M> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        planted!("a fork does not wait for depots" => return);
+        planted!("a fork does not lock the depots" => return);
         if rank == Rank::Depot {
             self.nodes.iter().for_each(|node| visit(&node.depot.full));
         }

@@ -1,22 +1,21 @@
-//! Per-CPU magazines over a depot: the fast path of an allocator, in which a common allocation or free
-//! touches nothing that other CPUs touch.
+//! Per-CPU magazines over a depot: the fast path of an allocator. A common allocation or free touches no memory that
+//! other CPUs touch.
 //!
-//! It combines three designs:
+//! The crate combines three designs:
 //!
-//! * **Bonwick & Adams** ("Magazines and Vmem", USENIX 2001; Linux says *sheaf* and *barn*). Rounds (anything
-//!   that fits a pointer: objects, pages) travel in **magazines**. A CPU has room for at least two, so at
-//!   least a magazine's worth of operations separates two visits to shared state. That state is the
-//!   **depot**, one for each node. It keeps full magazines, and returns those that are not in its **working
-//!   set**.
-//! * **tcmalloc's per-CPU mode**. Each CPU has one **region**, which has a stack of pointers for each class.
-//!   A restartable sequence pops or pushes there with plain loads and stores, and commits by one store.
-//! * **This crate's table**. One [`Table`] of regions serves all [layers](Layer); a region costs no memory
-//!   before its CPU misses for the first time. A drain points a CPU's word to a region of zeros, in which
-//!   every operation misses. So no fast path tests for a drain, and one fence serves all CPUs and classes.
-//!   Without restartable sequences a claim has the same effect. Both are model-checked.
+//! * **Bonwick & Adams** ("Magazines and Vmem", USENIX 2001; Linux says *sheaf* and *barn*). Rounds (anything that fits
+//!   a pointer: objects, pages) move in **magazines**. A CPU has room for at least two magazines, so at least one
+//!   magazine's worth of operations separates two visits to shared state. The shared state is the **depot**, one per
+//!   node. A depot keeps full magazines, and returns magazines that are not in its **working set**.
+//! * **tcmalloc's per-CPU mode**. Each CPU has one **region** with a stack of pointers for each class. A restartable
+//!   sequence pops or pushes with plain loads and stores, and commits by one store.
+//! * **This crate's table**. One [`Table`] of regions serves all [layers](Layer). A region costs no memory before its
+//!   CPU's first miss. A drain points a CPU's region pointer to a region of zeros, in which every operation misses. No
+//!   fast path tests for a drain, and one fence serves all CPUs and classes. Without restartable sequences, a claim of
+//!   the region has the effect of a drain's empty region. Restartable sequences and claims are both model-checked.
 //!
-//! Behind the depot is the caller's [`Supplier`]. The crate does not depend on pages or objects;
-//! `uslab-buddy` caches pages in it, and `uslab` caches objects.
+//! The caller's [`Supplier`] supplies rounds to the depot. The crate does not depend on pages or objects. `uslab-buddy`
+//! caches pages with it, and `uslab` caches objects.
 //!
 //! | module | |
 //! |---|---|
@@ -93,7 +92,7 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-// Claims and rounds of 4 bytes suffice there: one thread, simulated CPUs and addresses below 4 GiB.
+// On WebAssembly, claims and rounds of 4 bytes suffice: there is one thread, simulated CPUs and addresses below 4 GiB.
 #[cfg(not(any(target_pointer_width = "64", target_arch = "wasm32")))]
 compile_error!(
     "64-bit targets (and wasm32, for simulators) only: sections store rounds of 8 bytes, and pages come from a range of addresses larger than 32 bits \
@@ -161,7 +160,7 @@ pub use paths::{Path, Paths};
 #[doc(hidden)]
 pub use uslab_sync;
 
-pub use table::{Drains, SweepGroup, Table, TooSmall, Which};
+pub use table::{DrainScope, Drains, SweepGroup, Table, TooSmall};
 pub use tracepoints::Operation;
 #[doc(hidden)]
 pub use view::{CpuView, DepotView, LayerView, MagazineView};

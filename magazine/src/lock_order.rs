@@ -1,18 +1,17 @@
-//! The single lock order of these crates.
+//! The single lock order of the uslab crates.
 
 uslab_sync::ranks! {
-    /// The position of a lock in the lock order, outermost first: a thread that holds one may only wait for
-    /// later ones.
+    /// The position of a lock in the lock order, outermost first. A lock's holder may only wait for later locks.
     ///
-    /// ARCHITECTURE.md, "Locks", lists for each the protected data and the locks taken under it.
+    /// The section "Locks" of ARCHITECTURE.md lists, for each lock, the protected data and the locks taken under it.
     pub enum Rank {
         /// The list of mergeable caches.
         Mergeable,
         /// The list of shrinkers.
         Shrinkers,
-        /// The list of caches.
+        /// The list of all caches.
         Caches,
-        /// The waiters for an object of a cache.
+        /// The threads that wait for an object of a cache.
         Waiters,
         /// The samples of a heap profile, and whether a profile is running.
         Profile,
@@ -20,31 +19,31 @@ uslab_sync::ranks! {
         Tables,
         /// Serialises the drains of a table.
         Drains,
-        /// The magazines of a CPU, if a lock protects them.
+        /// The magazines of a CPU, for designs in which a lock protects them.
         Cpu,
         /// The magazines of a depot.
         Depot,
-        /// The class numbers of a table, and its committed parts.
-        Making,
+        /// The class numbers and committed parts of a table.
+        NumbersAndRooms,
         /// The slabs of a cache on one node.
         Node,
-        /// The threads inside a cache that may be destroyed.
+        /// The threads that are inside a cache that may be destroyed.
         CacheRefs,
         /// The free lists of a zone.
         Zone,
-        /// The table of allocations above the largest block.
+        /// The table of allocations above the largest block size.
         Huge,
         /// The tags of checked frees.
         Tags,
-        /// A CPU's batch of objects that wait for readers.
+        /// A CPU's batch of objects whose free waits for readers.
         Deferred,
-        /// The free handle numbers.
+        /// The free numbers of a handle table.
         Numbers,
         /// The reserved objects of a mempool.
         Reserve,
-        /// The thread that runs on a CPU, in models.
+        /// In models, the right to run on a CPU.
         Token,
-        /// The faults to inject, in tests.
+        /// The faults that tests inject.
         Faults,
     }
 }
@@ -53,9 +52,9 @@ uslab_sync::ranks! {
 mod tests {
     use super::Rank;
 
-    /// ARCHITECTURE.md has the only description of the order: its table has each rank in its place.
+    /// The table in ARCHITECTURE.md is the only description of the lock order, and must list each rank in its position.
     #[test]
-    fn the_published_lock_order_is_the_asserted_one() {
+    fn documented_lock_order_equals_the_asserted_order() {
         let text = include_str!("../../ARCHITECTURE.md");
         let section = text.split("\n## ").find(|section| section.starts_with("Locks")).unwrap();
         let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
@@ -63,10 +62,10 @@ mod tests {
         assert_eq!(rows.collect::<Vec<_>>(), order);
     }
 
-    /// `Mutex::new` makes a lock without a rank: for users, tests and models.
+    /// `Mutex::new` creates a lock without a rank, for users, tests and models only.
     #[test]
     #[cfg_attr(miri, ignore = "reads all sources: minutes, of nothing that is unsafe")]
-    fn no_lock_of_the_crates_is_without_a_rank() {
+    fn each_lock_has_a_rank() {
         let mut folders: Vec<_> =
             ["magazine", "buddy", "slab"].map(|krate| format!("../{krate}/src").into()).into();
         let (mut found, mut files): (Vec<String>, _) = (vec![], 0);

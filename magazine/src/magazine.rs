@@ -2,14 +2,14 @@
 
 use core::ptr::NonNull;
 
-/// Maximum number of rounds of a magazine.
+/// Maximum number of rounds in a magazine.
 ///
-/// A magazine is what one CPU passes to another one in one visit to the depot. If one CPU allocates what
-/// another one frees, magazines of 32 rounds cost 7 ns per pair, of 64 5 ns, and of 256 86 ns: then the
-/// rounds in circulation no longer fit the caches of the two CPUs.
+/// One visit to the depot passes at most one magazine from one CPU to another. If one CPU allocates what another CPU
+/// frees, a pair costs 7 ns with magazines of 32 rounds, 5 ns with 64, and 86 ns with 256. With magazines of 256
+/// rounds, the rounds in circulation exceed the caches of the two CPUs.
 pub const MAX_CAPACITY: u16 = 64;
 
-/// Rounds in the order of their insertion. The holder of the value owns the rounds.
+/// Rounds in the order of their insertion. The holder of a magazine owns the rounds.
 #[derive(Clone, Debug)]
 pub(crate) struct Magazine {
     len: u32,
@@ -20,7 +20,7 @@ pub(crate) struct Magazine {
 unsafe impl Send for Magazine {}
 
 impl Magazine {
-    /// For debuggers: offsets of the length and the rounds.
+    /// Byte offsets for debuggers: the length and the rounds.
     pub(crate) const LAYOUT: [usize; 2] =
         [core::mem::offset_of!(Self, len), core::mem::offset_of!(Self, rounds)];
 
@@ -34,28 +34,26 @@ impl Magazine {
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// The rounds, newest last.
     pub(crate) fn rounds(&self) -> &[NonNull<u8>] {
         &self.rounds[..self.len()]
     }
-    /// Adds a round; `false` if the magazine is full.
+    /// Adds a round. Returns `false` if the magazine is full.
     pub(crate) fn push(&mut self, round: NonNull<u8>) -> bool {
         let Some(place) = self.rounds.get_mut(self.len as usize) else { return false };
         *place = round;
         self.len += 1;
         true
     }
-    /// Removes the newest round.
     pub(crate) fn pop(&mut self) -> Option<NonNull<u8>> {
         self.len = self.len.checked_sub(1)?;
         Some(self.rounds[self.len()])
     }
-    /// Replaces the rounds by copies of `other`'s.
     pub(crate) fn copy_from(&mut self, other: &Self) {
         self.rounds[..other.len()].copy_from_slice(other.rounds());
         self.len = other.len;
     }
-    /// Makes room for `len` rounds, which `fill` writes; if it returns `false`, the magazine stays empty.
+    /// Sets the length to `len` if `fill` returns `true`, after it wrote `len` rounds. If `fill` returns `false`, the
+    /// magazine stays empty.
     #[allow(dead_code, reason = "for restartable sequences, which are not in every build")]
     #[inline]
     pub(crate) fn fill_with(&mut self, len: u32, fill: impl FnOnce(*mut NonNull<u8>) -> bool) -> bool {

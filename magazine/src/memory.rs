@@ -5,30 +5,31 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-/// One address range for a table, readable as zero from the start and writable after a commit.
+/// An address range for a table. The range is readable as zero from the start, and writable after a commit.
 ///
 /// # Safety
-/// `base` is aligned to [`ALIGN`]. The `bytes` bytes from there on do not move, and no other code uses them,
-/// until the value is dropped. They read as zero until they are written. Memory that
-/// [`commit`](Memory::commit) granted is writable.
+/// `base` is aligned to [`ALIGN`]. The `bytes` bytes from `base` do not move until the value is dropped, and no other
+/// code uses them. Unwritten bytes of the range read as zero. Memory that [`commit`](Memory::commit) granted is
+/// writable.
 ///
 /// # Panics
-/// [`commit`](Memory::commit) and [`decommit`](Memory::decommit) run with locks of the table held, so they
-/// must not use the table. A panic in them is contained and counts as a refusal; during the creation of a
-/// table it reaches the caller of [`Table::new`](crate::Table::new).
+/// [`commit`](Memory::commit) and [`decommit`](Memory::decommit) run with locks of the table held, so they must not use
+/// the table. A panic in `commit` or `decommit` is caught and counts as a refusal. During the creation of a table, the
+/// panic reaches the caller of [`Table::new`](crate::Table::new).
 pub unsafe trait Memory: Send + Sync {
-    /// The first byte; aligned to [`ALIGN`].
+    /// The first byte of the range, aligned to [`ALIGN`].
     fn base(&self) -> NonNull<u8>;
-    /// Number of bytes.
+    /// Size of the range in bytes.
     fn bytes(&self) -> usize;
-    /// Makes `range` (bytes from the base) writable, as part of `op`; `false` if the system refuses. Granted
-    /// memory stays writable; granting twice is harmless.
+    /// Makes `range` (in bytes from the base) writable, as part of `op`. Returns `false` if the system refuses. Memory
+    /// that was granted stays writable. Granting a range twice is harmless.
     fn commit(&self, op: &Operation, range: Range<usize>) -> bool;
-    /// Returns the memory behind `range` (whole pages, in bytes from the base, granted before) to the system.
-    /// The range then reads as zero and stays writable. `false`, with nothing changed, if that fails.
+    /// Returns the memory behind `range` to the system. `range` consists of whole pages that were granted before, in
+    /// bytes from the base. After a decommit, the range reads as zero and stays writable. Returns `false` and changes
+    /// nothing if the system refuses.
     ///
     /// # Safety
-    /// No thread writes to the range during the call, or relies on its contents.
+    /// No thread may write to the range during the call, or rely on its contents.
     unsafe fn decommit(&self, _range: Range<usize>) -> bool {
         false
     }
@@ -38,20 +39,20 @@ pub unsafe trait Memory: Send + Sync {
 #[doc(hidden)]
 pub const ALIGN: usize = 4096;
 
-/// [`Memory`] from the global allocator, all of it writable.
+/// [`Memory`] from the global allocator. The whole range is writable.
 #[derive(Debug)]
 pub struct Heap {
     base: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: the value owns the range, and only returns its address.
+// SAFETY: the value owns the range, and only returns the range's address.
 unsafe impl Send for Heap {}
-// SAFETY: the value owns the range, and no method writes to it.
+// SAFETY: the value owns the range, and no method writes to the range.
 unsafe impl Sync for Heap {}
 
 impl Heap {
-    /// Allocates `bytes` bytes; `None` if the global allocator refuses.
+    /// Allocates `bytes` bytes. Returns `None` if the global allocator refuses.
     pub fn new(bytes: usize) -> Option<Self> {
         let layout = Layout::from_size_align(bytes.max(1), ALIGN).ok()?;
         // SAFETY: the layout's size is not zero.
@@ -60,8 +61,7 @@ impl Heap {
     }
 }
 
-// SAFETY: the range was allocated zeroed with that alignment, is writable, and belongs to this value until it
-// is dropped.
+// SAFETY: the range was allocated zeroed with that alignment, is writable, and belongs to this value until its drop.
 unsafe impl Memory for Heap {
     fn base(&self) -> NonNull<u8> {
         self.base

@@ -1,4 +1,4 @@
-//! Counts of operations by level: each allocation and free counts at the highest level that it reached.
+//! Counts of operations by level. Each allocation and free counts at the highest level that it reached.
 //!
 //! | level | highest level reached |
 //! |---|---|
@@ -8,17 +8,16 @@
 //! | [`pages`](Path::Pages) | called the page allocator: its per-CPU pages, or a zone |
 //! | [`commit`](Path::Commit) | requested memory from the system, or returned memory to it |
 //!
-//! The levels add up to the operations. Failed attempts count, too: a free that finds the depot full has
-//! still visited it.
+//! The counts of all levels add up to the number of operations. A failed attempt reaches a level, too: a free that
+//! finds the depot full has visited the depot.
 //!
-//! An operation is one round that changed owners. A bulk request of ten is ten operations, each at the level
-//! of its batch; a failed allocation is no operation, and neither is a reap or a drain. An object in one
-//! owner's reserve counts when it leaves the cache and when it is returned, not in between. A deferred free
-//! counts when it is executed.
+//! An operation is one round that changed owners. A bulk request of ten is ten operations, each at the level of its
+//! batch. Failed allocations, reaps and drains are not operations. An object in an owner's reserve counts when it
+//! leaves the cache and when it is returned, and not in between. A deferred free counts when it is executed.
 //!
-//! Fast paths count nothing here. A slow path passes an [`Operation`] down to the page allocator; each
-//! [`Step`](crate::tracepoints::Step) with a level raises its level. `cpu` is the rest: all operations, which
-//! the heads of the stacks count, less those at higher levels.
+//! Fast paths do not write these counts. A slow path passes an [`Operation`] down to the page allocator. Each
+//! [`Step`](crate::tracepoints::Step) with a level raises the operation to that level. The count of level `cpu` is the
+//! remainder: all operations, which the stack heads count, minus the operations of higher levels.
 
 use crate::sync::Counter;
 use crate::tracepoints::Operation;
@@ -29,16 +28,16 @@ use core::ops::{Add, AddAssign};
 /// The level that served an operation, lowest first. See the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
-    /// Its CPU's own stack, without a lock.
+    /// The CPU's own stack, without a lock.
     #[default]
     Cpu,
-    /// State shared by the CPUs of a node: the depot, or the committed size of their regions.
+    /// State that the CPUs of a node share: the depot, or the committed size of their regions.
     Depot,
     /// A node's lists of slabs.
     Slab,
     /// The page allocator.
     Pages,
-    /// The system.
+    /// The operating system.
     Commit,
 }
 
@@ -46,7 +45,7 @@ impl Path {
     /// All levels, lowest first.
     pub const ALL: [Self; 5] = [Self::Cpu, Self::Depot, Self::Slab, Self::Pages, Self::Commit];
 
-    /// The name in reports and in [`Paths`].
+    /// The level's name in reports and in [`Paths`].
     #[doc(hidden)]
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,7 +58,8 @@ impl Path {
     }
 }
 
-/// Operations by level. Exact when no operation runs; otherwise each number is a separate snapshot.
+/// Numbers of operations by level. The numbers are exact when no operation runs. While operations run, each number is a
+/// separate snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Paths {
@@ -76,7 +76,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// The operations of one level.
+    /// Returns the number of operations of one level.
     #[doc(hidden)]
     pub const fn of(&self, path: Path) -> u64 {
         match path {
@@ -87,11 +87,11 @@ impl Paths {
             Path::Commit => self.commit,
         }
     }
-    /// Sum over all levels.
+    /// Sum of the operations of all levels.
     pub const fn operations(&self) -> u64 {
         self.cpu + self.depot + self.slab + self.pages + self.commit
     }
-    /// The part of all operations at one level, 0 to 1; `None` before the first operation.
+    /// Returns the fraction of all operations at one level, 0 to 1. Returns `None` before the first operation.
     pub fn share(&self, path: Path) -> Option<f64> {
         let all = self.operations();
         (all > 0).then(|| self.of(path) as f64 / all as f64)
@@ -121,7 +121,7 @@ impl Sum for Paths {
     }
 }
 
-/// The shares as a row, in percent: `cpu 97.20 %, depot 1.53 %, slab 0.90 %, pages 0.36 %, commit 0.01 %`.
+/// Prints the percentage of each level: `cpu 97.20 %, depot 1.53 %, slab 0.90 %, pages 0.36 %, commit 0.01 %`.
 impl fmt::Display for Paths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for path in Path::ALL {
@@ -144,13 +144,13 @@ impl PathCounts {
     }
     /// Counts `n` finished operations of one level.
     pub fn add(&self, path: Path, n: u64) {
-        // [`Path::Cpu`] is the rest.
+        // The count of [`Path::Cpu`] is the remainder.
         if let Some(at) = (path as usize).checked_sub(1) {
             self.0[at].add(n);
         }
     }
-    /// The current counts. Must be read *before* the number of operations, so that a concurrent operation is
-    /// not counted only here.
+    /// Returns the current counts. Call `now` *before* reading the number of operations. In the opposite order, `now`
+    /// could count more operations than the total.
     pub fn now(&self) -> Paths {
         let [depot, slab, pages, commit] = self.0.each_ref().map(Counter::get);
         Paths { cpu: 0, depot, slab, pages, commit }
@@ -158,7 +158,7 @@ impl PathCounts {
 }
 
 impl Paths {
-    /// Adds the rest of `operations` operations at level [`Path::Cpu`].
+    /// Sets the count of [`Path::Cpu`] to the remainder of `operations` operations.
     #[must_use]
     #[doc(hidden)]
     pub const fn of_operations(self, operations: u64) -> Self {
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operation_counts_at_its_highest_level_only() {
+    fn operation_is_counted_once_at_its_highest_level() {
         let counts = PathCounts::default();
         for (did, is) in [
             (&[][..], Path::Cpu),

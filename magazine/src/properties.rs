@@ -1,10 +1,10 @@
-//! Property tests of the layer on simulated CPUs, against a shadow model: a plain map of the owners of all
-//! rounds.
+//! Property tests of the layer on simulated CPUs, against a shadow model. The shadow model is a plain map of the owners
+//! of all rounds.
 //!
-//! I1 to I6 are the invariants of magazines in the kmem literature. A CPU moves only full magazines to and
-//! from the depot (I1, I6); at least a magazine's worth of a CPU's operations separates its visits to the
-//! shared depot (I2); alternation at any fill level never visits it twice (I3); an empty depot costs no visit
-//! (I4); nothing is lost (I5).
+//! I1 to I6 are the invariants of magazines in the kmem literature. A CPU moves only full magazines to and from the
+//! depot (I1, I6). At least a magazine's worth of a CPU's operations separates two visits to the shared depot (I2). An
+//! allocation and a free in alternation, at any fill level, never visit the depot twice (I3). An empty depot costs no
+//! visit (I4). No round is lost (I5).
 
 use crate::region::LEN;
 use crate::shadow::{self, Setup, Step, TestSupplier};
@@ -46,25 +46,25 @@ fn layer(cpus: Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Layer<TestR
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// I1, I5, I6 for any mix of operations, CPUs, nodes and sizes (the shadow checks each place after each
-    /// step).
+    /// I1, I5 and I6 hold for any mix of operations, CPUs, nodes and sizes. The shadow model checks each place after
+    /// each step.
     #[test]
     fn nothing_is_lost_or_handed_out_twice(setup in setup(), steps in steps()) {
         shadow::run(&setup, steps);
     }
 
-    /// I2: at least `capacity` operations of a CPU separate two of its visits to the shared depot.
+    /// I2: at least `capacity` operations of a CPU separate two visits to the shared depot.
     #[test]
     fn a_magazine_of_operations_lies_between_two_visits(
         capacity in 1..8u16, seq in prop::collection::vec(any::<bool>(), 50..400),
     ) {
         let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, 0, 1000);
         on_cpu(0);
-        // The supplier is empty: rounds come only from the depot.
+        // The supplier is empty, so rounds come only from the depot.
         let supplier = TestSupplier::new(0, 1);
         let mut next = 0;
         let mut held = vec![];
-        // Warm: ten full magazines in the depot, and two on the CPU's stack.
+        // Warms up: ten full magazines in the depot, and two on the CPU's stack.
         for _ in 0..12 * usize::from(capacity) {
             next += 1;
             layer.free(&supplier, TestRound(next));
@@ -89,7 +89,7 @@ proptest! {
         }
     }
 
-    /// I3: alternating alloc and free, at any fill level, does not keep visiting the depot.
+    /// I3: alternating alloc and free, at any fill level, does not repeatedly visit the depot.
     #[test]
     fn alternating_does_not_thrash(capacity in 1..8u16, stock in 0..4u16, before in 0..40usize) {
         let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, stock, 1000);
@@ -111,14 +111,14 @@ proptest! {
     }
 }
 
-/// 256 by default; `PROPTEST_CASES` sets another number.
+/// The default number of cases is 256. `PROPTEST_CASES` sets another number.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|s| s.parse().ok()).unwrap_or(256)
 }
 
-/// Cases that the fuzzer kept.
+/// Replays the cases that the fuzzer kept.
 #[test]
-fn the_fuzzers_corpus_agrees_with_the_shadow() {
+fn fuzzing_corpus_agrees_with_the_reference_model() {
     let files =
         std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fuzz/corpus/layer")).unwrap();
     let replayed = files.map(|file| {
@@ -131,7 +131,7 @@ fn the_fuzzers_corpus_agrees_with_the_shadow() {
 
 /// I4: an empty depot is detected without a visit.
 #[test]
-fn an_empty_depot_costs_no_visit() {
+fn miss_does_not_visit_an_empty_depot() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 4, 0, 10);
     on_cpu(0);
     let supplier = TestSupplier::new(100, 1);
@@ -141,7 +141,7 @@ fn an_empty_depot_costs_no_visit() {
 }
 
 #[test]
-fn n_workers_touch_n_regions() {
+fn each_pinned_worker_touches_only_its_region() {
     let layer = layer(Cpus::simulated(8, 1).unwrap(), 4, 0, 10);
     let supplier = TestSupplier::new(100, 1);
     for cpu in 0..8 {
@@ -149,11 +149,11 @@ fn n_workers_touch_n_regions() {
         let round = layer.alloc(&supplier).unwrap();
         layer.free(&supplier, round);
     }
-    // Each CPU filled its own magazine: 4 rounds each.
+    // Each CPU filled a magazine of 4 rounds.
     assert_eq!(layer.stats().in_magazines, 32);
 }
 
-/// The working set stays; magazines unused during an interval are returned.
+/// A reap keeps the depot's working set, and returns magazines that were unused during an interval.
 #[test]
 fn reap_returns_only_magazines_unused_for_an_interval() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 100);
@@ -164,7 +164,7 @@ fn reap_returns_only_magazines_unused_for_an_interval() {
     let full = layer.stats().in_depot;
     assert_eq!(full, 36, "40 rounds, 4 of them on the CPU's stack");
     assert_eq!(layer.reap(&supplier), 0, "the first interval began with an empty depot");
-    // A steady need of 10 rounds.
+    // The workload steadily needs 10 rounds.
     let steady = || {
         let held: Vec<TestRound> = (0..10).map(|_| layer.alloc(&supplier).unwrap()).collect();
         held.iter().for_each(|b| layer.free(&supplier, *b));
@@ -184,7 +184,7 @@ fn reap_returns_only_magazines_unused_for_an_interval() {
     assert!(s.in_depot > 0);
 }
 
-/// An idle CPU returns its rounds; a busy one keeps them.
+/// A reap flushes the stack of an idle CPU, and leaves the stack of a busy CPU.
 #[test]
 fn reap_drains_idle_cpus_only() {
     let layer = layer(Cpus::simulated(2, 1).unwrap(), 4, 0, 10);
@@ -204,7 +204,7 @@ fn reap_drains_idle_cpus_only() {
 }
 
 #[test]
-fn a_layer_keeps_no_more_than_it_has_served() {
+fn layer_keeps_no_more_rounds_than_it_has_served() {
     let cpus = Cpus::simulated(1, 1).unwrap();
     on_cpu(0);
     let config = Config { first_fill: 1, ..Config::new(60, 4, 4) };
@@ -219,9 +219,10 @@ fn a_layer_keeps_no_more_than_it_has_served() {
     assert!(most > 55, "{most}: and then fills whole magazines");
 }
 
-/// Each shortage of memory halves a stack's limit, down to two magazines; intervals without one restore it.
+/// Each shortage of memory halves a stack's limit, down to two magazines. An interval without a shortage restores one
+/// step of the limit.
 #[test]
-fn stacks_shrink_when_memory_is_short_and_recover_when_it_is_not() {
+fn stack_limits_shrink_under_memory_pressure_and_recover() {
     let cpus = Cpus::simulated(1, 1).unwrap();
     on_cpu(0);
     let (layer, supplier) = (layer(cpus, 2, 6, 100), TestSupplier::new(100, 1));
@@ -257,10 +258,9 @@ fn stack_above_its_limit_still_serves() {
     assert_eq!((s.paths.cpu - before.paths.cpu, s.in_magazines), (16, 8));
 }
 
-/// With real threads: four on two simulated CPUs, and two that drain; nothing is lost, and the counts are
-/// exact.
+/// Four real threads on two simulated CPUs, and two draining threads, lose no round, and the counts are exact.
 #[test]
-fn threads_lose_nothing() {
+fn concurrent_threads_lose_no_round() {
     use crate::sync::Mutex;
     struct Locked(Mutex<Vec<usize>>);
     impl Supplier<TestRound> for Locked {
@@ -317,9 +317,9 @@ fn threads_lose_nothing() {
     assert_eq!(back, (1..=200).collect::<Vec<_>>());
 }
 
-/// A stack has only rounds of its node, whatever CPU a thread migrates to between any two steps.
+/// A stack has only rounds of its node, even if a thread migrates between any two steps.
 #[test]
-fn a_thread_moved_between_nodes_mixes_no_rounds() {
+fn thread_moved_between_nodes_mixes_no_rounds() {
     for at in 1..10 {
         let layer = layer(Cpus::simulated(2, 2).unwrap(), 2, 1, 4);
         let supplier = TestSupplier::new(40, 2);
@@ -351,9 +351,9 @@ fn batch(layer: &Layer<TestRound>, supplier: &TestSupplier, n: usize) {
     held.iter().for_each(|b| layer.free(supplier, *b));
 }
 
-/// Rounds that fit the stack never leave the CPU again; beyond that, one magazine moves at a time.
+/// A batch that fits the stack never leaves its CPU. In a larger batch, one magazine moves at a time.
 #[test]
-fn a_batch_that_fits_the_stack_stays_on_its_cpu() {
+fn batch_that_fits_the_stack_stays_on_its_cpu() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 4, 100);
     on_cpu(0);
     let supplier = TestSupplier::new(60, 1);
@@ -368,19 +368,19 @@ fn a_batch_that_fits_the_stack_stays_on_its_cpu() {
     let warm = layer.stats();
     (0..10).for_each(|_| batch(&layer, &supplier, 42));
     let s = layer.stats();
-    // 15 full magazines leave and return.
+    // 15 full magazines leave the CPU and return.
     assert_eq!((s.depot_exchanges - warm.depot_exchanges, s.fills - warm.fills), (10 * 30, 0));
     assert_eq!((s.magazines, s.in_magazines, s.in_depot), (21, 12, 30));
 }
 
-/// Rounds of another node are kept on a separate stack of that node, and return home in magazines.
+/// Freed rounds of another node are pushed on a separate stack, and return to their node in magazines.
 #[test]
-fn rounds_of_another_node_go_home_in_magazines() {
+fn remote_rounds_return_to_their_node_in_magazines() {
     let layer = layer(Cpus::simulated(2, 2).unwrap(), 4, 0, 4);
     let supplier = TestSupplier::new(0, 2);
     on_cpu(0);
     (1..=18).for_each(|b| layer.free(&supplier, TestRound(b)));
-    // Nine of each node: eight fit a stack, so one magazine of each node is in its depot.
+    // Each node has nine rounds. Eight rounds of a node fit a stack, so one magazine of each node is in its depot.
     let s = layer.stats();
     assert_eq!((s.other_node_frees, s.paths.slab, s.in_magazines, s.in_depot), (9, 0, 10, 8));
     on_cpu(1);
@@ -388,9 +388,9 @@ fn rounds_of_another_node_go_home_in_magazines() {
     assert!(home.len() == 4 && home.iter().all(|round| round % 2 == 1), "{home:?}");
 }
 
-/// With one class for all CPUs, nodes are not looked up.
+/// With one class for all CPUs, the layer does not look up nodes.
 #[test]
-fn a_layer_on_one_node_serves_the_cpus_of_all() {
+fn layer_on_one_node_serves_cpus_of_all_nodes() {
     let table = shadow::table(Cpus::simulated(2, 2).unwrap());
     let layer: Layer<TestRound> = Layer::on_one_node(&table, Config::new(2, 0, 4)).unwrap();
     let supplier = TestSupplier::new(0, 2);
@@ -407,9 +407,9 @@ fn a_layer_on_one_node_serves_the_cpus_of_all() {
     assert!(layer.has_one_node());
 }
 
-/// Each place is counted separately.
+/// The statistics count each place of rounds separately.
 #[test]
-fn statistics_report_where_rounds_are() {
+fn statistics_count_rounds_by_place() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 1, 100);
     on_cpu(0);
     let supplier = TestSupplier::new(40, 1);
@@ -419,7 +419,7 @@ fn statistics_report_where_rounds_are() {
     assert_eq!((s.fills, s.flushes, s.capacity), (10, 0, 2));
 }
 
-/// A stack that a drain finds empty is not flushed.
+/// A drain does not flush a stack that it finds empty.
 #[test]
 fn drain_flushes_only_stacks_with_rounds() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 4);
@@ -431,9 +431,9 @@ fn drain_flushes_only_stacks_with_rounds() {
     assert_eq!((s.fills, s.flushes, s.in_magazines), (2, 1, 0));
 }
 
-/// Counts a visit that waits for another one.
+/// The statistics count a visit that waits for the depot's lock.
 #[test]
-fn who_waits_for_the_depot_is_counted() {
+fn waits_for_the_depot_lock_are_counted() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 1, 0, 4);
     let supplier = crate::sync::Mutex::new(TestSupplier::new(0, 1));
     let depot = &layer.nodes[0].depot;
@@ -452,19 +452,19 @@ fn who_waits_for_the_depot_is_counted() {
 }
 
 #[test]
-fn a_config_counts_cpus_and_depots() {
+fn layer_has_the_configured_cpus_and_depots() {
     let cpus = Cpus::simulated(4, 2).unwrap();
     let config = Config::new(5, 2, 7);
-    // Two magazines and the stock.
+    // The stack holds two required magazines and the stock.
     assert_eq!(config.reach(), 5 * (2 + 2));
-    // A CPU has a stack for each node; a depot has seven.
+    // A CPU has a stack for each node, and a depot has seven magazines.
     assert_eq!(config.most_rounds(&cpus), 4 * 2 * 20 + 2 * 7 * 5);
 }
 
-/// Regression: the pop that follows an exchange with the depot counted as a hit: 99.9 % hits although every other
-/// operation visited the depot.
+/// Regression: the pop after an exchange with the depot counted as a hit. Reports showed 99.9 % hits although every
+/// other operation visited the depot.
 #[test]
-fn a_retry_behind_a_depot_visit_is_no_hit() {
+fn retry_after_a_depot_visit_is_not_counted_as_hit() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 1);
     on_cpu(0);
     let supplier = TestSupplier::new(0, 1);
@@ -481,23 +481,23 @@ fn a_retry_behind_a_depot_visit_is_no_hit() {
         class()
     });
     use Path::{Cpu, Depot, Slab};
-    // The first free commits a part of the region. The magazine of rounds 3 and 4 fills the depot; rounds 5
-    // and 6 go to the supplier.
+    // The first free commits a part of the region. The magazine of rounds 3 and 4 fills the depot, and rounds 5 and 6
+    // are flushed to the supplier.
     assert_eq!(frees.collect::<Vec<_>>(), [Depot, Cpu, Cpu, Cpu, Depot, Cpu, Slab, Cpu]);
     let allocs = (0..8).map(|_| {
         layer.alloc(&supplier).unwrap();
         class()
     });
-    // The stack, the depot's magazine, and one filled by the supplier.
+    // The rounds come from the stack, from the depot's magazine, and from a magazine filled by the supplier.
     assert_eq!(allocs.collect::<Vec<_>>(), [Cpu, Cpu, Cpu, Cpu, Depot, Cpu, Slab, Cpu]);
     assert_eq!(layer.alloc(&supplier), None);
     let paths = Paths { cpu: 11, depot: 3, slab: 2, ..Paths::default() };
     assert_eq!(layer.stats().paths, paths, "what failed is no operation");
 }
 
-/// Regression: reports divided the rounds served by magazines by fewer than all operations, and showed more than 100 %.
+/// Regression: reports divided the rounds served by magazines by too few operations, and showed more than 100 %.
 #[test]
-fn shares_never_exceed_the_operations() {
+fn hit_shares_never_exceed_the_operations() {
     let layer = layer(Cpus::simulated(2, 1).unwrap(), 3, 1, 2);
     let supplier = TestSupplier::new(60, 1);
     for round in 1..40 {

@@ -1,4 +1,4 @@
-//! A region: one CPU's stacks of all classes, and the effect of one section on it.
+//! A region: one CPU's stacks of all classes, and the effect of one section on the region.
 //!
 //! ```text
 //!  claim, committed, notes | stack of one class                        | stack of another one | ...
@@ -6,32 +6,32 @@
 //!                                                     len:16|ops:48
 //! ```
 //!
-//! * `head`: the number of rounds on the stack, and the number of pops and pushes that it has served. Every
+//! * `head`: the number of rounds on the stack, and the number of pops and pushes that the stack has served. Every
 //!   section commits by one plain store to one head.
-//! * `cap`: the number of places that may be used now. It is 0 in a class that was never used here, so
-//!   nothing can be pushed there; a batch widens it, up to `limit`. With `limit` 0 the class is closed; the
-//!   [table](crate::table) opens it.
-//! * `quiet`: the limit less one magazine. A push below it prefetches the line of its round for writing,
-//!   because the next pop passes the round to a user that writes to it. A stack from `quiet` on will give its
-//!   newest magazine away. The stack of a CPU that only frees is always that full; the stack of a CPU that
-//!   allocates as much as it frees rarely is.
-//! * A word that is always null, and the rounds behind it. A pop that reads the null has missed: there is no
-//!   other test.
-//! * A push misses if its round is already on top: it was freed twice. The slow path can detect that.
-//! * `seen` and the notes (`taken`, `served`, `backed`, `going`) belong to drains.
+//! * `cap`: the number of usable places. `cap` is 0 in a class that was never used on the CPU, so every push misses. A
+//!   batch raises `cap` up to `limit`. A `limit` of 0 closes the class, and the [table](crate::table) opens it.
+//! * `quiet`: the limit minus one magazine. A push below `quiet` prefetches the cache line of its round for writing:
+//!   the next pop passes the round to a user that writes to it. A stack with at least `quiet` rounds will give its
+//!   newest magazine away. The stack of a CPU that only frees always has at least `quiet` rounds. The stack of a CPU
+//!   that frees and allocates rarely has `quiet` rounds.
+//! * A word that is always null, followed by the rounds. A pop that reads the null word has missed. A pop has no other
+//!   test for an empty stack.
+//! * A push misses if its round is already on top, because the round was freed twice. The slow path can detect the
+//!   double free.
+//! * `seen` and the notes (`taken`, `served`, `backed`, `going`) are used by drains.
 //!
-//! A stack is contiguous, so a section finds everything by one address, and the head shares a line with the
-//! lowest rounds. (With heads in a separate array a hot pair took a tenth longer.)
+//! A stack is contiguous: a section reaches all its data from one address, and the head shares a cache line with the
+//! lowest rounds. With heads in a separate array, a hot alloc/free pair took a tenth longer.
 //!
-//! A class is at the same offset in every region. In a region of zeros every pop and every push misses. The
-//! [empty region](crate::table) is such a region, and so is the region of a CPU that was never used.
+//! A class is at the same offset in every region. In a region of zeros, every pop and every push misses. The [empty
+//! region](crate::table), and the region of a CPU that was never used, are regions of zeros.
 //!
-//! The functions here run inside one operation of the CPU: no other operation of that CPU overlaps. The
-//! mechanism guarantees it: `cpu::claimed` runs these bodies; `cpu::rseq` has the same steps in assembly (a
-//! test compares the two); under a checker the token model of `cpu::rseq` runs these bodies, too.
+//! The functions of this module run inside one operation of the CPU. No other operation of the CPU overlaps a call of
+//! these functions. The mechanism guarantees exclusive access. `cpu::claimed` and the token model of `cpu::rseq` run
+//! the bodies in this module. `cpu::rseq` has the same steps in assembly, and a test compares the two.
 //! [`Table`](crate::Table) lists what an operation on a region must not do.
 
-// Checkers have their own cells.
+// Under a checker, a region consists of cells.
 #[cfg_attr(any(loom, shuttle), path = "region/cells.rs")]
 mod layout;
 
@@ -41,23 +41,22 @@ use crate::sync::{planted, tell};
 use core::ptr::NonNull;
 pub(crate) use layout::*;
 
-/// Mask of a head's length, its low 16 bits.
+/// Mask of the length in a head: its low 16 bits.
 pub(crate) const LEN: u64 = 0xffff;
-/// One operation in a head's count of pops and pushes, above the length.
+/// Increment of the operation count in a head, above the length.
 pub(crate) const OP: u64 = 1 << 16;
-/// Mask of the limit in its word; the upper half is `quiet`.
+/// Mask of the limit in the limit word. The upper half is `quiet`.
 const LIMITED: u32 = 0xffff;
-/// Flag in a class's `served` word: its head is being moved there and set to zero.
+/// Flag in a class's `served` word: a drain is moving the head's count to `served` and clearing the head.
 const MOVING: u64 = 1;
-/// One operation in the `served` word, above the flag.
+/// Increment of the operation count in the `served` word, above the flag.
 const SERVED: u64 = 2;
-/// Bytes of a round.
 pub(crate) const ROUND: usize = size_of::<*mut u8>();
 
-/// Maximum bytes of addresses of a region.
+/// Maximum size of a region's address range, in bytes.
 pub const REGION: usize = 4 << 20;
 
-/// A set of a region's pages, by number.
+/// A set of a region's pages, by page number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pages([u64; REGION / 4096 / 64]);
 
@@ -75,7 +74,6 @@ impl Pages {
     pub(crate) fn has(&self, page: usize) -> bool {
         self.0[page / 64] & 1 << (page % 64) != 0
     }
-    /// Runs of consecutive pages.
     pub(crate) fn runs(&self) -> impl Iterator<Item = core::ops::Range<usize>> + '_ {
         let (mut at, end) = (0, 64 * self.0.len());
         core::iter::from_fn(move || {
@@ -89,20 +87,20 @@ impl Pages {
 /// The position of a class in every region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Class {
-    /// Number of the class within the table.
+    /// Number of the class within its table.
     pub(crate) index: u32,
-    /// Bytes from the start of a region to the head of its stack.
+    /// Byte offset from the start of a region to the head of the class's stack.
     pub(crate) stack: u32,
 }
 
 impl Class {
-    /// Bytes from the start of a region to the end of the first `places` places.
+    /// Byte offset from the start of a region to the end of the class's first `places` places.
     pub(crate) const fn end(self, places: u32) -> usize {
         self.stack as usize + NULL + (places as usize + 1) * ROUND
     }
 }
 
-/// The end of a body: after its commit, or before it, as only the model of restartable sequences does.
+/// Where a body ends: after its commit, or before its commit, which only the model of restartable sequences uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
     Done,
@@ -111,13 +109,14 @@ pub(crate) enum Commit {
 }
 
 impl Region<'_> {
-    /// The head: exact inside an operation and for the region's owner, a snapshot for other threads.
+    /// Returns the head. The head is exact for operations of the CPU and for the region's owner, and a snapshot for
+    /// other threads.
     #[inline(always)]
     pub(crate) fn head(&self, class: Class) -> u64 {
         // Relaxed: the mechanism orders the operations of a CPU.
         self.head_word(class).load(Relaxed)
     }
-    /// The one store by which an operation commits.
+    /// Commits an operation by one store to the head.
     #[inline(always)]
     pub(crate) fn set_head(&self, class: Class, head: u64) {
         self.writable(1);
@@ -125,60 +124,59 @@ impl Region<'_> {
         // Relaxed: the mechanism orders the operations of a CPU.
         self.head_word(class).store(head, Relaxed);
     }
-    /// The number of usable places. Only for operations of the region's CPU, and for its owner.
+    /// Returns the number of usable places. Only operations of the region's CPU, and the region's owner, may call
+    /// `cap`.
     #[inline(always)]
     pub(crate) fn cap(&self, class: Class) -> u32 {
-        // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread writes.
+        // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread writes the cell.
         self.cap_cell(class).with(|p| unsafe { *p })
     }
-    /// Sets the number of usable places. Only for operations of the region's CPU, and for its owner.
+    /// Sets the number of usable places. Only operations of the region's CPU, and the region's owner, may call
+    /// `set_cap`.
     pub(crate) fn set_cap(&self, class: Class, cap: u32) {
         self.writable(1);
-        // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread accesses the
-        // cell.
+        // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread accesses the cell.
         self.cap_cell(class).with_mut(|p| unsafe { *p = cap });
     }
-    /// Round `i`, counted from 1; `None` is the null word. Only for operations of the region's CPU, and for
-    /// its owner.
+    /// Returns round `i`, counted from 1. Place 0 is the null word, for which `round` returns `None`. Only operations
+    /// of the region's CPU, and the region's owner, may call `round`.
     #[inline(always)]
     pub(crate) fn round(&self, class: Class, i: u32) -> Option<NonNull<u8>> {
-        // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread writes.
+        // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread writes the place.
         NonNull::new(self.place(class, i).with(|p| unsafe { *p }))
     }
     #[inline(always)]
     fn set_round(&self, class: Class, i: u32, round: NonNull<u8>) {
         self.writable(class.end(i));
-        // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread accesses the
-        // place.
+        // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread accesses the place.
         self.place(class, i).with_mut(|p| unsafe { *p = round.as_ptr() });
     }
     // ---- the sections ----
 
-    /// Takes the newest round of the class.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class, commit: Commit) -> Option<NonNull<u8>> {
         let head = self.head(class);
         let round = self.round(class, (head & LEN) as u32)?;
-        planted!("operations counted before the commit" => self.set_head(class, head.wrapping_add(OP)));
-        // The one committing store: length and count together.
+        planted!("an operation is counted before its commit" => self.set_head(class, head.wrapping_add(OP)));
+        // One store commits the length and the count together.
         if commit == Commit::Done {
             self.set_head(class, head.wrapping_add(OP) - 1);
-            planted!("a pop leaves its round on the stack" => self.set_head(class, head.wrapping_add(OP)));
+            planted!("a pop does not remove the round" => self.set_head(class, head.wrapping_add(OP)));
             tell!(self => "pops {}", crate::sync::story::name(round));
         }
         Some(round)
     }
 
-    /// Pushes a round to the class's stack; `false` if no place is usable, or the round is already on top.
+    /// Pushes a round on the class's stack. Returns `false` if no place is usable, or if the round is already on top.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>, commit: Commit) -> bool {
         let head = self.head(class);
         let (len, cap) = ((head & LEN) as u32, self.cap(class));
-        planted!("a push goes above the last place" => let cap = cap + 1);
+        planted!("a push overflows the stack" => let cap = cap + 1);
         if len >= cap || self.round(class, len) == Some(round) {
             return false;
         }
-        // Speculative: no reader goes above `len` before `len` moves.
+        // No reader sees the stored round before the stack's length grows.
         self.set_round(class, len + 1, round);
         if commit == Commit::Done {
             self.set_head(class, head.wrapping_add(OP) + 1);
@@ -187,11 +185,11 @@ impl Region<'_> {
         true
     }
 
-    /// Pushes all these rounds to the class's stack, or none. It may raise the number of usable places, to
-    /// double or to what it needs, within the limit and the committed part.
+    /// Pushes all `rounds` on the class's stack, or none. A batch may double `cap`, or raise it to what the batch
+    /// needs, within the limit and the committed part.
     ///
-    /// The new `cap` is computed here, from values that this operation has read. So it is harmless that `cap`
-    /// keeps its value when the operation is aborted afterwards.
+    /// The new `cap` is computed from values that this operation has read. The new `cap` stays valid if the operation
+    /// is aborted afterwards.
     pub(crate) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>], commit: Commit) -> bool {
         let head = self.head(class);
         let (len, cap) = ((head & LEN) as u32, self.cap(class));
@@ -200,17 +198,17 @@ impl Region<'_> {
             // Acquire: pairs with the Release in `open`, which makes a drained stack usable again.
             let limit = self.limit_word(class).load(Acquire);
             let limit = limit & LIMITED;
-            planted!("a stack is widened beyond its limit" => let limit = u32::MAX);
+            planted!("a stack grows beyond its limit" => let limit = u32::MAX);
             let cap = (2 * cap).max(need).min(limit);
             let end = class.end(cap);
-            planted!("a region is widened before it is committed" => let end = 0);
+            planted!("a stack grows before its memory is committed" => let end = 0);
             if need > cap || end > self.committed() {
                 return false;
             }
             self.set_cap(class, cap);
         }
         let all = head + rounds.len() as u64;
-        planted!("a batch is committed before its rounds are written" => self.set_head(class, all));
+        planted!("a batch push commits before writing its rounds" => self.set_head(class, all));
         for (i, round) in (len + 1..).zip(rounds) {
             self.set_round(class, i, *round);
         }
@@ -221,7 +219,7 @@ impl Region<'_> {
         true
     }
 
-    /// Takes the `n` newest rounds, or none.
+    /// Pops the `n` newest rounds, or none.
     pub(crate) fn pop_batch(&self, class: Class, n: u32, into: &mut Magazine, commit: Commit) -> bool {
         let head = self.head(class);
         let Some(rest) = ((head & LEN) as u32).checked_sub(n) else { return false };
@@ -240,15 +238,14 @@ impl Region<'_> {
 
     // ---- for the region's owner: a drain ----
 
-    /// Closes the class's stack and notes the number of its rounds, which from now on belong to that drain
-    /// and stay in place.
+    /// Closes the class's stack and notes the number of its rounds. Taken rounds belong to drain `drain` and stay in
+    /// place.
     pub(crate) fn take(&self, class: Class, drain: u64) {
         let head = self.head(class);
         let len = head & LEN;
         if len > 0 {
             debug_assert_eq!(self.taken(class), 0, "a stack that is closed is pushed to by nobody");
-            // Relaxed: the drain of that number reads its own store; for other threads the value is only a
-            // number.
+            // Relaxed: the drain of that number reads its own store. Other threads use the note only as a number.
             self.taken_word(class).store((drain * OP) | len, Relaxed);
             self.set_head(class, head & !LEN);
             tell!(self => "takes a stack of {len}");
@@ -257,7 +254,7 @@ impl Region<'_> {
     }
     /// Closes the class: no place may be used from now on.
     pub(crate) fn close(&self, class: Class) {
-        planted!("a drained stack stays open" => return);
+        planted!("a drained stack is not closed" => return);
         // The memory of a stack that was never written may be uncommitted.
         if self.is_open(class) {
             self.set_cap(class, 0);
@@ -265,8 +262,8 @@ impl Region<'_> {
             self.limit_word(class).store(0, Relaxed);
         }
     }
-    /// Opens the class with up to `limit` places; see the [module](self) for `quiet`. The caller holds the
-    /// lock of drains, and no drain is giving away rounds of this stack.
+    /// Opens the class with up to `limit` places. The [module](self) describes `quiet`. The caller must hold the lock
+    /// of drains, and no drain may be giving away rounds of this stack.
     pub(crate) fn open(&self, class: Class, limit: u16, quiet: u16) {
         self.writable(1);
         {
@@ -276,19 +273,19 @@ impl Region<'_> {
         }
         tell!(self => "opens a stack for {limit}");
     }
-    /// Returns `true` if the class is open; exact if the caller holds the lock of drains.
+    /// Returns `true` if the class is open. The result is exact if the caller holds the lock of drains.
     pub(crate) fn is_open(&self, class: Class) -> bool {
         self.limit(class) > 0
     }
-    /// The limit of places; exact if the caller holds the lock of drains.
+    /// Returns the limit of places. The result is exact if the caller holds the lock of drains.
     pub(crate) fn limit(&self, class: Class) -> u32 {
-        // Relaxed: the lock of drains orders it; for other threads it is a hint.
+        // Relaxed: the lock of drains orders the limit, which is a hint for other threads.
         self.limit_word(class).load(Relaxed) & LIMITED
     }
-    /// The `quiet` of the [module](self); exact if the caller holds the lock of drains.
+    /// Returns `quiet`, as the [module](self) defines it. The result is exact if the caller holds the lock of drains.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn quiet(&self, class: Class) -> u32 {
-        // Relaxed: the lock of drains orders it; for other threads it is a hint.
+        // Relaxed: the lock of drains orders `quiet`, which is a hint for other threads.
         self.limit_word(class).load(Relaxed) >> 16
     }
     /// Returns to the stack the rounds that a drain took and will never give away.
@@ -296,45 +293,45 @@ impl Region<'_> {
         let taken = self.taken(class);
         if taken > 0 {
             self.set_head(class, self.head(class) | u64::from(taken));
-            self.forget_taken(class);
+            self.clear_taken_note(class);
         }
     }
-    /// Moves the rounds that drain `from` took to drain `to`, unless `from` has begun to give them away. The
-    /// caller holds the lock of drains.
+    /// Moves the rounds that drain `from` took to drain `to`, unless `from` has begun to give them away. The caller
+    /// must hold the lock of drains.
     pub(crate) fn hand_over(&self, class: Class, from: u64, to: u64) {
-        // Relaxed: the lock of drains orders it with later readers.
+        // Relaxed: the lock of drains orders the note with later readers.
         let taken = self.taken_word(class).load(Relaxed);
         if taken / OP == from {
             self.taken_word(class).store((to * OP) | taken & LEN, Relaxed);
         }
     }
-    /// Pages of stacks that may be backed. The caller holds the lock of drains.
+    /// Returns the pages of stacks that may be backed by memory. The caller must hold the lock of drains.
     pub(crate) fn backed(&self) -> Pages {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.backed_cell().with(|p| unsafe { *p })
     }
-    /// Sets the pages of stacks that may be backed. The caller holds the lock of drains.
+    /// Sets the pages of stacks that may be backed by memory. The caller must hold the lock of drains.
     pub(crate) fn set_backed(&self, pages: &Pages) {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.backed_cell().with_mut(|p| unsafe { *p = *pages });
     }
-    /// Pages that no operation can write before the drain that notes them ends. The caller holds the lock of
-    /// drains.
+    /// Returns the pages that no operation can write before the decommit that noted them ends. The caller must hold the
+    /// lock of drains.
     pub(crate) fn going(&self) -> Pages {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.going_cell().with(|p| unsafe { *p })
     }
-    /// Sets the pages that no operation can write before the drain ends. The caller holds the lock of drains.
-    pub(crate) fn set_going(&self, pages: &Pages) {
+    /// Sets the pages that no operation can write before the decommit ends. The caller must hold the lock of drains.
+    pub(crate) fn mark_pages_unwritable(&self, pages: &Pages) {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.going_cell().with_mut(|p| unsafe { *p = *pages });
     }
-    /// The head of the class at the last call of [`see`](Self::see). The caller holds the lock of drains.
+    /// Returns the head of the class at the last call of [`see`](Self::see). The caller must hold the lock of drains.
     pub(crate) fn seen(&self, class: Class) -> u64 {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.seen_cell(class).with(|p| unsafe { *p })
     }
-    /// Notes the current head of the class. The caller holds the lock of drains.
+    /// Notes the current head of the class. The caller must hold the lock of drains.
     pub(crate) fn see(&self, class: Class) {
         let head = self.head(class);
         // The memory of a stack that was never written may be uncommitted.
@@ -346,20 +343,20 @@ impl Region<'_> {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.seen_cell(class).with_mut(|p| unsafe { *p = head });
     }
-    /// Resets the class for another owner of its number.
+    /// Resets the class for another owner of the class number.
     pub(crate) fn reset(&self, class: Class) {
         self.set_aside(class);
         // The memory of a stack that was never written may be uncommitted.
         if self.seen(class) != 0 {
             self.set_seen(class, 0);
         }
-        // Relaxed: a concurrent reader's class has been retired.
+        // Relaxed: the class of any concurrent reader has been retired.
         if self.served_word(class).load(Relaxed) != 0 {
             self.served_word(class).store(0, Relaxed);
         }
-        self.forget_taken(class);
+        self.clear_taken_note(class);
     }
-    /// Moves an empty stack's count out of its page, so that the page can be decommitted.
+    /// Moves the operation count of an empty stack out of the stack's page, so that the page can be decommitted.
     pub(crate) fn set_aside(&self, class: Class) {
         let head = self.head(class);
         if head != 0 {
@@ -375,37 +372,37 @@ impl Region<'_> {
             self.set_seen(class, 0);
         }
     }
-    /// The number of pops and pushes that the class has served, and of rounds on its stack. A snapshot, for
-    /// any thread.
+    /// Returns the number of pops and pushes that the class has served, and the number of rounds on its stack. The two
+    /// counts are one snapshot, which any thread may take.
     pub(crate) fn served(&self, class: Class) -> (u64, u64) {
         loop {
             // Acquire: pairs with the second Release in `set_aside`.
             let served = self.served_word(class).load(Acquire);
             // Acquire: pairs with the first Release in `set_aside`.
             let head = self.head_word(class).load(Acquire);
-            // Relaxed: ordered by the load before it.
+            // Relaxed: the preceding Acquire load orders this load.
             if served & MOVING == 0 && self.served_word(class).load(Relaxed) == served {
                 return (served / SERVED + head / OP, head & LEN);
             }
             crate::sync::relax();
         }
     }
-    /// Number of rounds that a drain has taken and not begun to give away.
+    /// Returns the number of rounds that a drain has taken and not begun to give away.
     pub(crate) fn taken(&self, class: Class) -> u32 {
-        // Relaxed: only a number, unless this is the drain that stored it.
+        // Relaxed: the value is only a number, unless the caller is the drain that stored it.
         (self.taken_word(class).load(Relaxed) & LEN) as u32
     }
-    /// Number of these rounds if drain `drain` took them, else 0. Only for that drain.
+    /// Returns the number of taken rounds if drain `drain` took them, else 0. Only drain `drain` may call `taken_by`.
     pub(crate) fn taken_by(&self, class: Class, drain: u64) -> u32 {
-        // Relaxed: drain `drain` reads its own store; any other value counts as 0.
+        // Relaxed: drain `drain` reads its own store, and any other value counts as 0.
         let taken = self.taken_word(class).load(Relaxed);
-        planted!("a drain gives away what another one took" => return (taken & LEN) as u32);
+        planted!("a drain flushes the rounds of another drain" => return (taken & LEN) as u32);
         if taken / OP == drain { (taken & LEN) as u32 } else { 0 }
     }
-    /// Clears the note: the rounds are being given away, or are lost.
-    pub(crate) fn forget_taken(&self, class: Class) {
+    /// Clears the note of taken rounds, because the rounds are being given away or are lost.
+    pub(crate) fn clear_taken_note(&self, class: Class) {
         // Relaxed: only the drain that took the rounds depends on the value.
         self.taken_word(class).store(0, Relaxed);
-        tell!(self => "gives away what was taken");
+        tell!(self => "flushes the drained rounds");
     }
 }

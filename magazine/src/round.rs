@@ -4,8 +4,8 @@ use core::ptr::NonNull;
 
 /// A value in a magazine: anything that fits a pointer.
 ///
-/// A round that one thread frees may be allocated by another thread of the same CPU. So rounds must be
-/// `Send`, and threads may share any layer.
+/// Another thread of the same CPU may allocate a round that one thread freed. Rounds must be `Send`, and threads may
+/// share any layer.
 ///
 /// ```compile_fail,E0277
 /// use core::{cell::Cell, ptr::NonNull};
@@ -21,11 +21,11 @@ use core::ptr::NonNull;
 /// }
 /// ```
 pub trait Round: Copy + Send {
-    /// Converts the round to a pointer (a number may use `NonNull::without_provenance`).
+    /// Converts the round to a pointer. Numbers are converted with `NonNull::without_provenance`.
     fn into_raw(self) -> NonNull<u8>;
     /// Converts a pointer back to the round.
     ///
     /// # Safety
-    /// `raw` came from [`into_raw`](Round::into_raw) of the same type.
+    /// `raw` must come from [`into_raw`](Round::into_raw) of the same type.
     unsafe fn from_raw(raw: NonNull<u8>) -> Self;
 }

@@ -1,13 +1,13 @@
-//! Scenarios of the layer for both checkers, with the planted bugs that they must notice.
+//! Scenarios of the layer for loom and shuttle, with the planted bugs that the checkers must detect.
 //!
-//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them): R1 and
-//! R3 the contract of a section, M1-M4 the movement of rounds, H1-H5 drain and hotplug, T1-T3 the table, N1
-//! nodes, F1 fork, D1-D5 the depot. Each ends with the census of `world`.
+//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them). R1 and R3 are the
+//! contract of a section, M1-M4 the movement of rounds, H1-H5 drain and hotplug, T1-T3 the table, N1 nodes, F1 fork,
+//! and D1-D5 the depot. Each scenario ends with the census of `world`.
 //!
-//! All scenarios except the depot's run twice: with the claimed slot and with the token model of
-//! restartable sequences, with the same bodies and the same layer above. loom's scenarios are small and
-//! exhaustive, and each script of migrations and aborts is a separate model. shuttle's are larger, sampled,
-//! and sequentially consistent: loom checks the orderings.
+//! All scenarios except the depot's run twice: with the claimed slot, and with the token model of restartable
+//! sequences. In loom, scenarios are small and exhaustive, and each script of migrations and aborts is a separate
+//! model. In shuttle, scenarios are larger, sampled, and sequentially consistent. Memory orderings are checked only by
+//! loom.
 
 #[cfg(shuttle)]
 #[path = "../../tests/kit/linearizable.rs"]
@@ -47,39 +47,39 @@ crate::sync::scenarios! {
     section_contract_under_migration {
         loom("R1 R3: alloc and free, moved and aborted", both(TWO, [5800, 6900], moves(9)), models::contract);
         rseq("section not armed", "R1", RACE);
-        rseq("operations counted before the commit", "R3", "the counts are exact");
-        claimed("a region is used without its claim", "R1", RACE);
+        rseq("an operation is counted before its commit", "R3", "the counts are exact");
+        claimed("a CPU's region is used without a claim", "R1", RACE);
     }
 
     // ---- Movement of rounds
     m1_m2_rounds_travel_through_the_depot {
         loom("M1 M2: rounds travel through the depot", both(THREE, [3900, 2000], moves(6)), models::travel);
-        bug("a pop leaves its round on the stack", "M1", TWICE);
-        claimed("a region is used without its claim", "M1", RACE);
-        bug("a magazine is taken from the depot and left there", "M1 M2", LOST);
-        bug("the length of a depot forgets what left it", "M2", "the depot's length says what it holds");
-        bug("a stack is widened beyond its limit", "M2", "no more places than its reach");
+        bug("a pop does not remove the round", "M1", TWICE);
+        claimed("a CPU's region is used without a claim", "M1", RACE);
+        bug("a magazine is taken twice from the depot", "M1 M2", LOST);
+        bug("the depot length is not decreased by a take", "M2", "the depot's length says what it holds");
+        bug("a stack grows beyond its limit", "M2", "no more places than its reach");
     }
     m2_a_stack_overflows {
         loom("M2: two threads of a CPU whose stack is full", both(THREE, [4700, 4700], moves(6)), models::overflow);
-        rseq("a CPU's number read before the section", "M2", RACE);
-        rseq("a length read before the section", "M2", LOST);
-        claimed("a push goes above the last place", "M2", "a stack holds no more than it has places");
-        bug("a magazine that left a stack is forgotten", "M2", LOST);
-        bug("a magazine in the depot and with the supplier", "M2", LOST);
-        claimed("an operation keeps its claim", "M2", "is still claimed");
+        rseq("the CPU number is read before the restartable section", "M2", RACE);
+        rseq("the stack length is read before the restartable section", "M2", LOST);
+        claimed("a push overflows the stack", "M2", "a stack holds no more than it has places");
+        bug("a magazine popped from a stack is lost", "M2", LOST);
+        bug("a magazine is put in the depot and also flushed", "M2", LOST);
+        claimed("an operation does not release its claim", "M2", "is still claimed");
     }
     m3_two_threads_of_one_cpu {
         loom("M3: two threads of one CPU", both(THREE, [330, 160], Scripts { reads: 4, cpus: 1 }), models::same_cpu);
         rseq("section not armed", "M3", RACE);
-        rseq("a batch is committed before its rounds are written", "R1", LOST);
-        claimed("a region is used without its claim", "M3", RACE);
-        bug("a stack is widened outside of its section", "M3", RACE);
+        rseq("a batch push commits before writing its rounds", "R1", LOST);
+        claimed("a CPU's region is used without a claim", "M3", RACE);
+        bug("a stack grows outside its restartable section", "M3", RACE);
     }
     m4_the_depot_runs_dry {
         loom("M4: the depot runs dry", both(THREE, [1700, 2600], stays()), models::depot_runs_dry);
-        bug("the supplier fills under the lock of drains", "M4", "user code would run while a lock is held");
-        bug("an operation is of two classes", "M4", "each operation is of one class");
+        bug("the supplier is called with the drain lock held", "M4", "user code would run while a lock is held");
+        bug("an operation uses two classes", "M4", "each operation is of one class");
     }
     m4_nothing_to_fill_from {
         loom("M4: nothing to fill from", both(THREE, [38, 5], stays()), models::nothing_to_fill_from);
@@ -89,48 +89,48 @@ crate::sync::scenarios! {
     h1_drain_against_the_fast_path {
         loom("H1 T1: drain against the fast path", both(TWO, [2800, 16500], moves(6)), models::drain_fast);
         rseq("section not armed", "T1", RACE);
-        rseq("a CPU's number read before the section", "H1 T1", RACE);
-        rseq("a region read before the section", "H1 T1", RACE);
-        claimed("a region is used without its claim", "T1", RACE);
-        rseq("the empty region has places", "H1 T1", "that is not committed was written");
-        bug("drain without its fence", "H1 T1", RACE);
-        rseq("a drain takes before its fence", "H1 T1", RACE);
-        claimed("a drain looks at the claim and does not take it", "H1 T1", RACE);
-        rseq("a table word is put back before the region is done with", "H1 T1", RACE);
+        rseq("the CPU number is read before the restartable section", "H1 T1", RACE);
+        rseq("the region is read before the restartable section", "H1 T1", RACE);
+        claimed("a CPU's region is used without a claim", "T1", RACE);
+        rseq("the empty region has capacity", "H1 T1", "that is not committed was written");
+        bug("a drain issues no fence", "H1 T1", RACE);
+        rseq("a drain reads a stack before its fence", "H1 T1", RACE);
+        claimed("a drain checks the claim without taking it", "H1 T1", RACE);
+        rseq("a drain restores a CPU word too early", "H1 T1", RACE);
     }
     h1_the_only_thread_drains {
         loom("H1 T1: the only thread drains, then two threads run", both(TWO, [290, 880], moves(4)), models::drain_alone);
-        bug("drain without its fence", "H1 T1", RACE);
+        bug("a drain issues no fence", "H1 T1", RACE);
     }
     h1_drain_against_inlined_frees {
         loom("H1 T1: drain against an inlined free", both(TWO, [180, 1050], moves(3)), models::drain_inlined);
-        rseq("a drain forgets the words of inlined frees", "H1 T1", RACE);
+        rseq("a drain skips the words of inlined frees", "H1 T1", RACE);
     }
     h1_drain_against_batches {
         loom("H1 T1: drain against batches", both(TWO, [1900, 13000], moves(7)), models::drain_batches);
-        bug("a batch is taken for pushed", "M2", LOST);
-        bug("a flush that does not flush", "M2", LOST);
-        bug("a magazine that is not full goes to the depot", "M2", "a depot holds full ones only");
+        bug("a partly pushed batch counts as pushed", "M2", LOST);
+        bug("a flush returns no rounds to the supplier", "M2", LOST);
+        bug("a partial magazine enters the depot", "M2", "a depot holds full ones only");
     }
     h1_drain_while_a_stack_grows {
         loom("H1 T1: drain while a stack grows", both(TWO, [3100, 24000], moves(6)), models::drain_growing);
-        bug("a stack is widened outside of its section", "H1 T1", RACE);
-        bug("a drained stack is opened at once", "H1 T1", RACE);
+        bug("a stack grows outside its restartable section", "H1 T1", RACE);
+        bug("a drained stack is opened before its rounds are flushed", "H1 T1", RACE);
     }
     h1_a_drain_leaves_nothing_behind {
         loom("H1: a drain leaves nothing behind", both(THREE, [210, 400], stays()), models::drain_leaves_nothing);
-        bug("a drained stack stays open", "H1 T1", RACE);
+        bug("a drained stack is not closed", "H1 T1", RACE);
         bug("drain does nothing", "H1", "a drain leaves nothing behind");
-        rseq("a drain forgets to put a region back", "H1", "is not back");
+        rseq("a drain does not restore a CPU word", "H1", "is not back");
     }
     h1_drain_while_a_magazine_is_filled {
         loom("H1: drain while a magazine is filled", both(TWO, [1700, 8700], moves(4)), models::drain_filling);
     }
     h1_reap_of_a_cpu_that_wakes_up {
         loom("H1 T1: reap of a CPU that wakes up", both(THREE, [690, 1000], stays()), models::reap_waking);
-        bug("drain without its fence", "H1 T1", RACE);
+        bug("a drain issues no fence", "H1 T1", RACE);
         bug("reap does nothing", "H1", "a reap leaves nothing behind");
-        bug("a reap takes what is in use", "H1", "what has just come is not idle");
+        bug("a reap takes busy stacks", "H1", "what has just come is not idle");
     }
     h2_drain_against_two_cpus {
         loom("H2 T1: drain of two CPUs that are used", both(TWO, [5500, 10000], stays()), models::drain_and_two);
@@ -141,13 +141,13 @@ crate::sync::scenarios! {
     }
     h3_two_drains_at_once {
         loom("H3 T1: two drains at once", both(TWO, [3600, 5200], stays()), models::two_drains);
-        bug("drains without their lock", "H3", RACE);
+        bug("a drain does not take the drain lock", "H3", RACE);
     }
     h3_a_drain_meets_another_one {
         loom("H3 T1: a drain meets one that gives rounds away", both(TWO, [1100, 2100], stays()), models::drain_meets_drain);
-        bug("a stack is widened beyond its limit", "H3 T1", RACE);
-        bug("the first of two drains opens the stack", "H3 T1", RACE);
-        bug("a drain gives away what another one took", "H3", LOST);
+        bug("a stack grows beyond its limit", "H3 T1", RACE);
+        bug("a stack opens while another drain holds it", "H3 T1", RACE);
+        bug("a drain flushes the rounds of another drain", "H3", LOST);
     }
     h3_a_stack_is_opened_for_another_thread {
         loom("H3: a stack is opened for another thread", both(TWO, [2400, 10000], stays()), models::opened_for_another);
@@ -162,17 +162,17 @@ crate::sync::scenarios! {
     }
     h5_a_layer_is_closed_beside_a_first_free {
         loom("H5: closed beside a first free", both(THREE, [310, 910], stays()), models::closed_beside_a_first_free);
-        bug("a stack is opened beside a drain", "H5", "a layer that is closed keeps nothing");
+        bug("a stack is opened during a drain", "H5", "a layer that is closed keeps nothing");
     }
     h5_a_layer_is_closed_beside_frees {
         loom("H5: a layer is closed and flushed beside frees", both(TWO, [1600, 20000], stays()), models::close_and_flush);
-        bug("a closed class leaves empty stacks open", "H5", "a layer that is closed keeps nothing");
-        bug("a depot that is closed takes magazines", "H5", "a layer that is closed keeps nothing");
+        bug("closing a class skips empty stacks", "H5", "a layer that is closed keeps nothing");
+        bug("a closed depot accepts magazines", "H5", "a layer that is closed keeps nothing");
     }
 
     h5_a_layer_is_closed_beside_a_shrink {
         loom("H5: closed beside a shrink", both(THREE, [11, 11], stays()), models::closed_beside_a_shrink);
-        bug("a class that is closed for good is opened by its limit", "H5", "a layer that is closed keeps nothing");
+        bug("raising the limit reopens a retired class", "H5", "a layer that is closed keeps nothing");
     }
 
     // ---- The table
@@ -181,61 +181,61 @@ crate::sync::scenarios! {
     }
     t1_a_sweep_of_two_layers {
         loom("T1: a sweep of two layers that are used", both(TWO, [520, 1200], stays()), models::sweep_of_two);
-        bug("drain without its fence", "T1", RACE);
+        bug("a drain issues no fence", "T1", RACE);
     }
     t1_a_sweep_meets_a_drain {
         loom("T1: a sweep meets a drain of one layer", both(TWO, [1300, 2600], stays()), models::sweep_meets_drain);
-        bug("what a sweep took is lost to the next drain", "T1", "what a drain took is given away");
+        bug("drained rounds are lost to the next drain", "T1", "what a drain took is given away");
     }
     t1_a_region_committed_in_part {
         loom("T1: a region committed in part", both(THREE, [1900, 3100], stays()), models::committed_in_part);
-        bug("a region is widened before it is committed", "T1", "that is not committed was written");
+        bug("a stack grows before its memory is committed", "T1", "that is not committed was written");
     }
     t2_a_number_is_reused {
         loom("T2: a number is given back and reused", both(THREE, [3400, 11000], moves(4)), models::number_is_reused);
-        bug("a number is given back when one CPU is drained", "T2", TWICE);
-        bug("a number that is given back stays open", "T2", "a number that nobody has is closed");
+        bug("a class number is freed after draining one CPU", "T2", TWICE);
+        bug("a freed class number is not closed", "T2", "a number that nobody has is closed");
     }
     t2_numbers_have_one_owner {
         loom("T2: two take numbers and give them back", Model::new(THREE, 10), models::numbers_have_one_owner);
-        bug("a number is looked at and then taken", "T2", "two owners of one number");
+        bug("a class number is allocated without an atomic exchange", "T2", "two owners of one number");
     }
     t3_pages_go_back_while_their_stacks_are_closed {
         loom("T3: pages go back", both(TWO, [650, 4600], moves(4)), models::pages_go_back);
-        bug("a page goes back while its stacks are open", "T3", RACE);
-        bug("drain without its fence", "T3", RACE);
+        bug("a page is decommitted while its stacks are open", "T3", RACE);
+        bug("a drain issues no fence", "T3", RACE);
     }
     t3_pages_stay_while_their_rounds_are_given_away {
         loom("T3: pages stay beside a drain", both(THREE, [9, 9], stays()), models::pages_beside_a_drain);
-        bug("a page goes back while its rounds are given away", "T3", RACE);
+        bug("a page is decommitted while its rounds are being flushed", "T3", RACE);
     }
     t3_operations_stay_counted_when_their_page_goes_back {
         loom("T3: counts beside pages", both(THREE, [800, 800], stays()), models::counts_beside_pages);
-        bug("a page goes back with what its stacks have served", "T3", "the counts are exact");
+        bug("a decommit loses the operation counts of its stacks", "T3", "the counts are exact");
     }
 
     // ---- Nodes, fork
     n1_rounds_of_another_node_go_home {
         loom("N1: rounds of another node go home", both(THREE, [7500, 8200], moves(8)), models::frees_of_another_node);
-        bug("a round goes to the node of the CPU that frees it", "N1", "rounds of that node only");
+        bug("a freed round goes to the freeing CPU's node", "N1", "rounds of that node only");
     }
     n1_a_thread_moved_between_nodes {
         loom("N1: a thread moved between nodes", both(THREE, [1500, 200], moves(8)), models::between_nodes);
-        bug("a round goes to the node of the CPU that frees it", "N1", "rounds of that node only");
+        bug("a freed round goes to the freeing CPU's node", "N1", "rounds of that node only");
     }
     f1_a_fork_beside_an_exchange {
         loom("F1: a fork beside an exchange and a drain", both(THREE, [8, 18], stays()), models::fork_beside_exchange);
-        claimed("claims outlive their threads", "F1", "a claim or a drain of a thread that is no more");
-        bug("drains outlive their threads", "F1", "a claim or a drain of a thread that is no more");
-        bug("a child loses what drains had taken", "F1", LOST);
-        bug("a fork does not wait for depots", "F1", "a depot changes while it is held for a fork");
+        claimed("claims of other threads survive a fork", "F1", "a claim or a drain of a thread that is no more");
+        bug("drains of other threads survive a fork", "F1", "a claim or a drain of a thread that is no more");
+        bug("a forked child loses drained rounds", "F1", LOST);
+        bug("a fork does not lock the depots", "F1", "a depot changes while it is held for a fork");
     }
 
     // ---- The depot alone
     d1_a_magazine_is_in_one_place {
         loom("D1: take, take, put against take", Model::new(Bound::None, 680), models::depot_aba);
-        bug("depot length from before the lock", "D1", "a magazine lost");
-        bug("a magazine is taken from the depot and left there", "D1", RACE);
+        bug("the depot length is read before locking", "D1", "a magazine lost");
+        bug("a magazine is taken twice from the depot", "D1", RACE);
     }
     d2_what_was_written_before_the_put_is_seen {
         loom("D2: put publishes the rounds", Model::new(Bound::None, 18), models::depot_publish);
@@ -243,87 +243,87 @@ crate::sync::scenarios! {
     }
     d3_two_puts_and_a_take {
         loom("D3: put, put, take", Model::new(Bound::None, 15000), models::depot_three);
-        bug("depot length from before the lock", "D3", "two were put, at most one was taken");
+        bug("the depot length is read before locking", "D3", "two were put, at most one was taken");
     }
     d4_a_reap_takes_only_what_nobody_needed {
         loom("D4: reap against take and put", Model::new(Bound::None, 11000), models::depot_reap);
-        bug("reap ignores the working set", "D4", "they have just come");
+        bug("a reap ignores the working set", "D4", "they have just come");
     }
     d4_a_reap_knows_what_was_needed {
         loom("D4: reap behind take and put", Model::new(Bound::None, 3), models::depot_reap_beside_put);
-        bug("a take is remembered in another lock hold", "D4", "of two one was needed");
+        bug("a depot take is recorded after unlocking", "D4", "of two one was needed");
     }
     d5_two_put_where_one_has_room {
         loom("D5: put, put, room for one", Model::new(Bound::None, 3), || depot_limit(2, 1));
         shuttle("D5: four put, room for two", RUNS, || depot_limit(4, 2));
-        bug("a depot has room in one lock hold and gets a magazine in the next", "D5", "has what it has room for");
+        bug("a magazine is put without checking the room again", "D5", "has what it has room for");
     }
     d5_a_depot_is_closed_and_emptied {
         loom("D5: put against close and take", Model::new(Bound::None, 3), || depot_closed(1));
         shuttle("D5: three put against close and take", RUNS, || depot_closed(3));
-        bug("a depot has room in one lock hold and gets a magazine in the next", "D5", "closed keeps nothing");
+        bug("a magazine is put without checking the room again", "D5", "closed keeps nothing");
     }
 
-    // ---- Larger ones
+    // ---- Larger scenarios
     exchanges {
         shuttle("R1 R3 M1 M2 M3 M4 H4: four threads exchange", BOTH, schedules::exchange);
-        claimed("a region is used without its claim", "M1 M3", TWICE);
+        claimed("a CPU's region is used without a claim", "M1 M3", TWICE);
         rseq("section not armed", "R1", TWICE);
-        rseq("operations counted before the commit", "R3", "the counts are exact");
-        rseq("a batch is committed before its rounds are written", "R1", LOST);
-        bug("a magazine that left a stack is forgotten", "M2", LOST);
-        bug("a magazine in the depot and with the supplier", "M2", LOST);
-        bug("a batch is taken for pushed", "M2", LOST);
-        bug("the supplier fills under the lock of drains", "M4", "user code would run while a lock is held");
+        rseq("an operation is counted before its commit", "R3", "the counts are exact");
+        rseq("a batch push commits before writing its rounds", "R1", LOST);
+        bug("a magazine popped from a stack is lost", "M2", LOST);
+        bug("a magazine is put in the depot and also flushed", "M2", LOST);
+        bug("a partly pushed batch counts as pushed", "M2", LOST);
+        bug("the supplier is called with the drain lock held", "M4", "user code would run while a lock is held");
         bug("a CPU beyond the table has a region", "H4", "the empty region stays empty");
     }
     explained {
         shuttle("M1 H1: what four saw beside drains is explained by one order", BOTH, schedules::history);
-        claimed("a region is used without its claim", "M1", "no order explains");
+        claimed("a CPU's region is used without a claim", "M1", "no order explains");
         rseq("section not armed", "M1", "no order explains");
     }
     drained {
         shuttle("H1 H2 H3 H4 T1: two drain what two use", BOTH, schedules::drain);
-        rseq("a region read before the section", "T1", LOST);
-        rseq("a table word is put back before the region is done with", "T1", LOST);
-        claimed("drain without its fence", "H1 T1", LOST);
-        rseq("drain without its fence", "H1 T1", TWICE);
-        bug("a drained stack stays open", "T1", LOST);
-        bug("a drained stack is opened at once", "T1", LOST);
-        bug("the first of two drains opens the stack", "H3 T1", LOST);
-        bug("a drain gives away what another one took", "H3", LOST);
-        bug("drains without their lock", "H3", "no drain is at work, and the class is open");
+        rseq("the region is read before the restartable section", "T1", LOST);
+        rseq("a drain restores a CPU word too early", "T1", LOST);
+        claimed("a drain issues no fence", "H1 T1", LOST);
+        rseq("a drain issues no fence", "H1 T1", TWICE);
+        bug("a drained stack is not closed", "T1", LOST);
+        bug("a drained stack is opened before its rounds are flushed", "T1", LOST);
+        bug("a stack opens while another drain holds it", "H3 T1", LOST);
+        bug("a drain flushes the rounds of another drain", "H3", LOST);
+        bug("a drain does not take the drain lock", "H3", "no drain is at work, and the class is open");
         bug("drain does nothing", "H1", "a drain leaves nothing behind");
     }
     closed_beside_others {
         shuttle("H5: a layer is closed beside three that use it", BOTH, schedules::closed);
-        bug("a closed class leaves empty stacks open", "H5", "a flush of a closed layer leaves");
-        bug("a depot that is closed takes magazines", "H5", "a depot that is closed is empty");
+        bug("closing a class skips empty stacks", "H5", "a flush of a closed layer leaves");
+        bug("a closed depot accepts magazines", "H5", "a depot that is closed is empty");
     }
     of_two_nodes {
         shuttle("N1 M2 T1: two nodes, and a drain", BOTH, schedules::nodes);
-        bug("a round goes to the node of the CPU that frees it", "N1", "rounds of that node only");
+        bug("a freed round goes to the freeing CPU's node", "N1", "rounds of that node only");
     }
     gone_back {
         shuttle("T3: pages go back beside three that use them, drain and count", BOTH, schedules::pages);
-        bug("a page goes back while its stacks are open", "T3", "a supplier takes all rounds");
-        bug("a page goes back while its rounds are given away", "T3", "a supplier takes all rounds");
-        claimed("a page goes back with what its stacks have served", "T3", "an operation is forgotten");
-        rseq("a page goes back with what its stacks have served", "T3", "the counts are exact");
+        bug("a page is decommitted while its stacks are open", "T3", "a supplier takes all rounds");
+        bug("a page is decommitted while its rounds are being flushed", "T3", "a supplier takes all rounds");
+        claimed("a decommit loses the operation counts of its stacks", "T3", "an operation is forgotten");
+        rseq("a decommit loses the operation counts of its stacks", "T3", "the counts are exact");
     }
     forked {
         shuttle("F1: forks beside an exchange and drains", BOTH, schedules::forks);
-        claimed("claims outlive their threads", "F1", "a claim or a drain of a thread that is no more");
-        bug("drains outlive their threads", "F1", "a claim or a drain of a thread that is no more");
+        claimed("claims of other threads survive a fork", "F1", "a claim or a drain of a thread that is no more");
+        bug("drains of other threads survive a fork", "F1", "a claim or a drain of a thread that is no more");
     }
     come_and_gone {
         shuttle("T2 T1: layers come and go beside one that stays", BOTH, schedules::numbers);
-        bug("a number is given back when one CPU is drained", "T2", "a round of the layer before");
+        bug("a class number is freed after draining one CPU", "T2", "a round of the layer before");
     }
     depots {
         shuttle("D1 D2 D3 D4: three exchange with a depot that is reaped", RUNS, schedules::depot);
-        bug("depot length from before the lock", "D3 D4", "a reap takes what has just come");
-        bug("a magazine is taken from the depot and left there", "D1", "a magazine in two places");
-        bug("reap ignores the working set", "D4", "a reap takes what has just come");
+        bug("the depot length is read before locking", "D3 D4", "a reap takes what has just come");
+        bug("a magazine is taken twice from the depot", "D1", "a magazine in two places");
+        bug("a reap ignores the working set", "D4", "a reap takes what has just come");
     }
 }

@@ -1,6 +1,5 @@
-//! The layer's shadow model, in one thread on simulated CPUs: a plain list of the owners of all rounds, next
-//! to a layer that executes the same steps. Property tests and the fuzzer generate the steps; this module has
-//! the checks.
+//! The layer's shadow model: a plain list of the owners of all rounds. A layer on simulated CPUs executes the same
+//! steps, in one thread. Property tests and the fuzzer generate the steps, and this module checks each result.
 
 use crate::sync::Arc;
 use crate::test_round::TestRound;
@@ -10,11 +9,10 @@ use arbitrary::{Arbitrary, Unstructured};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-/// Rounds 1..=n; round b belongs to node b % nodes.
+/// A supplier of rounds 1 to n. Round b belongs to node b % nodes.
 pub(crate) struct TestSupplier {
     pub(crate) free: RefCell<BTreeSet<TestRound>>,
     nodes: u32,
-    /// Number of calls.
     calls: Cell<u64>,
 }
 impl TestSupplier {
@@ -52,22 +50,22 @@ pub(crate) fn layer(cpus: Cpus, config: Config) -> Layer<TestRound> {
     Layer::new(&table(cpus), config).unwrap()
 }
 
-/// Parameters of a layer. Every value is reduced to its range.
+/// Parameters of a layer. Each parameter is reduced to its range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) struct Setup {
-    /// 1 to 4.
+    /// Number of CPUs, 1 to 4.
     pub(crate) cpus: u8,
-    /// 1 to 2, and no more than CPUs.
+    /// Number of nodes, 1 to 2, and at most the number of CPUs.
     pub(crate) nodes: u8,
-    /// 1 to 5.
+    /// Rounds per magazine, 1 to 5.
     pub(crate) capacity: u8,
-    /// 1 to 5.
+    /// Rounds of the first fill, 1 to 5.
     pub(crate) first_fill: u8,
-    /// 0 to 3.
+    /// Magazines of stock per stack, 0 to 3.
     pub(crate) stock: u8,
-    /// 0 to 3.
+    /// Magazines per depot, 0 to 3.
     pub(crate) depot_limit: u8,
-    /// Rounds in all, 1 to 80.
+    /// Total number of rounds, 1 to 80.
     pub(crate) total: u8,
 }
 
@@ -80,7 +78,7 @@ pub(crate) enum Step {
         cpu: u8,
         pick: u16,
     },
-    /// Allocates this number of rounds, at most 31, and frees them.
+    /// Allocates the given number of rounds, at most 31, and frees them.
     Burst {
         cpu: u8,
         n: u8,
@@ -92,7 +90,7 @@ pub(crate) enum Step {
     Reap,
     Purge,
     Shrink,
-    /// Drops the layer with all its rounds; another one of the same sizes takes its place in the table.
+    /// Drops the layer with all its rounds. A new layer of equal sizes takes its place in the table.
     Anew,
 }
 
@@ -154,8 +152,8 @@ impl Shadow {
             self.frees += 1;
         }
     }
-    /// Executes one operation (not counted if it returns `None`), and checks that exactly the level that it
-    /// reached counts it.
+    /// Executes one operation, and checks that exactly the level that the operation reached counts it. An operation
+    /// that returns `None` does not count.
     fn seen<T>(&self, operation: impl FnOnce(&Layer<TestRound>, &TestSupplier) -> Option<T>) -> Option<T> {
         let look = || (self.layer.stats(), self.committed(), self.supplier.calls.get());
         let before = look();
@@ -214,7 +212,7 @@ impl Shadow {
     }
 
     fn anew(&mut self) {
-        // The table has numbers for both, but the dropped layer's number must go to the next one.
+        // The table has numbers for two layers, but the next layer must get the dropped layer's number.
         self.layer = Layer::new(&self.table, Config::new(1, 0, 0)).unwrap();
         self.layer = Layer::new(&self.table, self.config).unwrap();
         let all = (1..=self.total).map(TestRound);
@@ -244,10 +242,10 @@ impl Shadow {
     }
 }
 
-/// Executes all steps, checks after each of them, and frees everything in the end.
+/// Executes all steps, checks the state after each step, and frees all rounds at the end.
 ///
 /// # Panics
-/// If the layer and its shadow disagree.
+/// Panics if the layer and its shadow model disagree.
 pub(crate) fn run(setup: &Setup, steps: Vec<Step>) {
     let mut shadow = Shadow::new(setup);
     for step in steps {
@@ -267,10 +265,10 @@ struct Case {
     steps: Vec<Step>,
 }
 
-/// Runs the steps that `data` encodes on the layer that it encodes.
+/// Decodes a layer and its steps from `data`, and runs the steps.
 ///
 /// # Panics
-/// If the layer and its shadow disagree.
+/// Panics if the layer and its shadow model disagree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(case) = Case::arbitrary_take_rest(Unstructured::new(data)) {
         run(&case.setup, case.steps);

@@ -1,17 +1,16 @@
-//! The facade over atomics, locks, cells and thread-locals: [`uslab_sync`], with the lock order of these
-//! crates.
+//! Re-exports [`uslab_sync`], the facade over atomics, locks, cells and thread-locals, with uslab's lock order.
 //!
-//! A lint (`clippy.toml`, `disallowed-types`) forbids `std`'s types outside that crate.
+//! A lint (`clippy.toml`, `disallowed-types`) forbids `std`'s types outside `uslab_sync`.
 
 pub use crate::lock_order::Rank;
 pub use crate::tell;
 pub use uslab_sync::*;
 
-/// Asserts, in debug builds, that the calling thread holds no lock of these crates. The caller's own locks do
-/// not count.
+/// Asserts, in debug builds, that the calling thread holds no lock of the uslab crates. Locks of the caller do not
+/// count.
 ///
 /// # Panics
-/// In debug builds, if such a lock is held: user code must never run under one.
+/// Panics in debug builds if the thread holds such a lock, because user code must not run under a lock.
 #[inline(always)]
 #[track_caller]
 pub fn assert_unlocked() {

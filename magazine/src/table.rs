@@ -1,5 +1,5 @@
-//! A table holds the per-CPU stacks of all classes. Each CPU has a *region*; a per-CPU pointer (the *word*)
-//! leads to it.
+//! A table holds the per-CPU stacks of all classes. Each CPU has a *region*, and a per-CPU pointer (the *word*) leads
+//! to the region.
 //!
 //! ```text
 //!  words: spare, spare | CPU 0 | CPU 1 | ...                 one for every number that the kernel may give; three times
@@ -8,64 +8,63 @@
 //!  the empty region: never committed, all zero: every operation misses there
 //! ```
 //!
-//! *Fast path.* An operation loads its CPU's word and pushes or pops in that region. It commits with one store
-//! to the head of its class.
+//! *Fast path.* An operation loads its CPU's word, and pushes or pops in the CPU's region. The operation commits with
+//! one store to the head of its class.
 //!
-//! *Drain.* A drain must read another CPU's stacks. It
+//! *Drain.* A drain must read another CPU's stacks. A drain
 //!
 //! 1. points the CPU's word to the empty region;
-//! 2. issues the *fence*, after which no earlier operation is still running, so the drain owns the region;
-//! 3. closes the stacks it wants: their rounds stay in place and now belong to the drain;
-//! 4. restores the word;
+//! 2. issues the *fence*, after which no earlier operation is still running, so that the drain owns the region;
+//! 3. closes the selected stacks, whose rounds stay in place and now belong to the drain;
+//! 4. restores the CPU's word;
 //! 5. gives the rounds of the closed stacks away.
 //!
-//! The CPU misses only during steps 1 to 4: a few stores per class, however many rounds the stacks hold. One
-//! fence serves all CPUs and all classes of a drain.
+//! The drained CPU misses only during steps 1 to 4 of the drain. Steps 1 to 4 of a drain take a few stores per class,
+//! whatever the number of rounds. One fence serves all CPUs and all classes of a drain.
 //!
-//! *Three sets of words.* Inlined paths read a separate set of words, and inlined frees by address a third. So
-//! these alone can be closed ([`Table::close_inlined`]): then they miss whatever the stacks hold, while the
-//! slow paths use the same stacks as before.
+//! *Three sets of words.* Inlined paths read a separate set of words, and inlined frees by address read a third set.
+//! The inlined paths can be closed separately ([`Table::close_inlined`]). Closed paths always miss, and the slow paths
+//! continue to use the stacks.
 //!
 //! ## Rules
 //!
-//! 1. A region is written only by operations of its CPU, and by a drain that has taken its word away and fenced.
-//!    Operations never write limits and notes; these are written under the lock of drains, and so is the head
-//!    of a closed stack.
-//! 2. The empty region is never written: what is not committed refuses every push, and widening, too.
-//! 3. A word is only changed under the lock of drains, and restored before any other lock is taken.
-//! 4. The first miss of a CPU in a class opens the class's stack there, under the lock of drains, unless a
-//!    drain is giving away rounds of the class. A drain closes the stack again. So a drain knows which CPUs
-//!    can use a class, and leaves the others alone.
-//! 5. A number gets another owner only when its stacks are closed on all CPUs, for good.
-//! 6. Taken rounds belong to the drain whose number they bear. Until that drain begins to give them away,
-//!    another drain of the class may take them over, under the lock of drains.
-//! 7. A page of stacks is decommitted while all stacks on it are closed, by rule 4 or for good, and no drain
-//!    has rounds there.
+//! 1. Only operations of its CPU, and a drain that has taken its word away and fenced, write to a region. Operations
+//!    never write limits and notes. Only a thread with the lock of drains writes limits, notes, and the head of a
+//!    closed stack.
+//! 2. No thread writes to the empty region: an uncommitted region refuses every push and every widening.
+//! 3. A word changes only under the lock of drains, and is restored before any other lock is taken.
+//! 4. A CPU's first miss in a class opens the class's stack on the CPU, under the lock of drains. The stack stays
+//!    closed while a drain is giving away rounds of the class. A drain closes the stack again. A drain knows which CPUs
+//!    can use a class, and skips the other CPUs.
+//! 5. A class number gets another owner only when its stacks are permanently closed on all CPUs.
+//! 6. Taken rounds belong to the drain whose number they bear. Until a drain begins to give its rounds away, another
+//!    drain of the class may take them over, under the lock of drains.
+//! 7. A page of stacks is decommitted only while all its stacks are closed, and no drain has rounds on the page.
 //!
 //! ## Many classes in one drain
 //!
-//! A [sweep](Table::sweep) is a drain of all classes that [take part](crate::Layer::join_sweeps), of any
-//! layer: one fence for all of them. The rounds that it takes stay in place until each layer
-//! [collects](crate::Layer::reap_swept) its part. A layer that drains its stacks before that takes them over,
-//! so nothing waits for a layer that was forgotten.
+//! A [sweep](Table::sweep) is a drain of all classes that [take part](crate::Layer::join_sweeps), of any layer, with
+//! one fence for all classes. The rounds that a sweep takes stay in place until each layer
+//! [collects](crate::Layer::reap_swept) its rounds. A layer that drains its stacks earlier takes over rounds that a
+//! sweep took, so no layer waits for another.
 //!
-//! A table uses one [mechanism](crate::Mechanism). Under the claimed slot a claim *is* the region: a drain
-//! claims it, and leaves the word alone.
+//! A table uses one [mechanism](crate::Mechanism). With the claimed slot, a drain claims the region instead of changing
+//! the word.
 //!
 //! ## Addresses
 //!
-//! Each CPU's region is at most [`REGION`] bytes of addresses, which read as zero up to the CPU's first miss;
-//! so an idle CPU costs nothing. It is committed from its start upwards as classes are used there. The rooms
-//! of classes are powers of two and never move; rooms smaller than a page share pages with rooms of their
-//! size. A returned number keeps its room for the next class of that size. [`Table::decommit_idle`] decommits
-//! the pages of stacks that serve nothing.
+//! Each CPU's region is at most [`REGION`] bytes of addresses, which read as zero until the CPU's first miss. An idle
+//! CPU costs no memory. A region is committed from its start upwards as the CPU uses classes. The rooms of classes have
+//! power-of-two sizes and never move. Rooms smaller than a page share pages with rooms of the same size. A returned
+//! class number keeps its room for the next class of that size. [`Table::decommit_idle`] decommits the pages of idle
+//! stacks.
 //!
-//! Behind the regions are the magazines of all depots, committed when they are first used.
+//! The magazines of all depots follow the regions, and are committed on first use.
 
 mod drain;
 mod giving;
 mod idle_pages;
-// A checker has cells.
+// Under a checker, the table consists of cells.
 #[cfg_attr(any(loom, shuttle), path = "table/cells.rs")]
 mod layout;
 
@@ -83,55 +82,54 @@ use crate::sync::fork::{ForkLock, ForkMutex};
 use crate::sync::{AtomicU32, Counter, MODEL, Rank, UnsafeCell, planted, tell};
 use crate::tracepoints::{Operation, Step, Tracepoints};
 use core::ops::Range;
-pub(crate) use drain::Taken;
-pub use drain::{Drains, SweepGroup, Which};
-use giving::Giving;
+pub(crate) use drain::DrainedRounds;
+pub use drain::{DrainScope, Drains, SweepGroup};
+use giving::ActiveDrain;
 use layout::Layout;
 use std::sync::Arc;
 
-/// Bytes of addresses of all CPUs' regions together, about, if they are memory (of the heap). A simulator in a
-/// page copies its memory for each of its checkpoints.
+/// Approximate size of all CPUs' regions together, in bytes, if the regions are heap memory. A simulator in a web page
+/// copies its memory for each checkpoint.
 const ON_HEAP: usize = if cfg!(target_family = "wasm") { 1 << 20 } else { 64 << 20 };
-/// A region is committed in steps of this many bytes.
+/// Granularity of commits of a region, in bytes.
 const STEP: usize = 128 << 10;
 const WORD: usize = size_of::<*mut u8>();
 const LINE: usize = 64;
 
-/// State of a class's number.
 #[derive(Debug)]
 struct Number {
-    /// Places that its stack may use on a CPU that opens it; 0 if it is closed for good, or a drain is
+    /// Number of usable places on a CPU that opens the stack; 0 if the class is closed permanently, or a drain is
     /// running.
     limit: AtomicU32,
     /// The limit while no drain is running.
     open: Counter,
-    /// Rounds of a magazine: a full stack gives one away.
+    /// Number of rounds that a full stack gives away: a magazine.
     magazine: Counter,
-    /// The group of sweeps that take from it; 0 for no group.
+    /// Number of the sweep group that takes from this class; 0 for no group.
     swept: Counter,
-    /// Number of drains that are running. The lock of drains protects it.
+    /// Number of running drains of the class. The lock of drains protects the cell.
     drains: UnsafeCell<u32>,
-    /// Number of the drain whose taken rounds wait to be given away; 0 if no rounds wait. The lock of drains
-    /// protects it.
+    /// Number of the drain whose taken rounds wait to be given away; 0 if no rounds wait. The lock of drains protects
+    /// the cell.
     waiting: UnsafeCell<u64>,
-    /// Offset of its stack in a region, in bytes, and the size of its room, as a power of two of lines. Set
-    /// once.
+    /// Byte offset of the class's stack in a region, and the size of its room as a power of two of cache lines. The
+    /// offset is set once, when the class gets its room.
     stack: Counter,
     order: Counter,
-    /// The next number without an owner, of the same order. The lock of making protects it.
+    /// The next number of the same order without an owner. The lock `making` protects the cell.
     next: UnsafeCell<u32>,
 }
 
 impl Number {
-    /// Bytes of its room.
+    /// Size of the class's room in bytes.
     fn room(&self) -> usize {
         LINE << self.order.get()
     }
-    /// [`quiet`](crate::region) of a stack of `limit` places.
+    /// Returns [`quiet`](crate::region) of a stack of `limit` places.
     fn quiet(&self, limit: u16) -> u16 {
         limit.saturating_sub(self.magazine.get() as u16)
     }
-    /// The pages of its room; empty if it has no room yet.
+    /// The pages of the class's room; empty if the class has no room yet.
     fn pages(&self) -> Range<usize> {
         match self.stack.get() as usize / PAGE {
             0 if !MODEL => 0..0,
@@ -140,29 +138,31 @@ impl Number {
     }
 }
 
-/// Numbers and rooms.
+/// The class numbers and their rooms.
 #[derive(Debug)]
-struct Making {
-    /// All smaller numbers have a room.
+struct NumbersAndRooms {
+    /// All smaller class numbers have a room.
     numbers: u32,
     /// Bytes of a region that rooms take up.
     used: usize,
-    /// By order: start of the next room smaller than a page. At a page boundary a new page is needed.
+    /// By order: start of the next room that is smaller than a page. If the start is at a page boundary, a new page is
+    /// needed.
     parts: [usize; PARTS],
-    /// By order, the first number without an owner; 0 if there is no such number.
+    /// By order: the first class number without an owner, or 0.
     free: [u32; 16],
-    /// Numbers returned since idle stacks were last decommitted.
+    /// Number of class numbers returned since the last decommit of idle stacks.
     returned: u32,
     /// Unused magazines of depots.
     blocks: Blocks,
-    /// Bytes cut for such magazines, and bytes committed for them.
+    /// Bytes used for depot magazines, and bytes committed for them.
     cut: [usize; 2],
 }
-/// Bytes of a stack of a magazine, in lines.
+/// Size of a stack of one magazine, in bytes, rounded up to cache lines.
 const MAGAZINE: usize = ((MAX_CAPACITY as usize + 1) * ROUND).next_multiple_of(LINE);
-/// Returned numbers after which idle stacks are decommitted. A pass visits every number.
+/// Number of returned class numbers after which idle stacks are decommitted. Decommitting idle stacks visits every
+/// class number.
 const RETURNED: u32 = 64;
-/// Sizes of rooms below a page.
+/// Number of room sizes below a page.
 const PARTS: usize = (PAGE / LINE).ilog2() as usize;
 
 /// The stacks of all classes on all CPUs. See the [module](self).
@@ -173,22 +173,22 @@ pub struct Table<M> {
     region: usize,
     numbers: Box<[Number]>,
     drains: ForkMutex<()>,
-    making: ForkMutex<Making>,
+    making: ForkMutex<NumbersAndRooms>,
     pub(crate) depots: Arc<DepotBudget>,
     done: Counter,
     refused: Counter,
-    /// Nanoseconds.
+    /// Longest time that a region was away, in nanoseconds.
     longest_away: Counter,
-    /// For each of [`Words`], 1 if closed. The lock of drains protects it.
+    /// For each kind of [`Words`], 1 if the words are closed. The lock of drains protects the field.
     closed: [Counter; 3],
     tracepoints: Arc<Tracepoints>,
     layout: Layout,
 }
 
-// SAFETY: it points into its memory, whose owner may be any thread. Regions are atomics, and cells whose
-// accesses the rules of the module serialise.
+// SAFETY: the table points into its memory, which any thread may own. Regions are atomics, and cells whose accesses the
+// module's rules serialise.
 unsafe impl<M: Memory> Send for Table<M> {}
-// SAFETY: regions are atomics, and cells whose accesses the rules of the module serialise.
+// SAFETY: regions are atomics, and cells whose accesses the module's rules serialise.
 unsafe impl<M: Memory> Sync for Table<M> {}
 
 impl<M> core::fmt::Debug for Table<M> {
@@ -200,7 +200,7 @@ impl<M> core::fmt::Debug for Table<M> {
     }
 }
 
-/// The memory given to [`Table::new`] does not hold the table, or could not be committed.
+/// Error: the memory given to [`Table::new`] is too small for the table, or could not be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooSmall;
 
@@ -211,33 +211,33 @@ impl core::fmt::Display for TooSmall {
 }
 impl core::error::Error for TooSmall {}
 
-/// Bytes of a set of words, spare ones included.
+/// Size of a set of words in bytes, including the spare words.
 fn word_bytes(cpus: &Cpus) -> usize {
     (SPARE + cpus.slots() as usize) * WORD
 }
-/// Bytes in front of the first region.
+/// Number of bytes in front of the first region.
 fn front(cpus: &Cpus) -> usize {
     (3 * word_bytes(cpus)).next_multiple_of(ALIGN)
 }
 
 impl<M: Memory> Table<M> {
-    /// Bytes of addresses for the words, for a region of `region` bytes per CPU, and for the depots as much as
-    /// for the regions.
+    /// Bytes of addresses that a table needs: for the words, for a region of `region` bytes per CPU, and for the depots
+    /// as much as for the regions.
     #[doc(hidden)]
     pub fn footprint(cpus: &Cpus, region: usize) -> usize {
         front(cpus) + Self::stride(region) * (cpus.count() as usize + 2)
     }
-    /// The first bytes of the footprint that may be committed immediately: all except the empty region and
-    /// what follows it.
+    /// Number of bytes at the start of the footprint that may be committed immediately: all bytes before the empty
+    /// region.
     #[doc(hidden)]
     pub fn writable(cpus: &Cpus, region: usize) -> usize {
         front(cpus) + Self::stride(region) * cpus.count() as usize
     }
-    /// Bytes of a region, of addresses or, if `on_heap`, of memory.
+    /// Size of a region in bytes: of addresses, or of memory if `on_heap` is set.
     #[doc(hidden)]
     pub fn region_bytes(cpus: &Cpus, on_heap: bool) -> usize {
         if MODEL {
-            // Cells, which a checker makes anew for every execution: a line of them for each class.
+            // A checker creates a line of cells for each class, in every execution.
             return CLASSES as usize * LINE;
         }
         if on_heap { (ON_HEAP / cpus.count() as usize).clamp(128 << 10, REGION) } else { REGION }
@@ -249,16 +249,17 @@ impl<M: Memory> Table<M> {
     /// Creates a table without classes.
     ///
     /// # Errors
-    /// If `memory` cannot hold a region of `region` bytes for each CPU, or the words could not be committed.
+    /// Returns an error if `memory` cannot hold a region of `region` bytes for each CPU, or if the words could not be
+    /// committed.
     pub fn new(cpus: Cpus, region: usize, memory: M) -> Result<Self, TooSmall> {
         let (tracepoints, depots) = (Tracepoints::new(cpus), DepotBudget::of(&cpus));
         Self::observed(cpus, region, memory, Arc::new(tracepoints), Arc::new(depots))
     }
-    /// As [`new`](Self::new), with `tracepoints` for the operations of the table's layers, and a budget for their
-    /// depots.
+    /// Creates a table like [`new`](Self::new), with `tracepoints` for the operations of its layers, and a budget for
+    /// their depots.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Fails like [`new`](Self::new).
     #[doc(hidden)]
     pub fn observed(
         cpus: Cpus,
@@ -282,7 +283,7 @@ impl<M: Memory> Table<M> {
             order: Counter::new(0),
             next: UnsafeCell::new(0),
         };
-        let making = Making {
+        let making = NumbersAndRooms {
             numbers: 1,
             used: STACKS.next_multiple_of(PAGE),
             parts: [0; PARTS],
@@ -297,7 +298,7 @@ impl<M: Memory> Table<M> {
             region,
             numbers: (0..CLASSES).map(number).collect(),
             drains: ForkMutex::new(Rank::Drains, ()),
-            making: ForkMutex::new(Rank::Making, making),
+            making: ForkMutex::new(Rank::NumbersAndRooms, making),
             depots,
             done: Counter::new(0),
             refused: Counter::new(0),
@@ -313,11 +314,11 @@ impl<M: Memory> Table<M> {
     fn address(&self) -> usize {
         core::ptr::from_ref(self).addr()
     }
-    /// The CPUs that the table was made for.
+    /// The CPUs for which the table was made.
     pub fn cpus(&self) -> &Cpus {
         &self.cpus
     }
-    /// The tracepoints of its layers.
+    /// The tracepoints of the table's layers.
     #[doc(hidden)]
     pub fn tracepoints(&self) -> &Arc<Tracepoints> {
         &self.tracepoints
@@ -325,7 +326,7 @@ impl<M: Memory> Table<M> {
 
     // ---- words and regions ----
 
-    /// The region of `cpu`, regardless of its word; `None` if that CPU has no region.
+    /// Returns the region of `cpu`, even while its word points elsewhere. Returns `None` if the CPU has no region.
     #[inline]
     pub(crate) fn region(&self, cpu: u32) -> Option<Region<'_>> {
         planted!("a CPU beyond the table has a region" => return Some(self.region_at(cpu)));
@@ -336,37 +337,38 @@ impl<M: Memory> Table<M> {
         let cpus = cpus.start..cpus.end.min(self.cpus.count());
         cpus.filter_map(|cpu| self.region(cpu)).filter(|region| region.committed() > 0)
     }
-    /// A drain's first step: points all words of `cpu` to the empty region.
+    /// The first step of a drain: points all words of `cpu` to the empty region.
     fn take_away(&self, cpu: u32) {
         for words in Words::ALL {
-            planted!("a drain forgets the words of inlined frees" => if words == Words::InlinedFrees {
+            planted!("a drain skips the words of inlined frees" => if words == Words::InlinedFrees {
                 continue;
             });
-            self.lead_away(words, cpu);
+            self.detach_cpu(words, cpu);
         }
-        tell!(self => "takes the region of CPU {cpu} away");
+        tell!(self => "detaches the region of CPU {cpu}");
     }
-    /// A drain's last step: points the words that are not closed to the region again.
+    /// The last step of a drain: points the words that are not closed to the CPU's region.
     fn put_back(&self, cpu: u32) {
         let open = Words::ALL.into_iter().filter(|words| self.closed[*words as usize].get() == 0);
-        open.for_each(|words| self.lead_back(words, cpu));
-        tell!(self => "puts the region of CPU {cpu} back");
+        open.for_each(|words| self.reattach_cpu(words, cpu));
+        tell!(self => "restores the region of CPU {cpu}");
     }
 
     // ---- classes ----
 
-    /// A number for a class whose stack has up to `reach` places; `None` if no number or no room is left.
+    /// Allocates a number for a class whose stack has up to `reach` places. Returns `None` if no number or no room is
+    /// left.
     pub(crate) fn class(&self, reach: u16) -> Option<Class> {
         let (bytes, colours) = Self::room(reach);
         let order = (bytes / LINE).ilog2() as u8;
         let mut making = self.making.lock();
         let kept = making.free[usize::from(order)];
-        planted!("a number is looked at and then taken" => {
+        planted!("a class number is allocated without an atomic exchange" => {
             drop(making);
             making = self.making.lock();
         });
         let index = if kept > 0 {
-            // SAFETY: the lock of making is held.
+            // SAFETY: this thread holds the lock `making`.
             making.free[usize::from(order)] = self.numbers[kept as usize].next.with(|p| unsafe { *p });
             kept
         } else {
@@ -385,21 +387,20 @@ impl<M: Memory> Table<M> {
             }
             let number = &self.numbers[index as usize];
             number.order.set(order.into());
-            // Callers write the beginnings of lines. A load that follows a store to the same offset in another
-            // page waits, so no head or cap is there.
+            // Callers often write the beginnings of cache lines. A load that follows a store to the same offset of
+            // another page waits for the store. Heads and caps avoid the offsets to which callers often write.
             number.stack.set((start + index as usize * 7 * LINE % colours + SEEN) as u64);
             index
         };
         drop(making);
         let class = self.named(index);
         #[cfg(uslab_control = "capempty")]
-        // SAFETY: readable as zero, and on heap memory writable.
+        // SAFETY: the empty region is readable as zero, and writable on heap memory.
         unsafe { Region::at(self.home(self.cpus.count())) }.set_cap(class, 2);
         self.set_limit(class, || reach);
         Some(class)
     }
 
-    /// The class of a number that has a room.
     fn named(&self, index: u32) -> Class {
         Class { index, stack: self.numbers[index as usize].stack.get() as u32 }
     }
@@ -410,15 +411,15 @@ impl<M: Memory> Table<M> {
         roomy.map(|(index, number)| (self.named(index), number))
     }
 
-    /// Sets the rounds that a full stack of the class gives away. Set once, before the first push.
+    /// Sets the number of rounds that a full stack of the class gives away. `set_magazine` is called once, before the
+    /// first push.
     pub(crate) fn set_magazine(&self, class: Class, rounds: u16) {
         self.numbers[class.index as usize].magazine.set(rounds.into());
     }
 
-    /// Bytes of the room for a stack of `reach` places, a power of two of lines, and the number of its first
-    /// bytes in which it may begin. Stacks that began at the same offset of different pages would compete for
-    /// the same few sets of a processor's cache, so stacks of a page and more begin at different offsets,
-    /// chosen so that one magazine takes one page.
+    /// Returns the size of the room for a stack of `reach` places, a power of two of cache lines, and the number of its
+    /// first bytes in which the stack may begin. Stacks at equal offsets of different pages would compete for the same
+    /// sets of the processor's cache. Stacks of a page or more begin at different offsets.
     fn room(reach: u16) -> (usize, usize) {
         let stack = SEEN + NULL + (usize::from(reach) + 1) * ROUND;
         let mut bytes = stack.next_power_of_two().max(LINE);
@@ -431,33 +432,33 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// Sets the number of places that the class's stacks may use; 0 closes it for good. `limit` is called
-    /// under the lock, so that the last caller that changed its result wins.
+    /// Sets the number of usable places of the class's stacks. A limit of 0 closes the class permanently. `limit` is
+    /// called under the lock, so that the last caller with a new result wins.
     ///
-    /// Rounds beyond the limit stay until they are used, or a drain takes them.
+    /// Rounds above the limit stay until they are used, or a drain takes them.
     pub(crate) fn set_limit(&self, class: Class, limit: impl FnOnce() -> u16) {
         let _one_at_a_time = self.drains.lock();
-        // SAFETY: the lock of drains is held.
+        // SAFETY: this thread holds the lock of drains.
         unsafe { self.set_limit_locked(class, limit()) };
     }
-    /// As `set_limit`, unless the class is closed.
+    /// Sets the limit like `set_limit`, unless the class is closed.
     pub(crate) fn change_limit(&self, class: Class, limit: impl FnOnce() -> u16) {
         let _one_at_a_time = self.drains.lock();
         let closed = self.is_closed(class);
-        planted!("a class that is closed for good is opened by its limit" => let closed = false);
+        planted!("raising the limit reopens a retired class" => let closed = false);
         if !closed {
-            // SAFETY: the lock of drains is held.
+            // SAFETY: this thread holds the lock of drains.
             unsafe { self.set_limit_locked(class, limit()) };
         }
     }
     /// # Safety
-    /// The lock of drains is held.
+    /// The caller must hold the lock of drains.
     unsafe fn set_limit_locked(&self, class: Class, limit: u16) {
         let number = &self.numbers[class.index as usize];
         number.open.set(limit.into());
-        // SAFETY: the lock of drains is held.
+        // SAFETY: this thread holds the lock of drains.
         if number.drains.with(|p| unsafe { *p }) == 0 {
-            // Relaxed: written and depended on under the lock of drains; elsewhere it is a hint.
+            // Relaxed: written and depended on under the lock of drains, and a hint elsewhere.
             number.limit.store(limit.into(), Relaxed);
         }
         // Open stacks stay open until they are drained.
@@ -466,56 +467,55 @@ impl<M: Memory> Table<M> {
             open.for_each(|region| region.open(class, limit, number.quiet(limit)));
         }
     }
-    /// Returns `true` if the class is closed for good, and not only during a drain.
+    /// Returns `true` if the class is closed permanently, and not only during a drain.
     fn is_closed(&self, class: Class) -> bool {
         self.numbers[class.index as usize].open.get() == 0
     }
-    /// Number of places that its stacks may use; exact if the caller holds the lock of drains, otherwise a
-    /// hint.
+    /// The number of usable places of the class's stacks: exact under the lock of drains, otherwise a hint.
     #[inline]
     pub(crate) fn limit(&self, class: Class) -> &AtomicU32 {
         &self.numbers[class.index as usize].limit
     }
 
-    /// The limit without drains, the current limit, the number of drains, and whether rounds wait to be given
+    /// Returns the limit without drains, the current limit, the number of drains, and whether rounds wait to be given
     /// away.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn limits_of(&self, class: Class) -> (u64, u32, u32, bool) {
         let _one_at_a_time = self.drains.lock();
         let number = &self.numbers[class.index as usize];
-        // SAFETY: the lock of drains is held.
+        // SAFETY: this thread holds the lock of drains.
         let (drains, waiting) = unsafe { (number.drains.with(|p| *p), number.waiting.with(|p| *p)) };
         (number.open.get(), number.limit.load(Relaxed), drains, waiting > 0)
     }
 
-    /// Returns an unused number. Rounds on its stacks are forgotten.
+    /// Returns an unused class number to the table. Rounds on the stacks of the class are leaked.
     pub(crate) fn retire(&self, class: Class) {
         self.numbers[class.index as usize].swept.set(0);
         let all = 0..self.cpus.count();
-        planted!("a number is given back when one CPU is drained" => let all = 0..1);
+        planted!("a class number is freed after draining one CPU" => let all = 0..1);
         {
             let _one_at_a_time = self.lock_drains();
-            // SAFETY: the lock of drains is held. Rounds that a sweep has taken are forgotten, too.
+            // SAFETY: this thread holds the lock of drains. Rounds of the class that a sweep has taken are leaked, too.
             unsafe {
                 self.set_limit_locked(class, 0);
-                planted!("a number that is given back stays open" => self.set_limit_locked(class, 1));
+                planted!("a freed class number is not closed" => self.set_limit_locked(class, 1));
                 if self.claim(class) > 0 {
                     self.reopen(class);
                 }
             }
             let wanted = |region: Region<'_>| region.is_open(class) || region.head(class) & LEN > 0;
             let mut owned = |region: Region<'_>| region.take(class, 0);
-            // Without a fence an operation may still use the number: then it gets no other owner.
+            // Without a fence, an operation may still use the class number, which then gets no other owner.
             if !self.own_regions(all.clone(), wanted, &mut owned) {
                 return;
             }
-            // No operation writes to a stack that is closed for good.
+            // No operation writes to a stack that is closed permanently.
             self.used(all).for_each(|region| region.reset(class));
         }
         let mut making = self.making.lock();
         let number = &self.numbers[class.index as usize];
         let order = number.order.get() as usize;
-        // SAFETY: the lock of making is held.
+        // SAFETY: this thread holds the lock `making`.
         number.next.with_mut(|p| unsafe { *p = making.free[order] });
         making.free[order] = class.index;
         making.returned += 1;
@@ -526,30 +526,29 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// Opens the class's stack on the CPU, and commits the CPU's region up to the end of `places` places of
-    /// it. Returns `true` if it changed anything: not if the stack is open already, if memory is refused, or
-    /// if the class is closed or being drained.
+    /// Opens the class's stack on the CPU, and commits the CPU's region up to the end of the first `places` places.
+    /// Returns `true` if the call changed anything. Returns `false` if the stack is already open, if memory is refused,
+    /// or if the class is closed or being drained.
     ///
-    /// Cost: the lock of drains, without waiting for it, at the first miss of a CPU in a class and after each
-    /// drain of the class.
+    /// Cost: an attempt to take the lock of drains, at a CPU's first miss in a class and after each drain of the class.
     #[cold]
     pub(crate) fn open(&self, op: &Operation, cpu: u32, class: Class, places: u32) -> bool {
         let Some(region) = self.region(cpu) else { return false };
         if region.is_open(class) {
             return self.commit_places(op, cpu, class, places);
         }
-        // Another thread may hold it for long: a fence.
+        // Another thread may hold the lock for the duration of a fence.
         let one_at_a_time = self.drains.try_lock();
         let beside_a_drain = one_at_a_time.is_none();
-        planted!("a stack is opened beside a drain" => let beside_a_drain = false);
+        planted!("a stack is opened during a drain" => let beside_a_drain = false);
         if beside_a_drain {
             return false;
         }
         let number = &self.numbers[class.index as usize];
-        // Relaxed: the lock of drains is held.
+        // Relaxed: this thread holds the lock of drains.
         let limit = number.limit.load(Relaxed);
-        planted!("a drained stack is opened at once" => let limit = number.open.get() as u32);
-        // The committed part may suffice for some places.
+        planted!("a drained stack is opened before its rounds are flushed" => let limit = number.open.get() as u32);
+        // The committed part of the region may suffice for some places.
         let more = self.commit_places(op, cpu, class, places);
         if limit == 0 || region.committed() < class.end(0) || region.is_open(class) {
             return more;
@@ -559,8 +558,8 @@ impl<M: Memory> Table<M> {
         true
     }
 
-    /// Makes the region of `cpu` writable up to the end of `places` places of the class. Returns `false` if
-    /// memory is refused or the CPU has no region; otherwise whether it changed anything.
+    /// Makes the region of `cpu` writable up to the end of the class's first `places` places. Returns `false` if memory
+    /// is refused, if the CPU has no region, or if nothing changed.
     pub(crate) fn commit_places(&self, op: &Operation, cpu: u32, class: Class, places: u32) -> bool {
         let Some(region) = self.region(cpu) else { return false };
         let end = class.end(places);
@@ -573,8 +572,7 @@ impl<M: Memory> Table<M> {
         if has >= end {
             return true;
         }
-        // Doubles the committed part if memory allows it: a program that comes to use all its classes commits
-        // a few times.
+        // Doubles the committed part if memory allows, so that a program that uses all classes commits rarely.
         [end.max(2 * has), end].into_iter().any(|goal| {
             let goal = goal.next_multiple_of(STEP).min(self.region);
             let granted = self.grant(op, cpu, has..goal);
@@ -590,36 +588,35 @@ impl<M: Memory> Fork for Table<M> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
         match rank {
             Rank::Drains => visit(&self.drains),
-            Rank::Making => visit(&self.making),
+            Rank::NumbersAndRooms => visit(&self.making),
             _ => {}
         }
     }
     unsafe fn forget_other_threads(&self) {
         for region in self.used(0..self.cpus.count()) {
-            planted!("claims outlive their threads" => continue);
-            // Relaxed: the child has one thread.
+            planted!("claims of other threads survive a fork" => continue);
+            // Relaxed: the child of a fork has one thread.
             region.claim().store(0, Relaxed);
         }
-        // Rounds that drains of other threads had taken and not begun to give away are still on their stacks,
-        // and go back to them.
+        // Rounds that drains of other threads had taken and not begun to give away return to their stacks.
         for (class, number) in self.all() {
-            // Rounds that this thread's own drains give away stay theirs: the stacks are closed until those
-            // drains end.
-            let own = Giving::own(self.address(), class);
-            // SAFETY: the child has one thread.
+            // Rounds that drains of this thread give away stay with these drains. Stacks of running drains are closed
+            // until the drains end.
+            let own = ActiveDrain::own(self.address(), class);
+            // SAFETY: the child of a fork has one thread.
             let drains = number.drains.with_mut(|p| unsafe { p.replace(own.clone().count() as u32) });
-            // SAFETY: the child has one thread.
+            // SAFETY: the child of a fork has one thread.
             number.waiting.with_mut(|p| unsafe { *p = 0 });
-            planted!("drains outlive their threads" => continue);
+            planted!("drains of other threads survive a fork" => continue);
             if drains > 0 {
                 for region in self.used(0..self.cpus.count()) {
-                    planted!("a child loses what drains had taken" => region.forget_taken(class));
+                    planted!("a forked child loses drained rounds" => region.clear_taken_note(class));
                     if own.clone().all(|number| region.taken_by(class, number) == 0) {
                         region.untake(class);
                     }
                 }
                 if own.count() == 0 {
-                    // Relaxed: the child has one thread.
+                    // Relaxed: the child of a fork has one thread.
                     number.limit.store(number.open.get() as u32, Relaxed);
                 }
             }

@@ -1,11 +1,11 @@
-//! The rounds of layers' tests: a number instead of a pointer, and a table. Tests of other crates include
-//! this file (`tests/kit/rounds.rs`), so it uses names from the module above it.
+//! Rounds for tests of layers: numbers instead of pointers, and a table. Tests of other crates include this file
+//! (`tests/kit/rounds.rs`), so the file uses names from its parent module.
 
 use super::Round;
 use super::{Cpus, Heap, Table, sync::Arc};
 use core::ptr::NonNull;
 
-/// A round, identified by its number; the first is 1.
+/// A round, identified by its number. Rounds are numbered from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TestRound(pub(crate) usize);
 impl Round for TestRound {
@@ -17,7 +17,7 @@ impl Round for TestRound {
     }
 }
 
-/// Creates a table with regions of 128 KiB: room for hundreds of small stacks.
+/// Creates a table with regions of 128 KiB, which have room for hundreds of small stacks.
 pub(crate) fn table(cpus: Cpus) -> Arc<Table<Heap>> {
     let region = 128 << 10;
     let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("some KiB");

@@ -1,13 +1,13 @@
-//! The threads of a scenario, each on its simulated CPU: shared by the models and schedules of all crates.
+//! The threads of a scenario, each on a simulated CPU. The models and schedules of all crates use this module.
 
 use crate::cpu::{Script, on_cpu};
 use crate::sync::{Arc, thread};
 
-/// A thread's function. Returns the rounds that it keeps.
+/// A thread's function. Returns the rounds that the thread keeps.
 pub type Side<W> = fn(&W) -> Vec<Option<usize>>;
 
-/// Runs `here` in this thread and each of the others in a new thread, under their scripts. Returns the rounds
-/// that they keep.
+/// Runs `here` in this thread and each of the others in a new thread, each under its script. Returns the rounds that
+/// the threads keep.
 pub fn together<W: Send + Sync + 'static>(
     world: &Arc<W>,
     here: (Script, Side<W>),
@@ -28,7 +28,8 @@ pub fn together<W: Send + Sync + 'static>(
     kept.into_iter().flatten().collect()
 }
 
-/// Runs `side` in `threads` threads, including this one. Each receives its number; this thread's is 0.
+/// Runs `side` in `threads` threads, including this thread. Each of the threads receives its number. The thread that
+/// calls `crowd` has number 0.
 pub fn crowd<W: Send + Sync + 'static>(world: &Arc<W>, threads: usize, side: fn(&W, usize)) {
     let spawn = |number| {
         let world = world.clone();
@@ -40,10 +41,10 @@ pub fn crowd<W: Send + Sync + 'static>(world: &Arc<W>, threads: usize, side: fn(
     on_cpu(0);
 }
 
-/// Puts the thread on one of `cpus` CPUs, or on one beyond; soon it migrates, and a restartable sequence is
-/// aborted there.
+/// Puts the thread on one of `cpus` CPUs, or on a CPU without a region. The thread migrates soon, and its restartable
+/// sequence is aborted at the migration.
 #[cfg(shuttle)]
-pub fn wander(cpus: u32) {
+pub fn migrate_between_cpus(cpus: u32) {
     use crate::sync::schedule::choose;
     let anywhere = || choose(2 * cpus as usize + 1) as u32 / 2;
     Script { cpu: anywhere(), at: choose(5) as u32, then: anywhere(), aborted: choose(2) == 1 }.install();

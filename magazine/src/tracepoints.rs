@@ -1,22 +1,22 @@
-//! Tracepoints: the steps of slow operations, for observers.
+//! Tracepoints: observers receive the steps of slow operations.
 //!
-//! Fast paths have none: an operation that no observer sees was served by its CPU's own stack. A slow
-//! operation tests once for [observers](Tracepoints::observe). If there are any, it notes each [`Step`] in
-//! its stack frame, whatever locks it holds, and passes the steps to the observers at its end, when it holds no
-//! lock. So an observer may allocate, free, wait, drop caches and panic. CPUs share no buffer, nothing must
-//! be drained, and an operation in a signal handler has separate notes.
+//! Fast paths have no tracepoints: an operation that no observer sees was served by its CPU's stack. A slow operation
+//! tests once whether there are [observers](Tracepoints::observe). With observers, a slow operation notes each [`Step`]
+//! in its stack frame, even under locks. At its end, without locks, the operation passes the steps to the observers. An
+//! observer may allocate, free, wait, drop caches and panic. CPUs share no trace buffer that must be drained, and an
+//! operation in a signal handler has separate notes.
 //!
-//! Cost without observers: one relaxed load for each slow operation, and one branch for each step. With
-//! observers: a write to the stack for each step, and two atomic operations on a shared word for each
-//! observer of each operation.
+//! Cost without observers: one relaxed load per slow operation, and one branch per step. Cost with observers: a write
+//! to the stack per step, and two atomic operations on a shared word per observer and operation.
 //!
-//! With the feature `usdt` each step is also a probe for `perf`, `bpftrace` and gdb, which may attach to the
-//! running program. Its provider is `uslab`, its name is the step's, and its arguments are the step's fields.
-//! Each operation begins with the probe `uslab:Operation`: [`What`] as a number, then the address and the
-//! length of the name, which is not null-terminated. A probe costs a `nop`, and its arguments in registers.
+//! With the feature `usdt`, each step is also a USDT probe, to which `perf`, `bpftrace` and gdb can attach in the
+//! running program. The probe's provider is `uslab`, its name is the step's name, and its arguments are the step's
+//! fields. Each operation begins with the probe `uslab:Operation`. The arguments of `uslab:Operation` are [`OperationKind`] as a
+//! number, and the address and length of the name, which is not null-terminated. A probe costs a `nop`, and registers
+//! for its arguments.
 //!
-//! Kernel: `include/linux/tracepoint.h` records under locks into rings; Linux reads those later, and loses
-//! overwritten entries.
+//! Comparison with the kernel: tracepoints (`include/linux/tracepoint.h`) record under locks into ring buffers, which
+//! are read later and lose overwritten entries.
 
 use crate::cpu::Cpus;
 use crate::paths::Path;
@@ -28,13 +28,13 @@ use core::fmt;
 use core::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// Number of steps of an operation that are kept; later ones are [counted](Observed::lost).
+/// Maximum number of steps that an operation keeps. Later steps are [counted](Observed::lost).
 const STEPS: usize = 64;
 
-/// The kind of an operation: [`Observed::what`].
+/// The kind of an operation, in [`Observed::what`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum What {
+pub enum OperationKind {
     /// Allocates objects or pages.
     Alloc,
     /// Frees objects or pages.
@@ -43,10 +43,10 @@ pub enum What {
     Reclaim,
 }
 
-/// Defines the steps: for each its name, the level of an operation with it, and its description.
+/// Defines the steps. Each step has a name, a level, and a description.
 macro_rules! steps {
     ($($(#[$doc:meta])* $name:ident $({ $($field:ident: $type:ty),* })? => $path:ident, $text:literal;)*) => {
-        /// An event of a slow operation. Pages and slabs are identified by their first page number.
+        /// An event of a slow operation. The first page number identifies a page block or a slab.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Step { $(
@@ -58,7 +58,7 @@ macro_rules! steps {
         )* }
 
         impl Step {
-            /// The level that the step raises its operation to.
+            /// The level to which the step raises its operation.
             pub const fn path(&self) -> Path {
                 match self { $(Self::$name { .. } => Path::$path,)* }
             }
@@ -70,7 +70,7 @@ macro_rules! steps {
             }
         }
 
-        /// Describes the step as an action of a CPU: `takes a magazine from the depot`.
+        /// Describes the step as an action of a CPU, for example `takes a magazine from the depot`.
         impl fmt::Display for Step {
             #[allow(unused_variables, reason = "not all is said")]
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,60 +81,60 @@ macro_rules! steps {
 }
 
 steps! {
-    /// Found its CPU's stack empty.
+    /// The operation found its CPU's stack empty.
     Missed => Cpu, "misses";
-    /// Found its CPU's stack full.
+    /// The operation found its CPU's stack full.
     Full => Cpu, "has no place";
-    /// Locked a depot.
+    /// The operation locked a depot.
     DepotVisited => Depot, "visits the depot";
-    /// Waits for a depot that another CPU has locked.
+    /// The operation waits for a depot that another CPU has locked.
     DepotContended => Depot, "waits for the depot";
-    /// Took a full magazine from the depot.
+    /// The operation took a full magazine from the depot.
     DepotTaken => Depot, "takes a magazine from the depot";
-    /// Put a full magazine into the depot.
+    /// The operation put a full magazine into the depot.
     DepotGiven => Depot, "puts a magazine into the depot";
-    /// Made more of the CPU's region writable.
+    /// The operation made more of the CPU's region writable.
     RegionCommitted { cpu: u32 } => Depot, "commits a part of the region of CPU {cpu}";
-    /// Filled a magazine with this number of objects, or blocks of pages.
+    /// The operation filled a magazine with `rounds` objects or page blocks.
     Filled { rounds: u16 } => Cpu, "filled a magazine with {rounds} rounds";
-    /// Flushed a magazine with this number of rounds.
+    /// The operation flushed a magazine of `rounds` rounds.
     Flushed { rounds: u16 } => Cpu, "flushes a magazine of {rounds} rounds";
-    /// Flushed this number of rounds, which a drain took from a CPU's stack.
-    Drained { rounds: u32 } => Cpu, "gives away {rounds} rounds that a drain took";
-    /// Bypassed the stacks with one round.
-    Bypassed => Cpu, "goes past the stacks";
-    /// Set the limit of stacks to this number of rounds.
-    Resized { places: u16 } => Cpu, "lets stacks hold {places} rounds";
-    /// Locked a node's lists of slabs.
-    NodeVisited => Slab, "visits the slabs of its node";
-    /// Took this number of free objects of a slab.
-    ObjectsTaken { slab: u32, objects: u16 } => Slab, "takes {objects} objects of slab {slab}";
-    /// Returned this number of objects to their slab.
-    ObjectsGiven { slab: u32, objects: u16 } => Slab, "gives {objects} objects of slab {slab} back";
-    /// Added a new slab to its node's lists.
+    /// The operation flushed `rounds` rounds that a drain took from a CPU's stack.
+    Drained { rounds: u32 } => Cpu, "flushes {rounds} drained rounds";
+    /// The operation bypassed the stacks with one round.
+    Bypassed => Cpu, "bypasses the stacks";
+    /// The operation set the limit of stacks to `places` rounds.
+    Resized { places: u16 } => Cpu, "sets the stack limit to {places} rounds";
+    /// The operation locked a node's lists of slabs.
+    NodeVisited => Slab, "locks the slab lists of its node";
+    /// The operation took `objects` free objects from a slab.
+    ObjectsTaken { slab: u32, objects: u16 } => Slab, "allocates {objects} objects from slab {slab}";
+    /// The operation returned `objects` objects to their slab.
+    ObjectsGiven { slab: u32, objects: u16 } => Slab, "frees {objects} objects to slab {slab}";
+    /// The operation added a new slab to its node's lists.
     SlabAdded { slab: u32 } => Slab, "adds slab {slab}";
-    /// Released a slab and its pages.
+    /// The operation released a slab and its pages.
     SlabReleased { slab: u32 } => Slab, "releases slab {slab}";
-    /// Requested a slab or a large block from the page allocator.
+    /// The operation requested a slab or a large block from the page allocator.
     PagesAsked => Pages, "asks for pages";
-    /// Returned a slab or a large block to the page allocator.
+    /// The operation returned a slab or a large block to the page allocator.
     PagesReturned => Pages, "gives pages back";
-    /// Locked a zone, to take this number of blocks.
-    ZoneAsked { blocks: u32 } => Pages, "asks the zone for {blocks} blocks";
-    /// Locked a zone, to return blocks of this order.
-    ZoneGiven { order: u8 } => Pages, "gives blocks of order {order} to the zone";
-    /// Took blocks out of the zone, the last one at `page`, with `splits` splits of larger blocks.
+    /// The operation locked a zone, to take `blocks` blocks.
+    ZoneAsked { blocks: u32 } => Pages, "requests {blocks} blocks from the zone";
+    /// The operation locked a zone, to return blocks of order `order`.
+    ZoneGiven { order: u8 } => Pages, "frees blocks of order {order} to the zone";
+    /// The operation took blocks out of the zone, the last block at `page`, with `splits` splits of larger blocks.
     BlocksTaken { blocks: u16, order: u8, page: u32, splits: u16 } => Pages,
         "takes {blocks} blocks of order {order}, with {splits} splits";
-    /// Returned blocks to the zone, the last one at `page`, with `merges` merges of two buddies.
+    /// The operation returned blocks to the zone, the last block at `page`, with `merges` merges of buddies.
     BlocksGiven { blocks: u16, order: u8, page: u32, merges: u16 } => Pages,
         "gives {blocks} blocks of order {order} back, with {merges} merges";
-    /// Requested memory from the system, which supplied this number of pages.
-    Committed { pages: u32 } => Commit, "asked the system for memory, and has {pages} pages of it";
-    /// Returned this number of pages to the system.
-    Decommitted { pages: u32 } => Commit, "gave {pages} pages back to the system";
-    /// Committed this number of bytes for tables that describe pages.
-    TablesCommitted { bytes: u32 } => Commit, "commits {bytes} bytes beside pages";
+    /// The operation requested memory from the system, which supplied `pages` pages.
+    Committed { pages: u32 } => Commit, "committed {pages} pages of memory";
+    /// The operation returned `pages` pages to the system.
+    Decommitted { pages: u32 } => Commit, "decommitted {pages} pages";
+    /// The operation committed `bytes` bytes for tables that describe pages.
+    TablesCommitted { bytes: u32 } => Commit, "commits {bytes} bytes of metadata";
 }
 
 /// An operation, as an observer sees it at the operation's end.
@@ -142,23 +142,23 @@ steps! {
 #[non_exhaustive]
 pub struct Observed<'a> {
     /// The kind of operation.
-    pub what: What,
+    pub what: OperationKind,
     /// The CPU at the operation's start.
     pub cpu: u32,
-    /// The cache, or the size of page blocks; empty if there are several.
+    /// Name of the cache, or size of the page blocks; empty if the operation involves several.
     pub name: &'a str,
-    /// The highest level so far.
+    /// The highest level that the operation has reached.
     pub path: Path,
-    /// Its steps, in order, since the observer last saw the operation.
+    /// The operation's steps, in order, since the observer last saw the operation.
     pub steps: &'a [Step],
     /// Number of steps that were not kept.
     pub lost: u32,
-    /// True if the operation continues, and the observer will see it again: for example a flush of many
-    /// magazines.
+    /// True if the operation continues, and the observer will see it again. For example, a flush of many magazines is
+    /// shown in several parts.
     pub more: bool,
 }
 
-/// An allocation, a free or a reclaim in progress: the highest level so far, and its steps for
+/// An allocation, a free or a reclaim in progress: the highest level reached, and the steps for
 /// [observers](Tracepoints::observe).
 #[derive(Debug)]
 pub struct Operation<'t> {
@@ -168,16 +168,16 @@ pub struct Operation<'t> {
     steps: Steps,
 }
 
-/// The identity of the operation, and its observers.
+/// The operation's identity and observers.
 #[derive(Debug)]
 struct Notes<'t> {
     tracepoints: &'t Tracepoints,
-    what: What,
+    what: OperationKind,
     cpu: u32,
     name: &'t str,
 }
 
-/// The steps so far. Not written without observers.
+/// The operation's steps. The steps are not written if the operation has no observers.
 #[derive(Debug)]
 struct Steps {
     len: Cell<u32>,
@@ -185,7 +185,7 @@ struct Steps {
 }
 
 impl Operation<'static> {
-    /// Creates an operation without observers. It is only counted if a caller counts it.
+    /// Creates an operation without observers. The operation is counted only if the caller counts it.
     pub const fn new() -> Self {
         Self::with(None)
     }
@@ -201,24 +201,22 @@ impl<'t> Operation<'t> {
         let steps = [const { Cell::new(MaybeUninit::uninit()) }; STEPS];
         Self { dearest: Cell::new(Path::Cpu), cold: false, notes, steps: Steps { len: Cell::new(0), steps } }
     }
-    /// Creates an operation at the lowest level, for the observers of `tracepoints`, with the `name` that
-    /// they see.
+    /// Creates an operation at the lowest level, for the observers of `tracepoints`. Observers see `name`.
     #[inline]
     #[doc(hidden)]
-    pub fn of(tracepoints: &'t Tracepoints, what: What, name: &'t str) -> Self {
+    pub fn of(tracepoints: &'t Tracepoints, what: OperationKind, name: &'t str) -> Self {
         #[cfg(feature = "usdt")]
         probe::probe!(uslab, Operation, what, name.as_ptr(), name.len());
         Self::with(tracepoints.notes(what, name))
     }
-    /// Marks the operation as returning memory that was unused for an interval.
+    /// The observers see the operation under the name `name`.
     #[must_use]
     #[doc(hidden)]
     pub fn cold(mut self) -> Self {
         self.cold = true;
         self
     }
-    /// Returns `true` if the freed memory is [cold](Self::cold): no CPU should keep it for its next
-    /// allocation.
+    /// Returns `true` if the freed memory is [cold](Self::cold): no CPU should keep it for its next allocation.
     #[doc(hidden)]
     pub const fn is_cold(&self) -> bool {
         self.cold
@@ -231,12 +229,13 @@ impl<'t> Operation<'t> {
         self.did(before);
         result
     }
-    /// Raises the operation to at least this level; [`tell!`](crate::tell) does so at a step.
+    /// Raises the operation's level to at least `path`. [`tell!`](crate::tell) calls `did` with the level of the
+    /// recorded step.
     #[doc(hidden)]
     pub fn did(&self, path: Path) {
         self.dearest.set(self.dearest.get().max(path));
     }
-    /// Notes a step. May be called under any lock.
+    /// Records a step of the operation. `note` may be called under any lock.
     #[inline]
     #[doc(hidden)]
     pub fn note(&self, step: Step) {
@@ -251,12 +250,12 @@ impl<'t> Operation<'t> {
             self.steps.len.set(len.saturating_add(1));
         }
     }
-    /// The highest level so far.
+    /// Returns the highest level that the operation has reached.
     #[doc(hidden)]
     pub fn path(&self) -> Path {
         self.dearest.get()
     }
-    /// Passes the steps so far to the observers, if there are many. No lock may be held.
+    /// Passes the noted steps to the observers, if there are many steps. The caller must hold no lock.
     #[inline]
     #[doc(hidden)]
     pub fn pause(&self) {
@@ -286,7 +285,7 @@ impl<'t> Operation<'t> {
     }
 }
 
-/// Passes the remaining steps to the observers.
+/// Dropping an operation passes the remaining steps to the observers.
 impl Drop for Operation<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -298,8 +297,9 @@ impl Drop for Operation<'_> {
 
 /// Records a step of an operation, or of a model's counterexample trace: [`uslab_sync::tell!`].
 ///
-/// `tell!(op: Step::DepotGiven)` records a [`Step`] of the [`Operation`] `op`, in every build; `tell!(op:
-/// depot => Step::DepotGiven)` also records what `depot.watched()` shows. Other forms are only for traces.
+/// `tell!(op: Step::DepotGiven)` records a [`Step`] of the [`Operation`] `op`, in every build. `tell!(op: depot =>
+/// Step::DepotGiven)` also records what `depot.watched()` shows. Other forms of `tell!` only record a step of a
+/// counterexample trace.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! tell {
@@ -320,18 +320,18 @@ type Watch = dyn Fn(&Observed<'_>) + Send + Sync;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Operations executed by observers themselves.
+    /// Number of operations that observers executed themselves.
     pub suppressed: u64,
-    /// Steps of operations with too many steps.
+    /// Number of steps lost by operations with too many steps.
     pub lost: u64,
-    /// Observers that panicked, and were not called again.
+    /// Number of observers that panicked, and are no longer called.
     pub panics: u64,
 }
 
-/// A registered observer, until this is dropped.
+/// A registered observer. Dropping the value removes the observer.
 ///
-/// When the drop returns, no call of the observer runs or begins any more, and the observer is dropped. A
-/// drop inside an observer does not wait: a call on another thread may still run.
+/// When the drop of an `Observer` returns, its function is dropped, and no call of the function runs or begins. A drop
+/// inside an observer does not wait: a call on another thread may still run.
 #[derive(Debug)]
 #[must_use = "nobody observes any more when it is dropped"]
 pub struct Observer {
@@ -340,7 +340,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Counts of operations and steps not shown, for all observers together.
+    /// Returns the counts of operations and steps that were not shown, for all observers together.
     pub fn counts(&self) -> Counts {
         let Tracepoints { observers, lost, .. } = &*self.tracepoints;
         Counts { suppressed: observers.suppressed(), lost: lost.get(), panics: observers.panics() }
@@ -362,18 +362,19 @@ pub struct Tracepoints {
 }
 
 impl Tracepoints {
-    /// Creates tracepoints without observers. `cpus` supplies the CPU of an operation's start.
+    /// Creates tracepoints without observers. `cpus` supplies the CPU number at an operation's start.
     pub fn new(cpus: Cpus) -> Self {
         Self { cpus, observers: Observers::default(), lost: Counter::new(0) }
     }
 
-    /// Calls `observer` for each slow operation from now on, at its end, on its thread and with no lock held.
+    /// Registers `observer` to be called at the end of each slow operation, on the operation's thread and with no lock
+    /// held.
     ///
-    /// The observer's own operations are not shown to any observer, but [counted](Counts::suppressed). An
-    /// observer that panics is not called again; the operation continues normally.
+    /// The observer's own operations are not shown to any observer, but are [counted](Counts::suppressed). An observer
+    /// that panics is not called again, and the operation continues normally.
     ///
     /// # Errors
-    /// [`TooManyObservers`] if the maximum is reached.
+    /// Returns [`TooManyObservers`] if the maximum number is already registered.
     pub fn observe(
         self: &Arc<Self>,
         observer: impl Fn(&Observed<'_>) + Send + Sync + 'static,
@@ -383,7 +384,7 @@ impl Tracepoints {
     }
 
     #[inline]
-    fn notes<'t>(&'t self, what: What, name: &'t str) -> Option<Notes<'t>> {
+    fn notes<'t>(&'t self, what: OperationKind, name: &'t str) -> Option<Notes<'t>> {
         self.observers.listen().then(|| Notes { tracepoints: self, what, cpu: self.cpus.current(), name })
     }
     fn show(&self, observed: &Observed<'_>) {
@@ -391,10 +392,10 @@ impl Tracepoints {
         self.observers.each(|observer| observer(observed));
     }
 
-    /// Forgets the calls of other threads.
+    /// Forgets running calls of other threads, in the child of a `fork`.
     ///
     /// # Safety
-    /// The process is the child of a `fork` and has no other thread yet.
+    /// The caller must be the only thread, in the child of a `fork`.
     pub unsafe fn forget_other_threads(&self) {
         // SAFETY: the process is a child with a single thread, by this function's contract.
         unsafe { self.observers.forget_other_threads() };
@@ -415,13 +416,13 @@ mod tests {
         Arc::new(Tracepoints::new(Cpus::simulated(4, 1).unwrap()))
     }
     fn operate(tracepoints: &Tracepoints, steps: &[Step]) {
-        let op = Operation::of(tracepoints, What::Free, "inode");
+        let op = Operation::of(tracepoints, OperationKind::Free, "inode");
         steps.iter().for_each(|step| op.note(*step));
     }
-    /// Name, steps, number of lost steps, and whether more follows.
+    /// Name, steps, number of lost steps, and whether more steps follow.
     type Seen = (String, Vec<Step>, u32, bool);
 
-    /// An observer that sends each operation to a channel.
+    /// Registers an observer that sends each operation to a channel.
     fn written(tracepoints: &Arc<Tracepoints>) -> (Observer, Receiver<Seen>) {
         let (seen, read) = channel();
         let observer = tracepoints.observe(move |o| {
@@ -432,14 +433,14 @@ mod tests {
     }
 
     #[test]
-    fn operation_is_shown_once_at_its_end_with_all_steps() {
+    fn operation_is_reported_once_with_all_its_steps() {
         let t = tracepoints();
         on_cpu(3);
         operate(&t, &[Step::Missed]);
         let (observer, read) = written(&t);
         let steps = [Step::Full, Step::DepotContended, Step::DepotGiven];
         {
-            let op = Operation::of(&t, What::Free, "inode");
+            let op = Operation::of(&t, OperationKind::Free, "inode");
             steps.iter().for_each(|step| op.note(*step));
             assert!(read.try_recv().is_err(), "not before its end");
             on_cpu(0);
@@ -454,11 +455,11 @@ mod tests {
     }
 
     #[test]
-    fn long_operation_is_shown_in_parts_and_excess_steps_are_counted() {
+    fn long_operation_is_reported_in_parts() {
         let t = tracepoints();
         let (_observer, read) = written(&t);
         {
-            let op = Operation::of(&t, What::Reclaim, "");
+            let op = Operation::of(&t, OperationKind::Reclaim, "");
             for _ in 0..STEPS / 2 {
                 op.note(Step::Missed);
                 op.pause();
@@ -477,10 +478,10 @@ mod tests {
         assert_eq!((steps, lost, more, _observer.counts().lost), (vec![Step::Full; STEPS], 3, false, 3));
     }
 
-    /// Each operation of the handler is shown or suppressed, and none waits, wherever the signal arrives.
+    /// Each operation of a signal handler is shown or suppressed, and none waits, wherever the signal arrives.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
-    fn operations_of_a_signal_handler_are_shown_or_suppressed() {
+    fn operations_of_a_signal_handler_are_reported_or_suppressed() {
         use crate::sync::AtomicPtr;
         use nix::libc;
         use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -506,7 +507,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 for sent in 1..=300 {
-                    // SAFETY: that thread waits for this one, so it exists.
+                    // SAFETY: that thread waits for this thread, so it exists.
                     assert_eq!(unsafe { libc::pthread_kill(me as libc::pthread_t, libc::SIGUSR1) }, 0);
                     while CAME.get() < sent {
                         thread::yield_now();
@@ -525,9 +526,9 @@ mod tests {
         assert!(_observer.counts().suppressed > 0, "none came while an observer ran");
     }
 
-    /// The layer's own steps, and only as many as occurred.
+    /// Observers see the layer's steps, and only as many as occurred.
     #[test]
-    fn a_layer_shows_misses_and_no_hit() {
+    fn tracepoints_report_misses_and_no_hit() {
         on_cpu(0);
         let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(20, 1));
         let mut layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
@@ -563,7 +564,7 @@ mod tests {
         assert!(read.try_iter().map(|(_, steps, ..)| steps.len()).sum::<usize>() > 4 * STEPS);
     }
 
-    /// A drain of all CPUs loses none, either; it flushes each CPU separately.
+    /// A drain of all CPUs loses no step, because it flushes each CPU separately.
     #[test]
     fn drain_of_many_cpus_loses_no_step() {
         const CPUS: usize = 2 * STEPS;
@@ -581,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_have_a_readable_text() {
+    fn each_step_has_a_text() {
         let text = |step: Step| step.to_string();
         assert_eq!(text(Step::DepotContended), "waits for the depot");
         assert_eq!(

@@ -1,24 +1,24 @@
 //! Limits of a CPU's stack, and sizes of fills.
 //!
-//! * **Slow start.** The first fill requests [`Config::first_fill`] rounds, each later one twice as many: so
-//!   a layer that has supplied ten rounds keeps no more than ten. A stack also doubles its places whenever it
-//!   is full.
-//! * **Shrinking.** When memory is short, stacks may hold half as many rounds, but at least two magazines,
-//!   and fills start small again. Each reaping interval without a shortage undoes one step. (FreeBSD's UMA
-//!   also shrinks.)
+//! * **Slow start.** The first fill requests [`Config::first_fill`] rounds, and each later fill requests twice as many.
+//!   A layer that has supplied ten rounds thus keeps no more than ten. A stack also doubles its places whenever it is
+//!   full.
+//! * **Shrinking.** When memory is short, the limit of a stack halves, down to two magazines. After a shortage, fills
+//!   start small again. Each reaping interval without a shortage undoes one halving. FreeBSD's UMA also shrinks its
+//!   limits.
 //!
-//! All numbers here are hints: a lost update is harmless, as long as stacks get the final number.
+//! All numbers in this module are hints: a lost update is harmless, as long as stacks get the final number.
 
 use crate::layer::Config;
 use crate::sync::Hint;
 
 #[derive(Debug)]
 pub(crate) struct Tuning {
-    /// Rounds of the next fill.
+    /// Number of rounds that the next fill requests.
     fill: Hint,
     /// Limit of places of a stack.
     reach: Hint,
-    /// 1 if memory was short in this interval.
+    /// 1 if memory was short in the current interval, else 0.
     under_pressure: Hint,
 }
 
@@ -31,7 +31,7 @@ impl Tuning {
         }
     }
 
-    /// The number of rounds for this fill; the next one is larger.
+    /// Returns the number of rounds for this fill, and increases the number for the next fill.
     pub(crate) fn next_fill(&self, config: &Config) -> usize {
         let fill = self.fill.get();
         let next = (2 * fill).min(config.capacity.into());
@@ -51,7 +51,7 @@ impl Tuning {
         self.set_reach((self.reach.get() / 2).max(least.min(config.reach().into())))
     }
 
-    /// Ends a reaping interval. Returns the new limit of a stack's places if it changed.
+    /// Ends a reaping interval. Returns the new limit of a stack's places if the limit changed.
     pub(crate) fn interval(&self, config: &Config) -> Option<u16> {
         if self.under_pressure.get() > 0 {
             self.under_pressure.set(0);
@@ -60,7 +60,7 @@ impl Tuning {
         let (reach, most) = (self.reach.get(), u64::from(config.reach()));
         (reach < most).then(|| self.set_reach((2 * reach).min(most)))
     }
-    /// The current limit of a stack's places.
+    /// Returns the current limit of a stack's places.
     pub(crate) fn reach(&self) -> u16 {
         self.reach.get() as u16
     }
@@ -77,7 +77,7 @@ mod tests {
     const CONFIG: Config = Config { capacity: 6, first_fill: 1, stock: 4, depot_limit: 0, round_bytes: 0 };
 
     #[test]
-    fn each_fill_doubles_up_to_a_magazine() {
+    fn fills_double_up_to_one_magazine() {
         let tuning = Tuning::new(&CONFIG);
         let fills = || [(); 5].map(|()| tuning.next_fill(&CONFIG));
         assert_eq!(fills(), [1, 2, 4, 6, 6]);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn shrunk_limits_recover_to_their_start() {
+    fn lowered_stack_limits_recover_to_their_initial_value() {
         let tuning = Tuning::new(&CONFIG);
         assert_eq!([(); 3].map(|()| tuning.shrink(&CONFIG)), [18, 12, 12]);
         assert_eq!([(); 4].map(|()| tuning.interval(&CONFIG)), [None, Some(24), Some(36), None]);

@@ -1,12 +1,11 @@
-//! A view of each CPU's and depot's rounds, magazine by magazine: for pictures and for stepping through a
-//! run.
+//! A view of the rounds of each CPU and depot, magazine by magazine: for pictures, and for stepping through a run.
 //!
-//! [`Stats`](crate::Stats) has the sums, which are available at any time. This view has the rounds
-//! themselves.
+//! [`Stats`](crate::Stats) has the totals, which are available at any time. A view has the rounds themselves, not only
+//! totals.
 //!
-//! A CPU's stack is divided into magazines from its bottom: the rounds that would leave in one visit to the
-//! depot. The top magazine, which serves allocations and receives frees, is Bonwick and Adams' *loaded*
-//! magazine; the one below is *previous*.
+//! A view divides a CPU's stack into magazines from the bottom. Each magazine of a view would move in one visit to the
+//! depot. The top magazine serves allocations and receives frees, like Bonwick and Adams' *loaded* magazine. The
+//! magazine below the loaded one is *previous*.
 
 use crate::depot::Slot;
 use crate::layer::{Layer, Round};
@@ -20,17 +19,17 @@ use core::ptr::NonNull;
 pub struct LayerView<T> {
     /// Stacks, indexed by CPU.
     pub cpus: Vec<CpuView<T>>,
-    /// Indexed by node.
+    /// Depots, indexed by node.
     pub depots: Vec<DepotView<T>>,
 }
 
 /// The rounds of a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuView<T> {
-    /// The magazines of its stack, the serving one first; all others are full. Rounds of other nodes, which
-    /// return home in separate magazines, come last.
+    /// The magazines of the CPU's stack, the serving magazine first. All magazines except the serving one are full.
+    /// Rounds of other nodes come last. Rounds of other nodes return to their node in separate magazines.
     pub magazines: Vec<MagazineView<T>>,
-    /// Maximum number of magazines.
+    /// Maximum number of magazines on the stack.
     pub most: u32,
 }
 
@@ -50,9 +49,8 @@ pub struct MagazineView<T> {
     pub capacity: u32,
 }
 
-/// For debuggers: offset from a stack's head, whose low 16 bits are the number of rounds, to its lowest
-/// round; and offsets in a depot's slot of the next slot's address, of its magazine's length, and of the
-/// rounds.
+/// For debuggers: byte offset from a stack's head, whose low 16 bits are the number of rounds, to its lowest round. The
+/// other three offsets are in a depot's slot: the next slot's address, the magazine's length, and the rounds.
 #[doc(hidden)]
 pub const LAYOUT: [usize; 4] = {
     let [next, len, rounds] = Slot::LAYOUT;
@@ -65,9 +63,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn homes(&self) -> [usize; 3] {
         self.table.homes()
     }
-    /// For debuggers: the place of the offset from a region's start to the head of the first node's stack;
-    /// the place of the address of its depot's first slot; the distance to the next node's places; and the
-    /// number of nodes.
+    /// For debuggers, four numbers: the address of the first node's stack offset, the address of the pointer to its
+    /// depot's first slot, the distance to the next node's fields, and the number of nodes.
     #[doc(hidden)]
     pub fn places(&self) -> [usize; 4] {
         let [stack, depot] =
@@ -77,15 +74,15 @@ impl<R: Round, M: Memory> Layer<R, M> {
 }
 
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// The rounds of each CPU and depot, each converted by `show`.
+    /// Returns the rounds of each CPU and depot, each converted by `show`.
     ///
     /// # Safety
-    /// No other thread uses the layer during the call.
+    /// No other thread may use the layer during the call.
     #[doc(hidden)]
     pub unsafe fn view<T>(&self, mut show: impl FnMut(R) -> T) -> LayerView<T> {
         let capacity = u32::from(self.config.capacity);
         let mut magazine = |rounds: &[NonNull<u8>]| MagazineView {
-            // SAFETY: rounds are stored only by `R::into_raw`.
+            // SAFETY: only `R::into_raw` produces the stored pointers.
             rounds: rounds.iter().map(|raw| show(unsafe { R::from_raw(*raw) })).collect(),
             capacity,
         };
@@ -119,7 +116,7 @@ mod tests {
     use crate::{Config, Cpus, on_cpu};
 
     #[test]
-    fn view_shows_each_held_round_once_in_its_place() {
+    fn view_shows_each_round_once() {
         let layer = layer(Cpus::simulated(2, 1).unwrap(), Config::new(2, 1, 3));
         let supplier = TestSupplier::new(12, 1);
         on_cpu(0);
@@ -128,7 +125,7 @@ mod tests {
         on_cpu(1);
         taken.into_iter().for_each(|round| layer.free(&supplier, round));
         let look = || {
-            // SAFETY: this test is the only user.
+            // SAFETY: this test is the only user of the layer.
             let view = unsafe { layer.view(|round| round.0) };
             let of = |magazines: &[super::MagazineView<usize>]| -> Vec<Vec<usize>> {
                 magazines.iter().map(|magazine| magazine.rounds.clone()).collect()
@@ -156,12 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn rounds_of_other_nodes_come_last() {
+    fn view_lists_rounds_of_other_nodes_last() {
         let layer = layer(Cpus::simulated(2, 2).unwrap(), Config::new(2, 0, 3));
         let supplier = TestSupplier::new(0, 2);
         on_cpu(1);
         (1..=4).for_each(|round| layer.free(&supplier, TestRound(round)));
-        // SAFETY: this test is the only user.
+        // SAFETY: this test is the only user of the layer.
         let view = unsafe { layer.view(|round| round.0) };
         let magazines: Vec<_> =
             view.cpus[1].magazines.iter().map(|magazine| magazine.rounds.clone()).collect();

@@ -1,15 +1,14 @@
 //! Stress test of the magazines on the machine's CPUs, with the mechanism that serves.
 //!
-//! Each round is stamped when it is allocated and unstamped when it is freed. At the end all are counted:
-//! none is lost or duplicate, and the layer's counts agree. No single setting finds every bug (each was tried
-//! against planted ones, see `.ci/controls`). Long undisturbed runs find sections that are not restarted.
-//! Tiny magazines, with yields between a miss and its batch, find drains without exclusive access to the
-//! rounds that they take. During each run a neighbour is created and dropped in the same table, so its
-//! numbers are reused.
+//! The test stamps each round when it is allocated, and removes the stamp when the round is freed. At the end, no round
+//! is lost or duplicated, and the layer's counts agree. No single setting of the test finds every bug. Each setting was
+//! tried against planted bugs (see `.ci/controls`). Long undisturbed runs find sections that are not restarted. Tiny
+//! magazines, with yields between a miss and its batch, find drains that do not own the rounds that they take. During
+//! each run, another layer is repeatedly created and dropped in the same table, so that class numbers are reused.
 //!
-//! `USLAB_STRESS=full` runs each setting with 20 times as many operations, the first with 1,200 million;
-//! `tenth` and `small`, a 200th, are for slow machines (an emulator, valgrind). `USLAB_EXPECT=rseq` or
-//! `claimed` names the expected mechanism.
+//! `USLAB_STRESS=full` runs each setting with 20 times as many operations, the first setting with 1,200 million.
+//! `USLAB_STRESS=tenth`, and `small` (a 200th), are for slow machines such as an emulator or valgrind.
+//! `USLAB_EXPECT=rseq` or `claimed` names the expected mechanism.
 
 #[path = "../../tests/kit/rounds.rs"]
 mod rounds;
@@ -27,8 +26,8 @@ use uslab_magazine::layer::yield_every;
 use uslab_magazine::sync::{Arc, AtomicBool, Counter, Mutex, Ordering::Relaxed};
 use uslab_magazine::{Cpus, Heap, Mechanism, Table};
 
-/// One test at a time: they load the machine and change state of the whole process. Not a lock of the
-/// backend, because the layer's debug assertions would find it held.
+/// Serialises the tests, because they load the machine and change the state of the whole process. A facade lock cannot
+/// be used, because the layer's debug assertions would find it held.
 #[allow(clippy::disallowed_types)]
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
@@ -47,16 +46,16 @@ fn usable() -> Vec<usize> {
 fn pin(thread: Pid, cpus: &[usize]) {
     let mut set = CpuSet::new();
     cpus.iter().for_each(|c| set.set(*c).expect("a CPU that the kernel named"));
-    // The thread may have just ended, which is no error.
+    // The thread may have just ended, which is not an error.
     let _ = sched_setaffinity(thread, &set);
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Threads {
     Free,
-    /// Thread t on CPU t modulo their number.
+    /// Thread `t` runs on CPU `t` modulo the number of CPUs.
     Pinned,
-    /// Repeatedly moved to another CPU by another thread.
+    /// A separate thread repeatedly moves the tested thread to another CPU.
     Hopping,
 }
 
@@ -65,19 +64,18 @@ struct Setting {
     capacity: u16,
     stock: u16,
     threads: Threads,
-    /// Yields between each n-th miss and its batch.
+    /// Every n-th miss yields before its batch.
     yields: u32,
-    /// Pause between two drains; `None` without drains.
+    /// Pause between two drains; `None` disables drains.
     drains: Option<Duration>,
-    /// Operations of all threads together.
     operations: usize,
 }
 
 const WORKERS: usize = 16;
-/// Maximum number of rounds of a worker.
+/// Maximum number of rounds that a worker holds.
 const HELD: usize = 256;
 
-/// The number of operations, scaled by `USLAB_STRESS`.
+/// Returns the number of operations, scaled by `USLAB_STRESS`.
 fn size(usual: usize) -> usize {
     match std::env::var("USLAB_STRESS").as_deref() {
         Err(_) => usual,
@@ -88,7 +86,7 @@ fn size(usual: usize) -> usize {
     }
 }
 
-/// A layer that is repeatedly created and dropped, and must never see rounds of other layers.
+/// Repeatedly creates and drops a layer, which must never see rounds of other layers.
 fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
     let supplier = TestSupplier::new(64);
     for turn in 0.. {
@@ -111,7 +109,7 @@ fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
         }
         let stats = layer.stats();
         assert_eq!((stats.allocs, stats.frees), (48, 48), "the neighbour's counts begin at 0 and are exact");
-        // Every other time it is dropped with rounds on its stacks.
+        // Every other layer is dropped with rounds on its stacks.
         if turn % 2 == 0 {
             layer.flush_all(&supplier);
             assert_eq!(supplier.census().len(), 64, "rounds of the neighbour's were lost");
@@ -160,7 +158,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
                             if supplier.stamp(round, me) {
                                 held.push(round);
                             } else {
-                                // Another thread owns the round, so this one must not free it.
+                                // Another thread owns the round, so this thread must not free it.
                                 bad.add(1);
                             }
                         } else {
@@ -267,35 +265,35 @@ const TINY: Setting = Setting {
 };
 
 #[test]
-fn long_undisturbed_runs_lose_nothing() {
+fn long_runs_without_drains_lose_no_round() {
     stress("long", Cpus::os(), LONG);
 }
 #[test]
-fn tiny_magazines_with_yields_and_drains_lose_nothing() {
+fn tiny_magazines_with_yields_and_drains_lose_no_round() {
     stress("tiny", Cpus::os(), TINY);
 }
 #[test]
-fn stacks_of_two_magazines_lose_nothing() {
+fn stacks_of_two_magazines_lose_no_round() {
     stress("two tiny magazines", Cpus::os(), Setting { capacity: 3, stock: 0, ..TINY });
 }
 #[test]
-fn threads_that_are_sent_from_cpu_to_cpu_lose_nothing() {
+fn threads_migrated_between_cpus_lose_no_round() {
     let hopping = Setting { threads: Threads::Hopping, capacity: 30, yields: 64, ..LONG };
     stress("hopping", Cpus::os(), Setting { operations: 30_000_000, ..hopping });
 }
 #[test]
-fn pinned_threads_lose_nothing() {
+fn pinned_threads_lose_no_round() {
     let pinned = Setting { threads: Threads::Pinned, capacity: 30, ..LONG };
     stress("pinned", Cpus::os(), Setting { operations: 30_000_000, ..pinned });
 }
 #[test]
-fn the_claimed_slot_loses_nothing() {
+fn claimed_slot_loses_no_round() {
     stress("claimed", Cpus::os().claimed(), Setting { operations: 5_000_000, ..TINY });
 }
 
-/// The mechanism is the expected one, and it served.
+/// The layer uses the expected mechanism, which served the operations.
 #[test]
-fn the_expected_mechanism_serves() {
+fn expected_mechanism_is_in_use() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let cpus = Cpus::os();
     match std::env::var("USLAB_EXPECT").as_deref() {
@@ -312,14 +310,13 @@ fn the_expected_mechanism_serves() {
     }
     let stats = layer.stats();
     assert_eq!((stats.mechanism, layer.mechanism()), (cpus.mechanism(), cpus.mechanism()));
-    // A thread that migrates while it opens a CPU's region uses another one.
+    // A thread that migrates while it opens a CPU's stack uses another CPU.
     assert!(stats.paths.cpu >= 1980 && stats.busy <= usable().len() as u64, "{stats:?}");
 }
 
-/// A CPU number that is computed once, or always 0, is the classic mistake: every CPU must use a separate
-/// region.
+/// A CPU number that is computed once, or always 0, is the classic mistake. Every CPU must use a separate region.
 #[test]
-fn pinned_workers_touch_as_many_regions() {
+fn pinned_workers_touch_one_region_each() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let layer = layer(&table(cpus), 4, 0, 1);
@@ -332,10 +329,10 @@ fn pinned_workers_touch_as_many_regions() {
                     layer.free(&supplier, round);
                 });
             });
-            // Each CPU has filled its own magazine.
+            // Each CPU has filled a magazine.
             let stats = layer.stats();
             assert_eq!(stats.in_magazines, 4 * (done as u64 + 1), "{}: {stats:?}", cpus.mechanism());
-            // It was filled at the allocation.
+            // The first allocation filled the magazine of the thread's CPU.
             let done = done as u64 + 1;
             assert_eq!(
                 (stats.paths.slab, stats.paths.cpu, stats.busy),
@@ -347,9 +344,9 @@ fn pinned_workers_touch_as_many_regions() {
     }
 }
 
-/// Regression: if threads register themselves, each thread's first allocation missed, and fetched a magazine.
+/// Regression: if threads register themselves, each thread's first allocation missed and fetched a magazine.
 #[test]
-fn a_thread_that_allocates_once_is_served_by_its_cpu() {
+fn single_allocation_is_served_by_its_cpu() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (layer, supplier) = (layer(&table(Cpus::os()), 4, 0, 1), TestSupplier::new(10_000));
     for _ in 0..200 {
@@ -361,17 +358,16 @@ fn a_thread_that_allocates_once_is_served_by_its_cpu() {
         });
     }
     let stats = layer.stats();
-    // The only other operations are the first use of each CPU, and those of a thread that migrated during
-    // one.
+    // Only the first use of each CPU, and operations during which the thread migrated, are served elsewhere.
     assert!(stats.paths.cpu >= 400 - 20 * usable().len() as u64, "{stats:?}");
 }
 
 // ---------------------------------------------------------------- the build
 
 #[test]
-fn the_assembly_is_in_the_program_exactly_if_it_is_built() {
+fn program_contains_the_assembly_only_if_it_is_enabled() {
     let program = std::fs::read(std::env::current_exe().expect("this program")).expect("its bytes");
-    // The name of the section is reversed, so that this test does not contain it.
+    // The name of the section is reversed, so that this test program does not contain the name.
     let mut name = *b"sc_qesr__";
     name.reverse();
     assert_eq!(program.windows(name.len()).any(|bytes| bytes == name), BUILT);
@@ -380,7 +376,7 @@ fn the_assembly_is_in_the_program_exactly_if_it_is_built() {
 
 // ---------------------------------------------------------------- environments with another choice
 
-/// Runs a test of this file in another process, set up by `prepare`; returns its stderr.
+/// Runs a test of this file in another process, which `prepare` sets up. Returns the stderr of the other process.
 fn in_a_process(test: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) -> String {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "--include-ignored", "--nocapture", test]);
@@ -392,14 +388,14 @@ fn in_a_process(test: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) 
 }
 
 #[test]
-fn the_environment_forces_the_claimed_slot() {
-    let err = in_a_process("the_expected_mechanism_serves", |c| {
+fn environment_variable_selects_the_claimed_slot() {
+    let err = in_a_process("expected_mechanism_is_in_use", |c| {
         c.env("USLAB_RSEQ", "off").env("USLAB_EXPECT", "claimed")
     });
     assert!(!err.contains("uslab:"), "{err}");
 }
 #[test]
-fn a_wrong_value_is_named_and_ignored() {
+fn invalid_environment_value_is_reported_and_ignored() {
     let mechanism = match Cpus::os().mechanism() {
         Mechanism::Rseq => "rseq",
         Mechanism::Claimed => "claimed",
@@ -407,44 +403,44 @@ fn a_wrong_value_is_named_and_ignored() {
     if std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off") {
         return;
     }
-    let err = in_a_process("the_expected_mechanism_serves", |c| {
+    let err = in_a_process("expected_mechanism_is_in_use", |c| {
         c.env("USLAB_RSEQ", "maybe").env("USLAB_EXPECT", mechanism)
     });
     let expected = "uslab: USLAB_RSEQ=maybe: expected on or off; ignored";
     assert_eq!(err.matches(expected).count(), usize::from(BUILT), "{err}");
 }
-/// The libc registers no threads, so each registers itself at its first miss. With `USLAB_RSEQ=off` none
-/// does.
+/// The libc registers no threads, so each thread registers itself at its first miss. With `USLAB_RSEQ=off`, no thread
+/// registers itself.
 #[test]
 fn unregistered_threads_register_themselves() {
     if Cpus::os().mechanism() != Mechanism::Rseq {
         return;
     }
     for test in [
-        "the_expected_mechanism_serves",
-        "pinned_workers_touch_as_many_regions",
-        "a_thread_that_allocates_once_is_served_by_its_cpu",
+        "expected_mechanism_is_in_use",
+        "pinned_workers_touch_one_region_each",
+        "single_allocation_is_served_by_its_cpu",
     ] {
         in_a_process(test, |c| c.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").env("USLAB_EXPECT", "rseq"));
     }
 }
 
 #[test]
-fn in_a_sandbox_without_membarrier_the_claimed_slot_serves() {
-    in_a_process("the_expected_mechanism_serves", |c| {
+fn claimed_slot_is_used_if_a_sandbox_forbids_membarrier() {
+    in_a_process("expected_mechanism_is_in_use", |c| {
         // SAFETY: the closure makes two system calls, which a child may make between fork and exec.
         unsafe { c.env("USLAB_EXPECT", "claimed").pre_exec(refuse_membarrier) }
     });
 }
 
-/// A drain whose barrier is refused takes nothing: the rounds stay in place and usable.
+/// A drain whose barrier is refused takes nothing: the rounds stay on the stacks and are usable.
 #[test]
-fn drains_take_nothing_in_a_sandbox_closed_later() {
-    in_a_process("drain_without_a_barrier", |c| c);
+fn drains_take_nothing_after_a_sandbox_forbids_membarrier() {
+    in_a_process("child_drains_without_membarrier", |c| c);
 }
 #[test]
-#[ignore = "closes a sandbox round its process; run by in_a_sandbox_that_is_closed_later_..."]
-fn drain_without_a_barrier() {
+#[ignore = "closes a sandbox round its process; run by drains_take_nothing_after_a_sandbox_forbids_membarrier"]
+fn child_drains_without_membarrier() {
     const ROUNDS: usize = 200;
     let table = table(Cpus::os());
     let (layer, supplier) = (layer(&table, 4, 2, 2), TestSupplier::new(ROUNDS));
@@ -470,11 +466,11 @@ fn drain_without_a_barrier() {
     assert_eq!(left as u64, stats.in_magazines + stats.in_depot, "nothing was lost");
     match layer.mechanism() {
         Mechanism::Claimed => assert_eq!(left, 0, "claims need no barrier"),
-        // At most a stack for each CPU that this thread ran on.
+        // At most one stack has rounds for each CPU on which this thread ran.
         Mechanism::Rseq => assert!(left > 0 && left <= usable().len() * 16, "{left} on stacks"),
     }
-    // The layer was dropped with rounds on its stacks. It could not wait until its number was unused, so no
-    // other layer gets that number.
+    // The layer was dropped with rounds on its stacks. The layer could not make sure that its class number was unused,
+    // so no other layer gets the number.
     drop(layer);
     let (next, nothing) = (rounds::layer(&table, 4, 2, 2), TestSupplier::new(0));
     assert!((0..20).all(|_| next.alloc(&nothing).is_none()), "a round of the layer before");

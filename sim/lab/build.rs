@@ -1,4 +1,4 @@
-//! Records the compiler's version, for results with times: a program cannot find out by which compiler it was built.
+//! Records the compiler's version for results with times, because a program cannot find out which compiler built it.
 
 use std::env::var;
 use std::process::Command;

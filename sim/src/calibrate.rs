@@ -1,9 +1,9 @@
-//! `uslab calibrate`: what things cost on this machine, as a profile for [`scale`](crate::scale).
+//! The command `uslab calibrate`: measures prices on this machine, as a profile for [`scale`](crate::scale).
 //!
-//! Each price is measured by running code of this project, in several rounds. The profile has the median of the rounds; its
-//! spread is the range of the middle eight tenths of them. A price that cannot be measured alone is the difference between two
-//! loops, of which only one does the thing. Builds differ: `cargo run --release -p uslab-sim --bin uslab -- calibrate` measures
-//! the build that ships.
+//! Each price is measured by running this project's code, in several rounds. The profile has the median of the rounds;
+//! its spread is the range of the middle eight tenths. A price that cannot be measured alone is the difference between
+//! two loops, of which only one does the operation. Builds differ: `cargo run --release -p uslab-sim --bin uslab --
+//! calibrate` measures the build that ships.
 
 use crate::output::Progress;
 use crate::race::{Make, Object, race};
@@ -18,20 +18,20 @@ use uslab_lab::classic::{Cache, Sizes, Slab};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::{AtomicU64, Mutex, Ordering};
 
-/// Object size, in bytes, in the loops over slabs: so large that a slab has few objects, which makes the price of a new slab
+/// The object size, in bytes, in the loops over slabs. Large objects make slabs small, so the price of a new slab is
 /// visible.
 const LARGE: usize = 1024;
-/// Object size, in bytes, in the loops that fill magazines.
+/// The object size, in bytes, in the loops that fill magazines.
 const SMALL: usize = 64;
-/// Slabs that a loop over slabs visits.
+/// The number of slabs that a loop over slabs visits.
 const SLABS: usize = 256;
-/// Operations of a loop that does not visit slabs.
+/// The number of operations of a loop that does not visit slabs.
 const LOOP: usize = 20_000;
 
 /// Measures all prices `rounds` times.
 ///
 /// # Errors
-/// There is not enough memory for the measured objects.
+/// Fails if memory for the measured objects is short.
 pub fn calibrate(name: &str, rounds: u32, progress: &Progress) -> anyhow::Result<Profile> {
     let stage = progress.stage("measuring", rounds.into());
     let mut prices = Prices::default();
@@ -47,7 +47,7 @@ pub fn calibrate(name: &str, rounds: u32, progress: &Progress) -> anyhow::Result
 pub(crate) struct Prices([Vec<f64>; 8]);
 
 impl Prices {
-    /// Measures all prices once more.
+    /// Measures all prices in one more round.
     pub(crate) fn measure(&mut self) -> anyhow::Result<()> {
         let (object, relist, slab) = of_slabs()?;
         let lock = of_lock();
@@ -60,7 +60,7 @@ impl Prices {
         }
         Ok(())
     }
-    /// Makes a profile of the medians and spreads.
+    /// Returns a profile of the medians and spreads.
     pub(crate) fn profile(self, name: &str) -> Profile {
         let [own, lock, exchange, object, batched, relist, slab, line] = self.0;
         let (cpus, rounds) = (affinity::usable().len(), own.len());
@@ -93,13 +93,13 @@ impl Prices {
     }
 }
 
-/// The median of at least one round's values, and in front of and behind it the ends of the middle eight tenths.
+/// Returns the median of at least one round's values, between the ends of the middle eight tenths.
 pub(crate) fn middle(mut rounds: Vec<f64>) -> [f64; 3] {
     rounds.sort_by(f64::total_cmp);
     [1, 5, 9].map(|tenth| rounds[(rounds.len() - 1) * tenth / 10])
 }
 
-/// The result of `act`, and the nanoseconds that it took.
+/// Returns the result of `act`, and the nanoseconds that it took.
 fn timed<T>(act: impl FnOnce() -> T) -> (f64, T) {
     let start = Instant::now();
     let outcome = act();
@@ -109,9 +109,9 @@ fn allocate<'c>(cache: &'c KmemCache, n: usize, to: &mut Vec<Block<'c>>) -> Resu
     (0..n).try_for_each(|_| cache.alloc_block(Gfp::KERNEL).map(|block| to.push(block)))
 }
 
-/// An allocation or a free among other work, without the price of that work: the mean of two of the clock's scripts, one that
-/// frees each object immediately and one that keeps a few. A loop that does nothing else would give a lower price, because
-/// processors do several things at a time.
+/// Measures an allocation or a free among other work, without the price of the other work. The result is the mean of
+/// two scripts, one that frees each object immediately and one that keeps a few. A loop without other work would give a
+/// lower price, because processors do several things at a time.
 fn of_own() -> anyhow::Result<f64> {
     let cache = ObjectCache::<Object>::builder("calibrate").ctor(Object::default).build()?;
     let (make, none): (Make<'_, '_>, Make<'_, '_>) = (&|| cache.alloc().map(Some), &|| Ok(None));
@@ -121,7 +121,7 @@ fn of_own() -> anyhow::Result<f64> {
         let workload = workload.parse()?;
         let of =
             |make| race(&workload, cpu, LOOP as u64, 1, black_box(make)).map(|raced| 1000.0 / raced.per_us());
-        // The first run makes the system commit memory: it is not counted.
+        // The first run makes the system commit memory, so it is not counted.
         of(make)?;
         ns += of(make)? - of(none)?;
     }
@@ -134,7 +134,7 @@ fn of_lock() -> f64 {
     ns / LOOP as f64
 }
 
-/// Gives out numbers in the place of objects, for the lab's magazines.
+/// A slab layer that supplies numbers instead of objects to the lab's magazines.
 struct Numbers(Cell<u64>);
 
 impl Slab<u64> for Numbers {
@@ -145,7 +145,8 @@ impl Slab<u64> for Numbers {
     fn free(&self, _: u64) {}
 }
 
-/// An exchange with the depot: the time of bursts that reach the depot, less the time of as many operations that stay on the CPU.
+/// Measures an exchange with the depot: the time of bursts that reach the depot, less the time of as many operations
+/// that stay on the CPU.
 fn of_exchange() -> f64 {
     let Ok(cpus) = Cpus::simulated(1, 1) else { return 0.0 };
     let cache = Cache::new(cpus, Sizes::default(), Numbers(Cell::new(0)));
@@ -164,16 +165,16 @@ fn of_exchange() -> f64 {
     ((far - near * operations(long) / operations(short)) / exchanges.max(1) as f64).max(0.0)
 }
 
-/// An object of a batch that goes from slabs to a magazine or back: bursts that fill and flush magazines of 64 objects, with
-/// slabs that never become empty. Magazines of 8 objects visit the slabs eight times as often, so the difference between the two
-/// gives the price of a visit; `own` is the price of the part on the CPU.
+/// Measures an object of a batch between slabs and a magazine, by bursts that fill and flush magazines of 64 objects,
+/// with slabs that never become empty. Magazines of 8 objects visit the slabs eight times as often, so the difference
+/// between the two gives the price of a visit. `own` is the price of the CPU's part.
 fn of_batched(own: f64) -> anyhow::Result<f64> {
     let of = |capacity| -> anyhow::Result<f64> {
         let magazines = Magazines::Sized { capacity, stock: 0, depot_limit: 0 };
         let cache = KmemCache::builder("calibrate", SMALL).magazines(magazines).build()?;
         let (mut held, mut kept) = (Vec::with_capacity(LOOP), Vec::new());
         allocate(&cache, LOOP, &mut held)?;
-        // Keep one object of each slab, so that no slab becomes empty.
+        // One object of each slab stays allocated, so that no slab becomes empty.
         for at in (0..LOOP).step_by(cache.info().objs_per_slab as usize).rev() {
             kept.push(held.swap_remove(at));
         }
@@ -187,20 +188,21 @@ fn of_batched(own: f64) -> anyhow::Result<f64> {
         Ok(ns / LOOP as f64)
     };
     let (often, seldom) = (of(8)?, of(64)?);
-    // The runs differ by 1/8 - 1/64 = 7/64 of a visit for each object; the slower one, with magazines of 8, is `often`. A seventh
-    // of the difference is 1/64 of a visit.
+    // The runs differ by 1/8 - 1/64 = 7/64 of a visit for each object; the slower run, with magazines of 8, is `often`.
+    // A seventh of the difference is 1/64 of a visit.
     Ok((seldom - (often - seldom) / 7.0 - own).max(0.0))
 }
 
-/// Three prices: an operation on a partial slab, with its lock; moving the slab to another list; making a new slab.
+/// Measures three prices: an operation on a partial slab with its lock, moving the slab to another list, and making a
+/// new slab.
 fn of_slabs() -> anyhow::Result<(f64, f64, f64)> {
     let cache = KmemCache::builder("calibrate", LARGE).magazines(Magazines::Off).build()?;
     let per_slab = cache.info().objs_per_slab as usize;
     let mut held = Vec::with_capacity(SLABS * per_slab);
     let (new, done) = timed(|| allocate(&cache, SLABS * per_slab, &mut held));
     done?;
-    // One free for each slab: the first time it makes full slabs partial, which moves them to another list; the second time it
-    // does not.
+    // Each slab gets one free. The first free makes a full slab partial, which moves it to another list; the second
+    // free does not.
     let mut slabs: Vec<Vec<Block<'_>>> = vec![];
     while held.len() >= per_slab {
         slabs.push(held.split_off(held.len() - per_slab));
@@ -208,7 +210,7 @@ fn of_slabs() -> anyhow::Result<(f64, f64, f64)> {
     slabs.reverse();
     let mut free_one = || timed(|| slabs.iter_mut().for_each(|slab| drop(slab.pop()))).0 / SLABS as f64;
     let (first, second) = (free_one(), free_one());
-    // A slab that becomes empty would be given back, so one object of each stays.
+    // A slab that becomes empty would be freed, so one object of each slab stays allocated.
     slabs.iter_mut().for_each(|slab| slab.truncate(1));
     let rest = SLABS * (per_slab - 1);
     let (old, done) = timed(|| allocate(&cache, rest, &mut held));
@@ -217,8 +219,8 @@ fn of_slabs() -> anyhow::Result<(f64, f64, f64)> {
     Ok((old, (first - second).max(0.0), ((new - old) * per_slab as f64).max(0.0)))
 }
 
-/// Half of the time that a word takes from one CPU to another and back. Each of the two threads has its CPU; with only one CPU
-/// there is nothing to measure.
+/// Measures half of the time that a word takes from one CPU to another and back. Each of the two threads has its own
+/// CPU; a machine with only one CPU gives no measurement.
 fn of_line(cpus: &[usize]) -> f64 {
     let [one, other, ..] = *cpus else { return 0.0 };
     const BATCH: u64 = 50;
@@ -241,7 +243,7 @@ fn of_line(cpus: &[usize]) -> f64 {
     let mine = word.clone();
     let ask = std::thread::spawn(move || {
         affinity::pin(&[one]);
-        // Start only when the other thread is running.
+        // The measurement starts only when the other thread is running.
         mine.store(1, Ordering::Release);
         wait(&mine, 2);
         let trips = |batch: u64| {
@@ -250,7 +252,7 @@ fn of_line(cpus: &[usize]) -> f64 {
                 wait(&mine, 2 * trip + 2);
             }
         };
-        // In some batches one of the two threads is not running, so the median is used.
+        // A thread of the pair does not run in some batches, so the median is used.
         let [_, ns, _] = middle((0..BATCHES).map(|batch| timed(|| trips(batch)).0).collect());
         ns
     });

@@ -1,15 +1,15 @@
-//! `uslab diff`: the numbers that differ between two reports.
+//! The command `uslab diff`: lists the numbers that differ between two reports.
 
 use crate::output::{table, text};
 use serde::Serialize;
 use serde_json::Value;
 
-/// What differs between two reports.
+/// The differences between two reports.
 #[derive(Debug, Serialize)]
 pub struct Diff {
-    /// Number of values (numbers and texts) that both have.
+    /// The number of values (numbers and texts) that both reports have.
     pub compared: u64,
-    /// The values that differ, the largest relative change first.
+    /// The values that differ, largest relative change first.
     pub differ: Vec<Difference>,
     /// Paths of values that only the first report has.
     pub only_a: Vec<String>,
@@ -17,32 +17,32 @@ pub struct Diff {
     pub only_b: Vec<String>,
 }
 
-/// A number or text that is not the same in both.
+/// A number or text that differs between the two reports.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Path of the value in the report.
+    /// The path of the value in the report.
     pub at: String,
-    /// Value in the first report.
+    /// The value in the first report.
     pub a: Value,
-    /// Value in the second report.
+    /// The value in the second report.
     pub b: Value,
-    /// The change in per cent of the first, where both are numbers and the first is not 0.
+    /// The change in per cent of the first value, if both are numbers and the first is not 0.
     pub percent: Option<f64>,
 }
 
-/// The fields that name a row of a list, the most telling first; then the fields for rows that need several: the best settings of
-/// a sweep for a work, the free blocks of a zone by order, and the settings of a sweep.
+/// The fields that name a row of a list, most specific first. The last ones are for rows that need several: a sweep's
+/// best options for a workload, a zone's free blocks by order, and a sweep's options.
 const NAMES: [&str; 8] = ["name", "cache", "call_site", "knob", "design", "workload", "cpus", "moment"];
 const OF_WORK: [&str; 2] = ["work", "cpus"];
 const OF_ZONE: [&str; 3] = ["moment", "zone", "order"];
 const OF_SETTING: [&str; 1] = ["setting"];
 
 impl Diff {
-    /// Compares two reports; values that differ by at most `above` per cent are left out.
+    /// Compares two reports, omitting values that differ by at most `above` per cent.
     pub fn new(a: &Value, b: &Value, above: f64) -> Self {
         let mut diff = Self { compared: 0, differ: vec![], only_a: vec![], only_b: vec![] };
         diff.compare(String::new(), a, b);
-        // With `above == 0` differences stay that are too small for `f64`: large integers may be such.
+        // With `above == 0`, differences too small for `f64` stay, as between large integers.
         diff.differ.retain(|d| above == 0.0 || d.percent.is_none_or(|percent| percent.abs() > above));
         // Differences without a percentage come first: the first value is 0, or the values are texts.
         let rank = |d: &Difference| d.percent.map_or(f64::INFINITY, f64::abs);
@@ -64,8 +64,8 @@ impl Diff {
                 self.only_b.extend(b.keys().filter(|name| !a.contains_key(*name)).map(|name| below(name)));
             }
             (Value::Array(a), Value::Array(b)) => {
-                // Match rows with equal names first, then the rest in order: they may be of another design, or of one with other
-                // knobs.
+                // Rows with equal names match first, then the rest in order, because they may belong to another design
+                // or other options.
                 let mut others: Vec<Option<&Value>> = b.iter().map(Some).collect();
                 let mut left = vec![];
                 for (place, row) in a.iter().enumerate() {
@@ -100,7 +100,7 @@ impl Diff {
         }
     }
 
-    /// The result as text, with at most `most` differences.
+    /// Formats the result as text, with at most `most` differences.
     pub fn text(&self, most: usize) -> String {
         let Self { compared, differ, only_a, only_b } = self;
         let mut out = format!("{} of {compared} values differ\n", differ.len());
@@ -125,12 +125,12 @@ impl Diff {
     }
 }
 
-/// The name of a row in the text, or its position.
+/// Returns the name of a row in the text, or its position.
 fn label(row: &Value, place: usize) -> String {
     name(row).unwrap_or_else(|| place.to_string())
 }
 
-/// The name of a row of a list, if it has one.
+/// Returns the name of a row of a list, if it has one.
 fn name(row: &Value) -> Option<String> {
     let keys: &[&str] = match row {
         Value::Object(row) if row.get("work").is_some_and(Value::is_string) => &OF_WORK,
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(Diff::new(&a, &a, 0.0).differ, []);
     }
 
-    /// Both seeds are the same number as `f64`.
+    /// The two seeds are the same number as `f64`.
     #[test]
     fn seeds_that_differ_by_one_differ() {
         let [a, b] = [1_u64 << 53, (1 << 53) + 1].map(|seed| json!({ "seed": seed }));
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(Diff::new(&json!([3.0, 0]), &json!([3, 0.0]), 0.0).differ, []);
     }
 
-    /// A regression: the order was once a part of a row's name, and rows of sweeps and callers had no name.
+    /// Regression test: the order was once a part of a row's name, and rows of sweeps and callers had no name.
     #[test]
     fn rows_are_matched_by_their_name_columns_only() {
         let rows = |rows: [Value; 2]| [json!(rows), json!([rows[1], rows[0]])];

@@ -1,8 +1,9 @@
-//! `uslab flame`: which code holds how much memory, from a heap profile; as text and as a page.
+//! The command `uslab flame`: which code holds how much memory, from a heap profile, as text and as a page.
 //!
-//! A program under the preload library writes one on a signal (`USLAB_OPTIONS=profile=512k,dump=/tmp/heap.pb.gz`), and a program
-//! with the library by `uslab::profile::Profile::pprof`. A profile has addresses; their names are looked up here, in the files
-//! that the profile names.
+//! A program under the preload library writes a profile on a signal
+//! (`USLAB_OPTIONS=profile=512k,dump=/tmp/heap.pb.gz`). A program that links the library calls
+//! `uslab::profile::Profile::pprof`. A profile has addresses. The functions' names are looked up in the files that the
+//! profile names.
 
 mod code;
 mod names;
@@ -16,23 +17,23 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-/// Built from `sim/web` by `.ci/web --write`.
+/// The page template, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../web/built/profile.html");
 /// The error for a file that is not a profile.
 const EXPECTED: &str = "no heap profile: expected one of pprof (`.pb.gz`) or folded stacks (`.folded`)";
-/// The first bytes of a profile of pprof.
+/// The first bytes of a pprof profile.
 const GZIP: &[u8] = &[0x1f, 0x8b];
-/// Number of stacks in the text.
+/// The number of stacks shown in the text.
 const SHOWN: usize = 20;
 
-/// A profile of one moment.
+/// A heap profile of one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Flame {
-    /// Name of the file that it was read from.
+    /// The name of the profile's file.
     pub title: String,
-    /// The stacks in the order of the file; equal ones are put together.
+    /// The stacks in the order of the file, with equal stacks merged.
     pub stacks: Vec<Stack>,
-    /// A message for each file that gave no names.
+    /// A message for each file that gave no function names.
     #[serde(skip)]
     pub unused: Vec<String>,
 }
@@ -40,14 +41,14 @@ pub struct Flame {
 /// The memory that one call stack holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stack {
-    /// The functions, the outermost first; the very first entry is the cache.
+    /// The functions, outermost first, after the name of the cache.
     pub frames: Vec<String>,
-    /// Bytes that it holds.
+    /// The bytes that the stack holds.
     pub bytes: u64,
 }
 
 impl Flame {
-    /// Makes a profile of stacks, without the innermost frames, which are the allocator's.
+    /// Creates a profile of stacks, without the allocator's innermost frames.
     fn new(title: &str, stacks: Vec<Stack>) -> anyhow::Result<Self> {
         let mut places = BTreeMap::<Vec<String>, usize>::new();
         let mut merged: Vec<Stack> = vec![];
@@ -82,11 +83,11 @@ impl Flame {
         let stacks = lines.map(&mut stack).collect::<anyhow::Result<_>>()?;
         Self::new(title, stacks)
     }
-    /// Reads the contents of a file, in pprof's format or as folded stacks. It also reads the files whose code the profile names,
-    /// to find the names of functions.
+    /// Parses the contents of a file, in pprof's format or as folded stacks. Also reads the files that the profile
+    /// names, to find the names of functions.
     ///
     /// # Errors
-    /// The contents have neither format, or the sum of the bytes is too large.
+    /// Fails if the contents have neither format, or the sum of the bytes overflows.
     pub fn parse(title: &str, content: &[u8]) -> anyhow::Result<Self> {
         let mut names = Names::default();
         let flame = if content.starts_with(GZIP) {
@@ -99,10 +100,10 @@ impl Flame {
         let flame = flame.with_context(|| format!("`{title}` is {EXPECTED}"))?;
         Ok(Self { unused: names.unused(), ..flame })
     }
-    /// Reads a file.
+    /// Reads a profile from a file.
     ///
     /// # Errors
-    /// The file cannot be read, is not a profile, or has no stack.
+    /// Fails if the file cannot be read, is not a profile, or has no stack.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let content = std::fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         let title = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
@@ -110,21 +111,21 @@ impl Flame {
         ensure!(!flame.stacks.is_empty(), "`{}` has no stack: nothing was held by a sample", path.display());
         Ok(flame)
     }
-    /// The sum of the bytes of all stacks.
+    /// Returns the sum of the bytes of all stacks.
     pub fn bytes(&self) -> u64 {
         self.stacks.iter().map(|stack| stack.bytes).sum()
     }
-    /// A page with the flame graph.
+    /// Returns a page with the flame graph.
     ///
     /// # Errors
-    /// Making JSON of the profile fails, for which no cause is known.
+    /// Fails if the profile cannot be converted to JSON, for which no cause is known.
     pub fn page(&self) -> anyhow::Result<String> {
         Ok(web::page(TEMPLATE, &[("{profile}", &web::json(self)?)]))
     }
 }
 
 impl fmt::Display for Flame {
-    /// Writes the stacks that hold the most, each with its cache and the innermost functions.
+    /// Writes the stacks that hold the most memory, each with its cache and innermost functions.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = self.bytes();
         writeln!(f, "{}: {all} bytes in {} stacks", self.title, self.stacks.len())?;
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_that_differ_only_inside_the_allocator_are_merged() {
+    fn stacks_differing_only_inside_the_allocator_are_merged() {
         let flame = parse("c;main;f;malloc;uslab::a 1\nc;main 2\nc;main;f;malloc 4\nd;main;f 8\n").unwrap();
         let stacks: Vec<_> = flame.stacks.iter().map(|stack| (stack.frames.join(";"), stack.bytes)).collect();
         assert_eq!(stacks, [("c;main;f".into(), 5), ("c;main".into(), 2), ("d;main;f".into(), 8)]);
@@ -176,24 +177,24 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[inline(never)]
-    fn the_one_who_holds(cache: &uslab::KmemCache) -> uslab::Block<'_> {
+    fn leaking_function(cache: &uslab::KmemCache) -> uslab::Block<'_> {
         std::hint::black_box(cache.alloc_block(uslab::Gfp::KERNEL).unwrap())
     }
 
-    /// The profile is of this test itself, in both formats.
+    /// The profile is of this test itself, in pprof's format and as folded stacks.
     #[cfg(target_os = "linux")]
     #[test]
-    fn functions_are_resolved_from_the_mapped_files() {
+    fn function_names_are_read_from_mapped_files() {
         let subsystem = uslab::Subsystem::new(uslab::Config::default()).unwrap();
         let cache = uslab::KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
         subsystem.start_profile(1).unwrap();
-        // A call in a loop that the compiler does not unroll: it must be one place in the code.
-        let held: Vec<_> = (0..std::hint::black_box(100)).map(|_| the_one_who_holds(&cache)).collect();
+        // The loop must not be unrolled, so that its call has a single address.
+        let held: Vec<_> = (0..std::hint::black_box(100)).map(|_| leaking_function(&cache)).collect();
         let profile = subsystem.profile();
         let (mut packed, mut folded) = (vec![], vec![]);
         profile.pprof(&mut packed).unwrap();
         profile.folded(|sample| sample.live.bytes, &mut folded).unwrap();
-        assert!(!String::from_utf8_lossy(&folded).contains("the_one_who_holds"));
+        assert!(!String::from_utf8_lossy(&folded).contains("leaking_function"));
         for content in [packed, folded] {
             let flame = Flame::parse("heap", &content).unwrap();
             let is_held = |stack: &&Stack| stack.frames[0] == "inode";
@@ -202,9 +203,9 @@ mod tests {
             };
             assert_eq!(stack.bytes, 60_000);
             let [.., outer, innermost] = &stack.frames[..] else { panic!("{stack:?}") };
-            assert!(innermost.ends_with("::the_one_who_holds"), "{stack:?}");
+            assert!(innermost.ends_with("::leaking_function"), "{stack:?}");
             assert!(
-                stack.frames.iter().any(|frame| frame.contains("functions_are_resolved")),
+                stack.frames.iter().any(|frame| frame.contains("function_names_are_read")),
                 "{outer}: {stack:?}"
             );
         }
@@ -219,7 +220,7 @@ mod tests {
             std::io::Write::write_all(&mut gzip, message).unwrap();
             gzip.finish().unwrap()
         };
-        // One sample of location 1, whose address is 1 and which has no mapping.
+        // The profile has one sample of location 1, whose address is 1 and which has no mapping.
         let good =
             [&[10, 4, 8, 1, 16, 1, 18, 4, 8, 1, 16, 1, 34, 4, 8, 1, 24, 7, 50, 0, 50, 5][..], b"space"]
                 .concat();

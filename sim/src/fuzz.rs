@@ -1,8 +1,8 @@
-//! Arbitrary text as a trace and as the kernel's tables: the entry points for the fuzzer.
+//! Entry points for the fuzzer, which reads arbitrary text as a trace and as the kernel's tables.
 //!
-//! An input is one trace, followed by up to six tables, separated by form feeds: `slabinfo`, `buddyinfo` and `zoneinfo` of the
-//! moment `before`, then of `end`. For any contents: nothing panics, an error names a line that exists, and a replay that reaches
-//! its end has kept the conservation laws.
+//! An input is one trace, followed by up to six tables, separated by form feeds: `slabinfo`, `buddyinfo` and `zoneinfo`
+//! of the moment `before`, then of `end`. For any contents, nothing panics, an error names an existing line, and a
+//! completed replay has kept the conservation invariants.
 
 use crate::output::Progress;
 use crate::replay::{Options, ReplayError, replay as replay_trace};
@@ -51,10 +51,10 @@ impl<'d> Input<'d> {
             Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
         })
     }
-    /// Checks that an error has a text, and names a line that exists.
+    /// Checks that an error has a text, and names an existing line.
     fn look_at(&self, error: &TraceError) {
         let (text, line) = match error {
-            // Errors of records, which have no line.
+            // Errors of records have no line.
             TraceError::Recording { .. } => return,
             TraceError::Impossible { .. } if self.trace.starts_with(b"uslabrec") => return,
             TraceError::LongLine { line, .. }
@@ -65,7 +65,7 @@ impl<'d> Input<'d> {
                 (table.and_then(|table| self.tables[table]).unwrap_or_default(), *line)
             }
             TraceError::Empty { .. } | TraceError::Binary { .. } | TraceError::NotATrace { .. } => return,
-            // A compressed file, or one that begins like one.
+            // The file is compressed, or begins like a compressed file.
             TraceError::Damaged { .. } | TraceError::Truncated { .. } => return,
             other => panic!("{other}"),
         };
@@ -77,7 +77,7 @@ impl<'d> Input<'d> {
 /// Reads and interprets an input.
 ///
 /// # Panics
-/// A promise of the [module](self) is broken.
+/// Panics if a guarantee of the [module](self) is broken.
 pub fn trace(data: &[u8]) {
     let input = Input::new(data);
     for table in input.tables.iter().flatten() {
@@ -107,7 +107,7 @@ fn facts(input: &Input<'_>, tables: &Tables) -> Result<Facts, TraceError> {
 /// Replays an input on a small machine.
 ///
 /// # Panics
-/// A promise of the [module](self) is broken.
+/// Panics if a guarantee of the [module](self) is broken.
 pub fn replay(data: &[u8]) {
     let input = Input::new(data);
     let tables = input.tables().unwrap_or_default();
@@ -155,12 +155,12 @@ mod tests {
     }
 
     #[test]
-    fn the_fuzzers_corpus_of_traces_is_read() {
+    fn trace_fuzzing_corpus_is_parsed() {
         corpus("trace", trace);
     }
 
     #[test]
-    fn the_fuzzers_corpus_of_traces_is_replayed() {
+    fn trace_fuzzing_corpus_is_replayed() {
         corpus("trace", replay);
         corpus("replay", replay);
     }

@@ -1,4 +1,4 @@
-//! `uslab geometry`: the layout of any size, and a comparison with a kernel row by row.
+//! The command `uslab geometry`: the slab geometry of any size, and a comparison with a kernel row by row.
 
 use crate::output;
 use crate::slabs::Snapshot;
@@ -8,38 +8,38 @@ use std::fmt;
 use uslab::info::Row;
 use uslab::{Geometry, OrderRule, SizeClass};
 
-/// The layouts of several sizes.
+/// The slab geometry of several object sizes.
 #[derive(Debug, Serialize)]
 pub struct Layouts {
-    /// Present CPUs, an input of the rule.
+    /// The number of present CPUs, an input of the rule.
     pub cpus: u32,
     /// One row for each size.
     pub rows: Vec<Layout>,
 }
 
-/// The layout of objects of one size.
+/// The slab geometry of one object size.
 #[derive(Debug, Serialize)]
 pub struct Layout {
-    /// Bytes that are asked for.
+    /// The requested object size in bytes.
     pub size: usize,
-    /// Bytes from one object to the next.
+    /// The distance from one object to the next, in bytes.
     pub slab_size: usize,
-    /// A slab has `2^order` pages.
+    /// The order of a slab, which has `2^order` pages.
     pub order: u8,
-    /// Objects in a slab.
+    /// The number of objects in a slab.
     pub objs_per_slab: usize,
-    /// Bytes of a slab between objects, caused by alignment.
+    /// The bytes between a slab's objects, caused by alignment.
     pub padding: usize,
-    /// Bytes of a slab that no object uses: the padding, and the rest behind the last object.
+    /// The bytes of a slab that no object uses: the padding, and the rest after the last object.
     pub waste: usize,
-    /// `waste` in percent of the slab.
+    /// The field `waste` in percent of the slab.
     pub waste_percent: f64,
 }
 
-/// The layouts of `sizes`; if there are no sizes, of kmalloc's classes.
+/// Returns the geometry for `sizes`; if `sizes` is empty, for kmalloc's classes.
 ///
 /// # Errors
-/// A size or alignment is not possible for a slab.
+/// Fails if a size or alignment is impossible for a slab.
 pub fn table(sizes: &[usize], align: usize, rule: &OrderRule) -> anyhow::Result<Layouts> {
     let classes: Vec<usize> = SizeClass::all().map(SizeClass::size).collect();
     let sizes = if sizes.is_empty() { &classes } else { sizes };
@@ -86,49 +86,48 @@ impl fmt::Display for Layouts {
     }
 }
 
-/// A comparison with a kernel.
+/// A comparison of Linux's geometry rule with a kernel.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
-    /// Where the kernel's rows were read from.
+    /// The source of the kernel's rows.
     pub source: String,
-    /// Present CPUs.
+    /// The number of present CPUs.
     pub cpus: u32,
-    /// `true` if no table has the number of CPUs: `cpus` is then the largest number that agrees with the
-    /// orders of the slabs.
+    /// `true` if no table has the number of CPUs: `cpus` is then the largest number that agrees with the slabs' orders.
     pub cpus_guessed: bool,
-    /// Number of caches compared.
+    /// The number of caches compared.
     pub rows: usize,
-    /// Number of caches with the same order and objects per slab.
+    /// The number of caches with the same order and objects per slab.
     pub matched: usize,
     /// The caches that differ.
     pub mismatches: Vec<Mismatch>,
-    /// Settings of the kernel with which more caches match.
+    /// The kernel options with which more caches match.
     pub explanation: Option<Explanation>,
-    /// Rows without a size or objects, which have no layout, and rows that could not be read.
+    /// Rows that cannot be compared: without a size or objects, or unreadable.
     pub left_out: Vec<String>,
     /// The reason why the kernel has another rule, if it has one.
     pub other_rule: Option<String>,
 }
 
-/// A cache whose layout differs.
+/// A cache whose slab geometry differs.
 #[derive(Debug, Serialize)]
 pub struct Mismatch {
-    /// Name of the cache.
+    /// The cache's name.
     pub name: String,
-    /// Bytes from one object to the next.
+    /// The distance from one object to the next, in bytes.
     pub slab_size: u64,
-    /// Orders: of the kernel, of the rule.
+    /// The order in the kernel, and the order by the rule.
     pub order: [u8; 2],
-    /// Objects per slab: of the kernel, of the rule.
+    /// The objects per slab in the kernel, and by the rule.
     pub objs_per_slab: [u64; 2],
 }
 
-/// Settings that explain the differences.
+/// Kernel options that explain differences.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
-    /// The settings as they are on the kernel's command line, and the options of this command for the same.
+    /// The options as on the kernel's command line, and the equivalent options of `uslab geometry`.
     pub settings: String,
-    /// Number of caches that match with them.
+    /// The number of caches that match with these options.
     pub matched: usize,
 }
 
@@ -178,7 +177,7 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// The layout that a rule gives for a row: order and objects per slab.
+/// Returns the order and objects per slab that a rule gives for a row.
 fn laid_out(row: &Row, rule: &OrderRule) -> Option<(u8, u64)> {
     let geometry = Geometry::new(row.object_size as usize, 0, rule).ok()?;
     Some((geometry.order().get(), geometry.objects() as u64))
@@ -188,7 +187,7 @@ fn there(row: &Row) -> (u8, u64) {
     (row.pages_per_slab.checked_ilog2().unwrap_or(0) as u8, row.objects_per_slab)
 }
 
-/// The settings with which the most rows match; of several, the settings that differ least from `rule`.
+/// Returns the options with which the most rows match; among equals, the ones that differ least from `rule`.
 fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explanation> {
     let cpus = (1..=13).map(|bits| (1_u32 << bits) - 1).chain([rule.present_cpus]);
     let mut rules = vec![];
@@ -201,8 +200,8 @@ fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explana
             }
         }
     }
-    // A weight for the difference between two rules: the larger, the less likely. The rule uses only the bit
-    // length of the number of CPUs.
+    // The weight of the difference between two rules: the larger, the less likely. The rule uses only the bit length of
+    // the number of CPUs.
     let changes = |other: &OrderRule| {
         let differs = [
             (other.present_cpus.ilog2() != rule.present_cpus.ilog2(), 2),
@@ -241,10 +240,10 @@ fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explana
 
 /// Compares the rule with the rows of a kernel.
 ///
-/// `cpus_guessed` is only passed on to the report.
+/// `cpus_guessed` is copied to the report.
 ///
 /// # Errors
-/// There is no cache with objects, or one has a size that is not possible for a slab.
+/// Fails if no cache has objects, or an object size is impossible for a slab.
 pub fn compare(snapshot: &Snapshot, rule: &OrderRule, cpus_guessed: bool) -> anyhow::Result<Comparison> {
     let mut left_out = snapshot.faults.clone();
     let mut rows = vec![];

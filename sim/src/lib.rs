@@ -1,4 +1,4 @@
-//! The simulator: kernel memory traces through the shipping allocator, on simulated CPUs.
+//! The simulator: runs kernel memory traces through the shipping allocator, on simulated CPUs.
 //!
 //! ```text
 //! trace ──> recording ──> resolver ──> operations ──> machine ──> report
@@ -10,10 +10,10 @@
 //!
 //! [`stress`] loads the same allocator with threads on the machine's own CPUs.
 //!
-//! `uslab lab` compares it with the allocators of the textbooks; the experiments are in the crate `uslab-lab`.
+//! `uslab lab` compares the shipping allocator with textbook allocators; its experiments are in the crate `uslab-lab`.
 //!
-//! There is no second implementation of the shipping allocator here and no `unsafe`: [`machine`] drives the crates `uslab` and
-//! `uslab-buddy` through owned, safe blocks.
+//! The crate has no second implementation of the shipping allocator, and no `unsafe`: [`machine`] drives the crates
+//! `uslab` and `uslab-buddy` through owned, safe blocks.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! The simulated machine: a slab subsystem on simulated CPUs, and the objects and pages that the trace holds.
 //!
-//! Every live object of the trace is a [`Block`] here and every live block of pages a [`PageBlock`], each under its address in
-//! the trace. An object has a stamp, its address in the trace, which is checked when it is freed: if two owners ever held the
-//! same memory, one of them finds the other's stamp.
+//! Every live object of the trace is a [`Block`], and every live block of pages a [`PageBlock`], stored under its
+//! address in the trace. Each object holds a stamp, its address in the trace, which is checked at its free. If two
+//! owners ever hold the same memory, one of them finds the other's stamp.
 
 use crate::trace::{CacheId, CacheInfo, CacheKind};
 use elsa::FrozenVec;
@@ -14,23 +14,23 @@ use uslab::{
 use uslab_buddy::{Order, PageBlock, PageConfig};
 use uslab_magazine::{BadCpus, Cpus, on_cpu};
 
-/// How the machine is built.
+/// The configuration of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Build {
-    /// Number of simulated CPUs, which are also the present CPUs of the order rule.
+    /// The number of simulated CPUs, which is also the present CPUs of the geometry rule.
     pub cpus: u32,
-    /// Number of memory nodes.
+    /// The number of memory nodes.
     pub nodes: u32,
-    /// Size of the magazines of every cache.
+    /// The magazine size of every cache.
     pub magazines: Magazines,
-    /// Bytes of memory.
+    /// The memory in bytes.
     pub memory: u64,
 }
 
-/// Why the machine cannot be built.
+/// The reason why the machine cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// The number of CPUs or nodes is not possible.
+    /// The number of CPUs or nodes is impossible.
     #[error(transparent)]
     Cpus(#[from] BadCpus),
     /// The subsystem does not start with this memory.
@@ -38,11 +38,11 @@ pub enum BuildError {
     Start(#[from] StartError),
 }
 
-/// The parts of the machine that blocks borrow from.
+/// The simulated subsystem, from which blocks borrow.
 pub struct Machine {
-    /// Caches, pages and CPUs.
+    /// The caches, pages and CPUs.
     pub subsystem: Subsystem,
-    /// The caches that are not kmalloc's. It grows while blocks of other caches are allocated.
+    /// The caches other than kmalloc's. The list grows while blocks of other caches are allocated.
     named: FrozenVec<Box<KmemCache>>,
 }
 
@@ -53,21 +53,21 @@ impl fmt::Debug for Machine {
 }
 
 impl Machine {
-    /// Builds the machine. No memory is committed yet.
+    /// Builds the machine. No memory is committed at first.
     ///
     /// # Errors
-    /// See [`BuildError`].
+    /// Returns a [`BuildError`].
     pub fn new(build: &Build) -> Result<Self, BuildError> {
         let cpus = Cpus::simulated(build.cpus, build.nodes)?;
         let limit = usize::try_from(build.memory).unwrap_or(usize::MAX);
-        // The traced kernels have huge pages, and keep more memory free because of them.
+        // The traced kernels have huge pages, and therefore keep more memory free.
         let pages =
             PageConfig { min_free_for_huge_pages: true, ..PageConfig::default_for(cpus).limit(limit) };
         let config = Config { magazines: build.magazines, ..Config::new(pages) };
         Ok(Self { subsystem: Subsystem::new(config)?, named: FrozenVec::new() })
     }
 
-    /// The cache for a traced name and size: kmalloc's cache if it is one of its classes.
+    /// Returns the cache for a traced name and size: kmalloc's cache if the name is one of its classes.
     fn cache(&self, info: &CacheInfo) -> Result<&KmemCache, uslab::CacheError> {
         let kmalloc = self.subsystem.kmalloc();
         let classes = KmallocKind::ALL
@@ -78,14 +78,14 @@ impl Machine {
         {
             return Ok(class);
         }
-        // A cache that only hidden events name may have no size: it gets the smallest one.
+        // A cache that only hidden events name may have no size, so the smallest size is used.
         let name = info.name.replace(char::is_whitespace, "_");
         let cache = KmemCache::builder(name, info.size.max(8) as usize).build_in(&self.subsystem)?;
         Ok(self.named.push_get(Box::new(cache)))
     }
 }
 
-/// Bytes of a stamp; no object of a cache is smaller.
+/// The size of a stamp in bytes; no object is smaller.
 const STAMP: usize = size_of::<u64>();
 
 /// A live object of the trace.
@@ -95,35 +95,35 @@ struct Object<'m> {
     cache: CacheId,
 }
 
-/// The objects and pages that the trace holds of a [`Machine`].
+/// The objects and pages of a [`Machine`] that the trace holds.
 #[derive(Debug)]
 pub struct Holdings<'m> {
     machine: &'m Machine,
-    /// By the cache's number in the trace; `None` is large kmalloc.
+    /// The caches by number in the trace; `None` for large kmalloc.
     caches: Vec<Option<&'m KmemCache>>,
     objects: FxHashMap<u64, Object<'m>>,
     pages: FxHashMap<u64, PageBlock<'m>>,
     pages_held: u64,
-    /// Messages about stamps that were overwritten, and about other errors.
+    /// Messages about overwritten stamps, and about other errors.
     pub violations: Vec<String>,
 }
 
 /// An allocation of the trace that the machine could not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// An object.
+    /// An object could not be allocated.
     #[error("cache {0}: {1}")]
     Object(String, AllocError),
-    /// A cache.
+    /// A cache could not be created.
     #[error("cache {0}: {1}")]
     Cache(String, uslab::CacheError),
-    /// Pages.
+    /// Pages could not be allocated.
     #[error("pages of order {0}: {1}")]
     Pages(u8, uslab_buddy::AllocError),
 }
 
 impl<'m> Holdings<'m> {
-    /// Starts without objects and pages.
+    /// Creates the holdings without objects and pages.
     pub fn new(machine: &'m Machine) -> Self {
         Self {
             machine,
@@ -135,10 +135,10 @@ impl<'m> Holdings<'m> {
         }
     }
 
-    /// Makes the caches that the trace has named since the last call.
+    /// Creates the caches that the trace has named since the last call.
     ///
     /// # Errors
-    /// No slab can hold the size, or there is no memory.
+    /// Fails if no slab can hold the size, or memory is exhausted.
     pub fn learn(&mut self, caches: &[CacheInfo]) -> Result<(), Failed> {
         for info in &caches[self.caches.len()..] {
             let cache = match info.kind {
@@ -150,25 +150,25 @@ impl<'m> Holdings<'m> {
         Ok(())
     }
 
-    /// Number of caches known so far.
+    /// Returns the number of caches known so far.
     pub fn known(&self) -> usize {
         self.caches.len()
     }
 
-    /// The machine's cache for a number of the trace; `None` is large kmalloc.
+    /// Returns the machine's cache for a cache of the trace; `None` for large kmalloc.
     pub fn cache(&self, id: CacheId) -> Option<&'m KmemCache> {
         self.caches.get(id.0 as usize).copied().flatten()
     }
 
-    /// Number of objects that the trace holds.
+    /// Returns the number of objects that the trace holds.
     pub fn objects(&self) -> usize {
         self.objects.len()
     }
-    /// Number of pages that the trace holds, apart from slabs and large objects.
+    /// Returns the number of pages that the trace holds, without slabs and large objects.
     pub fn pages(&self) -> u64 {
         self.pages_held
     }
-    /// Number of objects that the trace holds, by cache.
+    /// Returns the number of objects that the trace holds, by cache.
     pub fn by_cache(&self) -> Vec<u64> {
         let mut counts = vec![0; self.caches.len()];
         for object in self.objects.values() {
@@ -177,10 +177,10 @@ impl<'m> Holdings<'m> {
         counts
     }
 
-    /// Allocates the object at `at` in the trace, on `cpu`.
+    /// Allocates the object at address `at` of the trace, on `cpu`.
     ///
     /// # Errors
-    /// The allocation failed; the object is then unknown, and its free has no effect.
+    /// Fails if the allocation fails; the object is then unknown, and its free has no effect.
     pub fn alloc(&mut self, cpu: u32, cache: CacheId, at: u64, bytes: u32) -> Result<(), Failed> {
         on_cpu(cpu);
         let block = match self.caches[cache.0 as usize] {
@@ -195,18 +195,18 @@ impl<'m> Holdings<'m> {
             }
         };
         let mut block = block?;
-        // Large blocks have no stamp: writing it would touch pages that the replay otherwise only reserves.
+        // Large blocks have no stamp, because a stamp would touch pages that the replay otherwise only reserves.
         if self.caches[cache.0 as usize].is_some() {
             block.front_mut(STAMP).copy_from_slice(&at.to_ne_bytes());
         }
         if let Some(old) = self.objects.insert(at, Object { block, cache }) {
-            self.violations.push(format!("two live objects at {at:#x} of the trace"));
+            self.violations.push(format!("two objects of the trace are live at address {at:#x}"));
             drop(old);
         }
         Ok(())
     }
 
-    /// Frees the object at `at` in the trace, on `cpu`. Returns `false` if there is no such object.
+    /// Frees the object at address `at` of the trace, on `cpu`. Returns `false` if no object is at `at`.
     pub fn free(&mut self, cpu: u32, at: u64) -> bool {
         let Some(object) = self.objects.remove(&at) else { return false };
         if self.caches[object.cache.0 as usize].is_some() && object.block.front(STAMP) != at.to_ne_bytes() {
@@ -219,10 +219,10 @@ impl<'m> Holdings<'m> {
         true
     }
 
-    /// Allocates the block of pages at `pfn` in the trace, on `cpu`.
+    /// Allocates the block of pages at `pfn` of the trace, on `cpu`.
     ///
     /// # Errors
-    /// The allocation failed; the pages are then unknown, and their free has no effect.
+    /// Fails if the allocation fails; the pages are then unknown, and their free has no effect.
     pub fn alloc_pages(&mut self, cpu: u32, pfn: u64, order: u8, migratetype: u8) -> Result<(), Failed> {
         on_cpu(cpu);
         let gfp = match migratetype {
@@ -230,7 +230,7 @@ impl<'m> Holdings<'m> {
             2 => Gfp::KERNEL | Gfp::RECLAIMABLE,
             _ => Gfp::KERNEL,
         };
-        // Orders were checked when the trace was read.
+        // Orders were already checked when the trace was read.
         let wanted = Order::new(order).unwrap_or(Order::MAX);
         let block = self.machine.subsystem.pages().alloc_block(wanted, gfp, None);
         let block = block.map_err(|e| Failed::Pages(order, e))?;
@@ -240,8 +240,8 @@ impl<'m> Holdings<'m> {
         Ok(())
     }
 
-    /// Frees what the trace holds of the `2^order` pages from `pfn` on, on `cpu`: a larger block that contains them is split
-    /// first, smaller blocks are freed one by one. Returns the number of freed pages.
+    /// Frees the pages that the trace holds among `2^order` pages from `pfn` on, on `cpu`. A larger block that contains
+    /// the range is split first; smaller blocks are freed one by one. Returns the number of freed pages.
     pub fn free_pages(&mut self, cpu: u32, pfn: u64, order: u8) -> u64 {
         on_cpu(cpu);
         let wanted = Order::new(order).unwrap_or(Order::MAX);
@@ -281,7 +281,7 @@ impl<'m> Holdings<'m> {
         freed
     }
 
-    /// Frees everything that is still held, on CPU 0.
+    /// Frees everything that the trace still holds, on CPU 0.
     pub fn free_all(&mut self) {
         on_cpu(0);
         let mut left: Vec<u64> = self.objects.keys().copied().collect();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn kmalloc_classes_map_to_kmallocs_caches() {
+    fn kmalloc_sizes_map_to_kmalloc_caches() {
         let machine = machine(64 << 20);
         let mut held = Holdings::new(&machine);
         let infos = [

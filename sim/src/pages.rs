@@ -1,4 +1,4 @@
-//! The command `page`: the pages that do not need a trace of the user.
+//! The command `uslab page`: writes the web pages that do not need a trace of the user.
 
 use crate::output::command::Outcome;
 use crate::output::{Form, Place, Progress, say, write_all};
@@ -15,11 +15,11 @@ use uslab_engine::designs::NoPolicy;
 
 /// Write pages that show allocators at work, step by step, for any browser, from disk, without a network.
 ///
-/// Open index.html. It has the slab allocator on four CPUs, which you drive object by object; the allocators of the textbooks,
-/// each with a script and any size you type; a race of four of them; a course of labs that ask what will happen, and show it; the
-/// designs, and a glossary. Three more pages are written: replay.html is the bundled kernel trace, forward and back, scale.html
-/// shows designs on 1 to 64 CPUs, and story.html is a race that the model checker loom found. The allocators themselves run in
-/// the pages, as WebAssembly.
+/// Open index.html first. It has the slab allocator on four CPUs, which you drive object by object; textbook
+/// allocators, each with a script and any size you type; a race of four of them; a course of labs that ask what will
+/// happen, and show it; the designs, and a glossary. The other pages are replay.html, the bundled kernel trace, forward
+/// and back; scale.html, designs on 1 to 64 CPUs; and story.html, a race that the model checker loom found. The
+/// allocators themselves run in the pages, as WebAssembly.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
@@ -28,20 +28,20 @@ Examples:
   uslab lab latency --json=latency.json && uslab page --latency latency.json
   uslab page && xdg-open uslab-page/index.html")]
 pub(crate) struct Args {
-    /// Folder for the pages; it is made if it does not exist. Existing pages with these names are overwritten.
+    /// Folder for the pages, created if it does not exist. Existing pages with these names are overwritten.
     #[arg(value_name = "DIR", default_value = "uslab-page")]
     dir: PathBuf,
-    /// Show how long allocations took on this machine: FILE is the output of `uslab lab latency --json=FILE`. Default: a
-    /// measurement on a machine with two CPUs.
+    /// Show how long allocations took on this machine: FILE is the output of `uslab lab latency --json=FILE`. Default:
+    /// a measurement on a machine with two CPUs.
     #[arg(long, value_name = "FILE")]
     latency: Option<PathBuf>,
 }
 
-/// A story that loom found in the lab's magazine layer with a planted bug.
+/// A counterexample that loom found in the lab's magazine layer with a planted bug.
 const STORY: &str = include_str!("../data/story.json");
-/// The output of `uslab lab latency --json`: a page cannot time allocations.
+/// The output of `uslab lab latency --json`, because a page cannot time allocations.
 const LATENCY: &str = include_str!("../data/latency.json");
-/// The list of pages that are written together; a page that is written alone hides it.
+/// The navigation between pages that are written together; a page written alone hides it.
 const ALONE: &str = "<nav id=\"nav\" aria-label=\"Pages\" hidden>";
 const BESIDE: &str = "<nav id=\"nav\" aria-label=\"Pages\">";
 /// The arguments of `uslab scale` for the page of curves.
@@ -51,7 +51,7 @@ const PROFILE: &str = "milan2s";
 const CPUS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 const OPERATIONS: u64 = 20_000;
 
-/// A file that was written.
+/// A page file that was written.
 #[derive(Serialize)]
 struct Written {
     file: String,
@@ -61,7 +61,7 @@ struct Written {
 impl Args {
     pub(crate) fn run(&self, json: Option<Place>) -> anyhow::Result<Outcome> {
         let latency = self.latency()?;
-        // Make the folder first: an error must not come only after the demos, which take half a minute.
+        // The folder is created first, so that an error does not come only after the demos, which take half a minute.
         fs::create_dir_all(&self.dir)
             .with_context(|| format!("{}: expected a folder, or a place for one", self.dir.display()))?;
         let progress = Progress::new();
@@ -106,7 +106,7 @@ impl Args {
     }
 }
 
-/// The report of designs on many CPUs.
+/// Returns the report of designs on many CPUs.
 fn curves(progress: &Progress) -> anyhow::Result<ScaleReport> {
     let workloads = WORKLOADS.map(|name| name.parse().map_err(anyhow::Error::from));
     let designs = DESIGNS.map(|name| name.parse().map_err(anyhow::Error::from));
@@ -125,7 +125,7 @@ fn curves(progress: &Progress) -> anyhow::Result<ScaleReport> {
     Ok(scale::scale(&options, progress)?)
 }
 
-/// The histograms, one for each allocator: the number of allocations by nanoseconds.
+/// Returns the histograms, one for each allocator: the number of allocations by nanoseconds.
 fn histogram(findings: &Value) -> Option<&Vec<Value>> {
     let title = |part: &&Value| {
         part["chart"]["title"]

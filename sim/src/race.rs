@@ -1,4 +1,5 @@
-//! Scripts of the [clock](uslab_engine::clock) on threads of this machine's CPUs, with the shipping allocator or without one.
+//! Runs scripts of the [clock](uslab_engine::clock) on threads of this machine's CPUs, with the shipping allocator or
+//! without one.
 
 use crate::stress::affinity;
 use nix::time::{ClockId, clock_gettime};
@@ -9,24 +10,25 @@ use uslab::{AllocError, CacheBox};
 use uslab_engine::clock::{Ask, Others, Script, Workload};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
-/// An object, which is never written to.
+/// An object that is never written to.
 pub(crate) type Object = [u64; 8];
-/// An object that is held; `None` if the race runs without an allocator.
+/// An object in use; `None` if the race runs without an allocator.
 pub(crate) type Held<'c> = Option<CacheBox<'c, Object>>;
-/// Makes an object. The same code is measured with an allocator and without one: it calls this function.
+/// A function that makes an object. The same code is measured with an allocator and without one; only this function
+/// differs.
 pub(crate) type Make<'m, 'c> = &'m (dyn Fn() -> Result<Held<'c>, AllocError> + Sync);
 
 /// The result of a race.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Raced {
-    /// Allocations and frees of all threads.
+pub(crate) struct RaceResult {
+    /// The number of allocations and frees of all threads.
     operations: u64,
-    /// CPU time of the thread that took longest, in nanoseconds.
+    /// The CPU time of the slowest thread, in nanoseconds.
     ns: f64,
 }
 
-impl Raced {
-    /// Operations in a microsecond, of all threads together.
+impl RaceResult {
+    /// Returns the operations per microsecond, of all threads together.
     pub(crate) fn per_us(self) -> f64 {
         self.operations as f64 * 1000.0 / self.ns.max(1.0)
     }
@@ -39,7 +41,7 @@ pub(crate) fn race<'c>(
     operations: u64,
     seed: u64,
     make: Make<'_, 'c>,
-) -> Result<Raced, AllocError> {
+) -> Result<RaceResult, AllocError> {
     let count = cpus.len() as u32;
     let shared = Shared::<Held<'c>>::new(count);
     let one = |number: u32, cpu: usize| {
@@ -85,28 +87,28 @@ pub(crate) fn race<'c>(
         ended.collect::<Result<Vec<_>, _>>()
     })?;
     let longest = all.iter().map(|(took, ..)| *took).max().unwrap_or_default();
-    Ok(Raced { operations: all.iter().map(|(_, done, _)| done).sum(), ns: longest.as_nanos() as f64 })
+    Ok(RaceResult { operations: all.iter().map(|(_, done, _)| done).sum(), ns: longest.as_nanos() as f64 })
 }
 
-/// Waits a moment. Now and then it yields the CPU: the thread that is waited for may need it.
+/// Waits briefly. Some calls yield the CPU, because the thread that is waited for may need it.
 fn pause(look: u64) {
     if look.is_multiple_of(4096) { std::thread::yield_now() } else { spin_loop() }
 }
 
-/// CPU time of the calling thread.
+/// Returns the CPU time of the calling thread.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Shared data of the threads: a queue for each CPU.
+/// The data that threads share: a queue for each CPU.
 struct Shared<O> {
     queues: Vec<Queue<O>>,
     met: AtomicU64,
-    /// An allocation failed: threads need not wait any longer.
+    /// `true` if an allocation failed, so that threads stop waiting.
     failed: AtomicBool,
 }
 
-/// Objects that are sent to a CPU. Words that different CPUs write are two cache lines apart.
+/// The objects that were sent to a CPU. Words that different CPUs write are two cache lines apart.
 #[repr(align(128))]
 struct Queue<O> {
     sent: Apart<AtomicU64>,
@@ -132,9 +134,9 @@ impl<O> Shared<O> {
             failed: AtomicBool::new(false),
         }
     }
-    /// Waits until all threads are here.
+    /// Waits until all threads have arrived.
     fn meet(&self) {
-        // Relaxed: only the start of the race depends on it, no data.
+        // Relaxed: only the start of the race depends on the counter, no data.
         self.met.fetch_add(1, Ordering::Relaxed);
         let looks = (1_u64..).take_while(|_| self.met.load(Ordering::Relaxed) < self.queues.len() as u64);
         looks.for_each(pause);
@@ -144,7 +146,8 @@ impl<O> Shared<O> {
 /// A thread's access to the shared data.
 struct Seat<'s, O> {
     shared: &'s Shared<O>,
-    /// Objects taken out of its queue: always all that are there, so that the queue's lock is taken once for them.
+    /// The objects taken out of the thread's queue. The thread always takes all available objects, so that the queue's
+    /// lock is taken once for them.
     taken: VecDeque<O>,
 }
 
@@ -175,13 +178,14 @@ impl<O> Others<O> for Seat<'_, O> {
     #[inline]
     fn waiting(&self, cpu: u32) -> u64 {
         let queue = &self.shared.queues[cpu as usize];
-        // `taken` is loaded first: it is then never more than `sent`. Acquire: pairs with the stores of both.
+        // `taken` is loaded first, so that it never exceeds `sent`. Acquire: pairs with the release stores of `taken`
+        // and `sent`.
         let taken = queue.taken.0.load(Ordering::Acquire);
         queue.sent.0.load(Ordering::Acquire) - taken
     }
     #[inline]
     fn is_finished(&self, cpu: u32) -> bool {
-        // Acquire: pairs with the store in `finish`; the objects that were sent before it are visible.
+        // Acquire: pairs with the store in `finish`, so that objects sent earlier are visible.
         self.shared.queues[cpu as usize].finished.0.load(Ordering::Acquire)
     }
     #[inline]
@@ -203,15 +207,16 @@ mod tests {
         let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
         names.into_iter().map(|name| name.parse().unwrap())
     }
-    /// Two CPUs; on a machine with one CPU, that one twice.
+    /// Returns two CPUs; a machine with one CPU gives the same CPU twice.
     fn two() -> [usize; 2] {
         let usable = affinity::usable();
         [usable[0], usable[usable.len() - 1]]
     }
 
-    /// The counts are equal only for workloads in which no thread reacts to the time when another thread's object arrives.
+    /// The counts are equal only for workloads in which no thread reacts to the arrival time of another thread's
+    /// object.
     #[test]
-    fn threads_do_the_clocks_operations_and_lose_none() {
+    fn race_threads_run_each_operation_of_the_clock() {
         const EACH: u64 = 2000;
         for workload in workloads() {
             for count in [1, 2] {

@@ -1,6 +1,6 @@
-//! The memory of this process, as the system counts it.
+//! Reads the memory of this process, as the system counts it.
 
-/// Resident bytes of this process; 0 where the system does not say.
+/// Returns the resident bytes of this process; 0 if the system does not report them.
 pub fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));

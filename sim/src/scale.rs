@@ -1,4 +1,4 @@
-//! `uslab scale`: designs on 1 to 1,024 CPUs in virtual time.
+//! The command `uslab scale`: designs on 1 to 1,024 CPUs in virtual time.
 
 mod picture;
 
@@ -11,60 +11,60 @@ use uslab_engine::clock::{ClockError, Outcome, Profile, Workload, run, run_strea
 use uslab_engine::designs::{PolicyVisitor, Spec};
 use uslab_engine::{Pages, Policy, Stream};
 
-/// Built from `sim/web` by `.ci/web --write`.
+/// The page template, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../web/built/scale.html");
-/// The most CPUs.
+/// The largest number of CPUs.
 pub const MOST_CPUS: u32 = 1024;
 
-/// The operations of the CPUs.
+/// The operations that the CPUs run.
 #[derive(Debug)]
 pub enum Work {
-    /// Made workloads.
+    /// Generated workloads.
     Made {
-        /// CPU counts.
+        /// The numbers of CPUs.
         cpus: Vec<u32>,
-        /// The operations of the CPUs.
+        /// The workloads.
         workloads: Vec<Workload>,
-        /// Bytes of an object.
+        /// The size of an object in bytes.
         size: u32,
-        /// Operations of each CPU.
+        /// The number of operations of each CPU.
         operations: u64,
-        /// Where chance begins.
+        /// The seed of random decisions.
         seed: u64,
     },
-    /// A recorded trace back to back, on each of these numbers of CPUs that it was put [on](Stream::on).
+    /// A recorded trace without its idle times, in one version for each number of CPUs: see [`Stream::on`].
     Trace(Vec<Stream>),
 }
 
 /// The experiment to run.
 #[derive(Debug)]
 pub struct Options<P: Policy> {
-    /// The operations of the CPUs.
+    /// The operations that the CPUs run.
     pub work: Work,
-    /// The designs that serve them.
+    /// The designs that serve the operations.
     pub designs: Vec<Spec<P>>,
-    /// What things cost.
+    /// The prices of the simulated machine.
     pub profile: Profile,
-    /// Each point is run at both ends of the prices' spreads, too.
+    /// `true` to run each point also at both ends of the prices' spreads.
     pub bounds: bool,
 }
 
-/// What came of it.
+/// The report of an experiment.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ScaleReport {
-    /// What things cost.
+    /// The prices of the simulated machine.
     #[cfg_attr(test, ts(type = "Profile"))]
     pub profile: Profile,
-    /// Bytes of an object; a trace has its own, and no chance.
+    /// The size of an object in bytes; absent for a trace, which has its own sizes and no random decisions.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub size: Option<u32>,
-    /// Operations of each CPU.
+    /// The number of operations of each CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub operations_per_cpu: Option<u64>,
-    /// Where chance began.
+    /// The seed of random decisions.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub seed: Option<u64>,
@@ -72,39 +72,39 @@ pub struct ScaleReport {
     pub curves: Vec<Curve>,
 }
 
-/// A design under a workload, by CPUs.
+/// A design under a workload, by number of CPUs.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Curve {
     /// The workload, or the trace.
     pub workload: String,
-    /// The design, and what was set.
+    /// The design, with its options.
     pub design: String,
-    /// One for each CPU count.
+    /// The outcome for each number of CPUs.
     #[cfg_attr(test, ts(type = "Array<Outcome>"))]
     pub points: Vec<Outcome>,
-    /// Operations in a microsecond at each point with all prices of the profile at the upper end of their spread, and at the lower one;
-    /// empty if these were not run.
+    /// The operations per microsecond at each point with all prices at the upper end of their spread, and at the lower
+    /// end; empty if not run.
     pub bounds: Vec<[f64; 2]>,
 }
 
-/// A run that cannot be.
+/// The reason why an experiment failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
-    /// Designs between which nothing differs.
+    /// Two designs did the same at every point.
     #[error(
         "{0} and {1} did the same at every point: for these workloads they are one design; expected designs that differ"
     )]
     Equal(String, String),
-    /// CPUs that cannot be simulated.
+    /// A number of CPUs cannot be simulated.
     #[error("{0} CPUs cannot be simulated")]
     Machine(u32, #[source] uslab_engine::MachineError),
-    /// The run of a design.
+    /// The run of a design failed.
     #[error("{design} on {cpus} CPUs")]
     Run {
-        /// The design.
+        /// The name of the design.
         design: String,
-        /// The CPUs.
+        /// The number of CPUs.
         cpus: u32,
         /// The reason.
         #[source]
@@ -112,10 +112,10 @@ pub enum ScaleError {
     },
 }
 
-/// CPU counts: a list of numbers and of ranges, `1..8` by doublings.
+/// Parses CPU counts: a list of numbers and of ranges, `1..8` by doublings.
 ///
 /// # Errors
-/// The invalid part, and the accepted values.
+/// Fails with the invalid part, and the accepted values.
 pub fn cpu_counts(text: &str) -> Result<Vec<u32>, String> {
     let wrong = || {
         format!(
@@ -142,10 +142,10 @@ pub fn cpu_counts(text: &str) -> Result<Vec<u32>, String> {
     Ok(counts)
 }
 
-/// A profile by name, or in a file.
+/// Finds a profile by name, or reads it from a file.
 ///
 /// # Errors
-/// The invalid part, and the accepted values.
+/// Fails with the invalid part, and the accepted values.
 pub fn profile(name: &str) -> anyhow::Result<Profile> {
     if let Some(profile) = Profile::own().find(|profile| profile.name == name) {
         return Ok(profile);
@@ -160,14 +160,14 @@ pub fn profile(name: &str) -> anyhow::Result<Profile> {
     }
     let parse = || {
         let text = std::fs::read_to_string(path)?;
-        // A report of `uslab validate` has a profile in it.
+        // A report of `uslab validate` contains a profile.
         let report = serde_json::from_str::<serde_json::Value>(&text).unwrap_or_default();
         Ok::<_, anyhow::Error>(Profile::parse(&report.get("profile").map_or(text, ToString::to_string))?)
     };
     parse().map_err(|error| error.context(format!("--profile {name}")))
 }
 
-/// What one run is of.
+/// The workload of one run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Point<'a> {
     /// A made workload.
@@ -176,7 +176,7 @@ pub(crate) enum Point<'a> {
     Trace(&'a Stream),
 }
 
-/// One design on some CPUs.
+/// One design on a number of CPUs.
 struct Run<'a> {
     point: Point<'a>,
     profile: &'a Profile,
@@ -197,10 +197,10 @@ impl PolicyVisitor for Run<'_> {
     }
 }
 
-/// Runs one design once. The same point gives the same outcome, to the bit.
+/// Runs one design once. The same point gives a bit-identical outcome.
 ///
 /// # Errors
-/// See [`ScaleError`].
+/// Returns a [`ScaleError`].
 pub(crate) fn point<P: Policy>(
     design: &Spec<P>,
     point: Point<'_>,
@@ -224,7 +224,7 @@ pub(crate) fn point<P: Policy>(
 /// Runs every design under every workload, on every number of CPUs; or the trace.
 ///
 /// # Errors
-/// See [`ScaleError`].
+/// Returns a [`ScaleError`].
 pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<ScaleReport, ScaleError> {
     let Options { work, designs, profile, bounds: with_bounds } = options;
     // The workloads by name, each on every number of CPUs.
@@ -255,7 +255,7 @@ pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<Sca
                 let outcome = point(design, at, profile)?;
                 if let [slow, fast] = ends {
                     let (slow, fast) = (point(design, at, slow)?, point(design, at, fast)?);
-                    // The order in which CPUs wait changes with prices: a slower machine may have a better order.
+                    // The order in which CPUs wait changes with prices, so a slower machine may have a better order.
                     let own = outcome.operations_per_us;
                     bounds.push([slow.operations_per_us.min(own), fast.operations_per_us.max(own)]);
                 }
@@ -274,7 +274,7 @@ pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<Sca
     Ok(ScaleReport { profile: profile.clone(), size, operations_per_cpu, seed, curves })
 }
 
-/// Designs that did the same at every point are one design: a comparison of them says nothing.
+/// Refuses designs that did the same at every point, because their comparison shows nothing.
 fn refuse_equal<P: Policy>(designs: &[Spec<P>], curves: &[Curve]) -> Result<(), ScaleError> {
     let of = |number: usize| curves.iter().skip(number).step_by(designs.len()).map(|curve| &curve.points);
     for (second, design) in designs.iter().enumerate() {
@@ -291,15 +291,15 @@ impl ScaleReport {
         at.cpus <= self.profile.validated_cpus
     }
 
-    /// The curves as a page.
+    /// Returns the curves as a page.
     ///
     /// # Errors
-    /// None: a report is JSON.
+    /// Never fails in practice, because a report is valid JSON.
     pub fn page(&self) -> anyhow::Result<String> {
         Ok(web::page(TEMPLATE, &[("{report}", &web::json(self)?)]))
     }
 
-    /// A line a point.
+    /// Returns the points as CSV, one line per point.
     pub fn csv(&self) -> String {
         let mut csv = "workload,design,cpus,validated,operations,ns,operations_per_us,least_per_us,most_per_us,waiting,lines_per_operation,depot_contended,\
                        lists_contended,zone_contended,slabs,container\n"
@@ -347,7 +347,7 @@ impl fmt::Display for ScaleReport {
             )?,
         }
         match validated_cpus {
-            0 => writeln!(f, "All of it is simulated only: no machine was measured beside this profile.")?,
+            0 => writeln!(f, "Everything is simulated: no machine was measured for this profile.")?,
             n => writeln!(
                 f,
                 "Up to {n} CPUs, marked with *, the profile was held against measurements; beyond them it is simulated only."
@@ -399,7 +399,7 @@ impl fmt::Display for ScaleReport {
     }
 }
 
-/// A part of a whole as a bar of at most 30 characters.
+/// Draws a part of a whole as a bar of at most 30 characters.
 fn bar(part: f64) -> String {
     "█".repeat((part * 30.0).round().max(0.0) as usize)
 }

@@ -1,5 +1,4 @@
-//! The types of the pages' data for TypeScript: `sim/web/src/story/story.ts` and
-//! `sim/web/src/scale/report.ts`.
+//! Writes the TypeScript types of the pages' data: `sim/web/src/story/story.ts` and `sim/web/src/scale/report.ts`.
 
 use crate::scale::{Curve, ScaleReport};
 use crate::story::{Change, Step, Story, Waiting};
@@ -23,7 +22,7 @@ fn text(imports: &str, types: &[(Option<String>, String)]) -> String {
 }
 
 #[test]
-fn typescript_has_the_types_as_they_are() {
+fn generated_typescript_is_current() {
     let report =
         text("\nimport type { Outcome, Profile } from './outcome.ts';\n", &types!(ScaleReport, Curve));
     let story = text("", &types!(Story, Step, Change, Waiting));

@@ -1,16 +1,16 @@
-//! `uslab validate`: compares predictions of the [clock](uslab_engine::clock) with measurements of threads on this machine's
-//! CPUs.
+//! The command `uslab validate`: compares predictions of the [clock](uslab_engine::clock) with measurements of threads
+//! on this machine's CPUs.
 //!
-//! Threads run the clock's [scripts](uslab_engine::clock::Script), each pinned to one CPU, on an ordinary [`ObjectCache`]. Both
-//! numbers contain the cost of scripts and queues: each round runs the threads once more without an allocator, and the clock gets
-//! this cost as work between operations. The amount of work is chosen such that the clock without prices gives the result of
-//! these threads.
+//! Threads run the clock's [scripts](uslab_engine::clock::Script), each pinned to one CPU, on an ordinary
+//! [`ObjectCache`]. The predicted and the measured number both contain the cost of scripts and queues. Each round
+//! therefore runs the threads once more without an allocator, and the clock gets this cost as work between operations.
+//! The amount of work is chosen such that the clock without prices gives the threads' result.
 //!
-//! The time is CPU time of the thread that needs most of it: a thread that loses its CPU to another process for a while does not
-//! count as slower, unless another thread waits for it. Everything runs once in each round, so that other load on the machine
-//! affects all alike. The median of the rounds is used.
+//! The time is the CPU time of the slowest thread. A thread that loses its CPU to another process for a while does not
+//! count as slower, unless another thread waits for it. Everything runs once in each round, so that other load on the
+//! machine affects all alike. The median of the rounds is used.
 //!
-//! With a profile that is measured here, `pairs` on one CPU is a weak check: the price of an operation on its CPU is itself
+//! With a profile measured here, `pairs` on one CPU is a weak check. The price of an operation on its CPU is itself
 //! measured with that script and with `server=16`, each less the script alone (see [`calibrate`](crate::calibrate)).
 
 use crate::calibrate::{Prices, middle};
@@ -26,38 +26,38 @@ use uslab_engine::Pages;
 use uslab_engine::clock::{Profile, Workload, run};
 use uslab_engine::models::uslab::{Knobs, Uslab};
 
-/// Object size in bytes.
+/// The object size in bytes.
 const SIZE: u32 = size_of::<Object>() as u32;
-/// Operations of each CPU in a round: short, so that few rounds are interrupted.
+/// The number of operations of each CPU in a round: small, so that few rounds are interrupted.
 const OPERATIONS: u64 = 20_000;
-/// A prediction holds if its relative error is at most this.
+/// The largest relative error with which a prediction holds.
 const WITHIN: f64 = 0.3;
-/// On CPU counts that a profile is validated for, the prediction of this many workloads may be off.
+/// The number of workloads whose prediction may be off on a validated number of CPUs.
 const MAY_BE_OFF: usize = 1;
 
-/// Options of the validation.
+/// The options of the validation.
 #[derive(Debug)]
 pub struct Options {
-    /// Prices; `None`: measured in the same rounds.
+    /// The prices; `None` measures them in the same rounds.
     pub profile: Option<Profile>,
-    /// Number of rounds, at least 1.
+    /// The number of rounds, at least 1.
     pub rounds: u32,
-    /// Seed of the random decisions.
+    /// The seed of the random decisions.
     pub seed: u64,
 }
 
-/// Predictions and measurements.
+/// The report: predictions and measurements.
 #[derive(Debug, Serialize)]
 pub struct ValidateReport {
-    /// The prices, with the number of CPUs that they were validated for here.
+    /// The prices, with the number of CPUs for which they were validated here.
     pub profile: Profile,
-    /// Object size in bytes.
+    /// The object size in bytes.
     pub size: u32,
-    /// Operations of each CPU in a round.
+    /// The number of operations of each CPU in a round.
     pub operations_per_cpu: u64,
-    /// Number of rounds.
+    /// The number of rounds.
     pub rounds: u32,
-    /// Seed of the random decisions.
+    /// The seed of the random decisions.
     pub seed: u64,
     /// The points, by workload, then by CPUs.
     pub points: Vec<Point>,
@@ -66,28 +66,28 @@ pub struct ValidateReport {
 /// A workload on a number of CPUs.
 #[derive(Debug, Serialize)]
 pub struct Point {
-    /// Name of the workload.
+    /// The name of the workload.
     pub workload: String,
-    /// Number of CPUs.
+    /// The number of CPUs.
     pub cpus: u32,
-    /// Operations in a microsecond on threads, of all CPUs together: the median of the rounds.
+    /// The operations per microsecond on threads, of all CPUs together: the median of the rounds.
     pub measured: f64,
-    /// Range of the middle eight tenths of the rounds.
+    /// The range of the middle eight tenths of the rounds.
     pub spread: [f64; 2],
-    /// Operations in a microsecond without an allocator: the script and its queues.
+    /// The operations per microsecond without an allocator: the script and its queues.
     pub script: f64,
-    /// Operations in a microsecond that the clock predicts.
+    /// The operations per microsecond that the clock predicts.
     pub predicted: f64,
-    /// `predicted` divided by `measured`.
+    /// The ratio of `predicted` to `measured`.
     pub ratio: f64,
-    /// `true` if the two differ by at most 30 %.
+    /// `true` if prediction and measurement differ by at most 30 %.
     pub within: bool,
 }
 
-/// Runs all workloads on one CPU and on all, on threads and in the clock.
+/// Runs all workloads on one CPU and on all CPUs, on threads and in the clock.
 ///
 /// # Errors
-/// There is not enough memory, or the clock cannot run.
+/// Fails if memory is short, or the clock cannot run.
 pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<ValidateReport> {
     let usable = affinity::usable();
     let mut counts = vec![1, usable.len()];
@@ -103,7 +103,8 @@ pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<Valida
     }
     let mut prices = Prices::default();
     let stage = progress.stage("measuring", options.rounds.into());
-    // The first round is not counted: in it the system commits the caches' memory, for which the clock has no price.
+    // The first round is not counted, because the system then commits the caches' memory, for which the clock has no
+    // price.
     for round in 0..=options.rounds {
         if options.profile.is_none() && round > 0 {
             prices.measure()?;
@@ -132,21 +133,21 @@ pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<Valida
     })
 }
 
-/// The largest number of CPUs up to which predictions hold.
+/// Returns the largest number of CPUs up to which predictions hold.
 fn validated(points: &[Point], counts: &[usize]) -> u32 {
     let off = |cpus| points.iter().filter(|point| point.cpus == cpus && !point.within).count();
     let hold = counts.iter().map(|cpus| *cpus as u32).take_while(|cpus| off(*cpus) <= MAY_BE_OFF);
     hold.last().unwrap_or(0)
 }
 
-/// A workload on a number of CPUs, with the operations in a microsecond of each round.
+/// A workload on a number of CPUs, with the operations per microsecond of each round.
 struct Trial {
     workload: Workload,
     cpus: usize,
     cache: ObjectCache<Object>,
-    /// Without an allocator.
+    /// The rounds without an allocator.
     scripts: Vec<f64>,
-    /// With the allocator.
+    /// The rounds with the allocator.
     measured: Vec<f64>,
 }
 
@@ -250,9 +251,9 @@ mod tests {
         let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
         names.into_iter().map(|name| name.parse().unwrap())
     }
-    /// If all prices are 0, the clock's result is that of the scripts alone.
+    /// If all prices are 0, the clock's result equals the scripts' alone.
     #[test]
-    fn the_clock_is_told_what_scripts_cost() {
+    fn validation_gives_script_costs_to_the_clock() {
         for workload in workloads() {
             for cpus in [1, 2, 4] {
                 let cache = ObjectCache::builder("none").ctor(Object::default).build().unwrap();
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_is_validated_as_long_as_at_most_one_workload_is_off() {
+    fn profile_is_validated_if_at_most_one_workload_deviates() {
         let point = |cpus, within| Point {
             workload: String::new(),
             cpus,

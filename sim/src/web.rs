@@ -2,26 +2,27 @@
 
 use serde::Serialize;
 
-/// The template with each text in its place. Only the first occurrence of a place is replaced: if a text contains the name of a
-/// later place, that place must come before the text's in the template.
+/// Returns the template with each text in its place. Only the first occurrence of a place is replaced. If a text
+/// contains the name of a later place, that place must come first in the template.
 pub(crate) fn page(template: &str, parts: &[(&str, &str)]) -> String {
     parts.iter().fold(template.to_owned(), |page, (place, text)| page.replacen(place, text, 1))
 }
 
-/// JSON for an element `<script type="application/json">`: no part of it can end the element or begin another one.
+/// Returns JSON for an element `<script type="application/json">`: no part of it can end the element or begin another
+/// one.
 ///
 /// # Errors
-/// A key is not a string.
+/// Fails if a key is not a string.
 pub(crate) fn json(data: &impl Serialize) -> serde_json::Result<String> {
     Ok(serde_json::to_string(data)?.replace('<', "\\u003c"))
 }
 
-/// A text for an attribute in double quotes.
+/// Returns a text for an attribute in double quotes.
 pub(crate) fn attribute(text: &str) -> String {
     text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
 }
 
-/// Checks what every page must be: complete, and without requests.
+/// Checks the requirements on every page: complete, and without requests.
 #[cfg(test)]
 pub(crate) fn check(page: &str) {
     assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));

@@ -1,4 +1,4 @@
-//! `uslab what`: what a file is, how it was made, and which command reads it.
+//! The command `uslab what`: what a file is, how it was made, and which command reads it.
 
 use crate::slabs::Snapshot;
 use crate::trace::{Foreign, Format, Line, Parser, Source, Tables, TraceError};
@@ -9,25 +9,25 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// How much of a text is read.
+/// The number of bytes of a text that are read.
 const LOOKED_AT: usize = 4 << 20;
 
-/// The kind of a file.
+/// The description of a file.
 #[derive(Debug, Serialize)]
-pub struct What {
-    /// The file.
+pub struct FileDescription {
+    /// The path of the file.
     pub path: String,
-    /// The kind, in words.
+    /// The kind of the file, in words.
     pub is: String,
-    /// How such a file is made.
+    /// The method by which a file of this kind is made.
     pub made: String,
-    /// The commands that read it.
+    /// The commands that read the file.
     pub read_by: Vec<String>,
     /// Other findings.
     pub notes: Vec<String>,
 }
 
-impl fmt::Display for What {
+impl fmt::Display for FileDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}\nmade by: {}", self.path, self.is, self.made)?;
         for command in &self.read_by {
@@ -37,14 +37,14 @@ impl fmt::Display for What {
     }
 }
 
-/// Files that begin with certain bytes.
+/// A kind of file that begins with certain bytes.
 struct Magic {
     bytes: &'static [u8],
-    /// Where they are.
+    /// The offset of the bytes.
     at: usize,
     is: &'static str,
     made: &'static str,
-    /// `FILE` is in the place of the name.
+    /// The commands, with `FILE` in place of the name.
     read_by: &'static [&'static str],
 }
 
@@ -117,17 +117,17 @@ const MAGICS: [Magic; 9] = [
     },
 ];
 
-impl What {
+impl FileDescription {
     fn new(path: &Path, is: &str, made: &str, read_by: &[&str]) -> Self {
         let shown = path.display().to_string();
         let read_by = read_by.iter().map(|command| command.replace("FILE", &shown)).collect();
         Self { path: shown, is: is.to_owned(), made: made.to_owned(), read_by, notes: vec![] }
     }
 
-    /// Looks at a file or folder.
+    /// Describes a file or folder.
     ///
     /// # Errors
-    /// It cannot be read, or is nothing that is known.
+    /// Fails if the file cannot be read, or is of no known kind.
     pub fn of(path: &Path) -> anyhow::Result<Self> {
         if path.is_dir() {
             return Self::of_folder(path);
@@ -145,7 +145,7 @@ impl What {
             Err(TraceError::Binary { .. }) => return Self::of_unpacked(path),
             Err(error) => return Err(error.into()),
         };
-        let text = beginning(source)?;
+        let text = read_beginning(source)?;
         let text = String::from_utf8_lossy(&text);
         if let Some(magic) = magic(text.to_lowercase().as_bytes()) {
             return Ok(Self::new(path, magic.is, magic.made, magic.read_by));
@@ -185,8 +185,7 @@ impl What {
             }
             return Ok(what);
         }
-        let snapshot =
-            snapshot.with_context(|| format!("{shown}: neither a recording nor tables of a kernel"))?;
+        let snapshot = snapshot.with_context(|| format!("{shown}: neither a recording nor kernel tables"))?;
         let mut what = Self::new(
             path,
             "tables of a kernel",
@@ -197,7 +196,7 @@ impl What {
         Ok(what)
     }
 
-    /// A file that is not text: compressed, or of an unknown kind.
+    /// Describes a file that is not text: compressed, or of an unknown kind.
     fn of_unpacked(path: &Path) -> anyhow::Result<Self> {
         let mut packed = [0; 2];
         File::open(path)
@@ -227,7 +226,7 @@ impl What {
     }
 
     fn of_json(path: &Path, text: &str) -> Option<Self> {
-        // A long one is cut, and is no JSON then: its names are enough.
+        // A long file is cut, and is then not valid JSON, but its names are enough.
         let has = |names: &[&str]| names.iter().all(|name| text.contains(&format!("\"{name}\"")));
         Some(if has(&["steps", "end", "version"]) {
             Self::new(
@@ -328,14 +327,16 @@ impl What {
         }
         if rejected > 0 {
             what.notes
-                .push(format!("{rejected} lines of the first {} are not understood", whole.lines().count()));
+                .push(format!("{rejected} of the first {} lines are not understood", whole.lines().count()));
         }
         if let Ok(tables) = Tables::beside(path)
             && !tables.snapshots.is_empty()
         {
             let moments: Vec<_> = tables.snapshots.iter().map(|snapshot| snapshot.moment).collect();
-            what.notes
-                .push(format!("its kernel's tables lie beside it, of the moments {}", moments.join(", ")));
+            what.notes.push(format!(
+                "the kernel's tables of the moments {} are in the same folder",
+                moments.join(", ")
+            ));
         }
         Some(what)
     }
@@ -371,7 +372,7 @@ impl What {
     }
 }
 
-/// True if a value is in hexadecimal and behind it in decimal: `bytes_req=0x40 (64)`.
+/// Returns `true` if a value is in hexadecimal and then in decimal: `bytes_req=0x40 (64)`.
 fn has_fields(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
     words.windows(2).any(|pair| pair[0].contains("=0x") && pair[1].starts_with('('))
@@ -381,8 +382,8 @@ fn magic(head: &[u8]) -> Option<&'static Magic> {
     MAGICS.iter().find(|magic| head.get(magic.at..).is_some_and(|head| head.starts_with(magic.bytes)))
 }
 
-/// The first lines of a source.
-fn beginning(mut source: Source) -> Result<Vec<u8>, TraceError> {
+/// Returns the first lines of a source.
+fn read_beginning(mut source: Source) -> Result<Vec<u8>, TraceError> {
     let mut text = vec![];
     if source.is_recorded() {
         return Ok(text);

@@ -1,14 +1,15 @@
 //! How to check your own code on top of uslab, with the kit that checks uslab itself.
 //!
-//! The code: a lock-free mailbox that holds one letter. Posting replaces a letter that was not fetched. The letters are objects
-//! of a cache, passed from thread to thread by their address.
+//! The checked code is a lock-free mailbox that holds one letter. Posting replaces a letter that was not fetched. The
+//! letters are objects of a cache, and threads pass their addresses.
 //!
 //! ```console
 //! $ cargo run -p uslab --example check_your_code                                       # one run, on threads
 //! $ RUSTFLAGS="--cfg loom" cargo test --profile loom -p uslab --example check_your_code  # every schedule
 //! ```
 //!
-//! The models at the end pass; each of the two bugs planted in the mailbox makes them fail. `STORY=1` prints the traces.
+//! The models at the end pass. Each of the two bugs planted in the mailbox makes the models fail. `STORY=1` prints the
+//! counterexample traces.
 
 use core::ptr::{NonNull, null_mut};
 use uslab::sync::Ordering::{AcqRel, Acquire};
@@ -30,23 +31,24 @@ impl Mailbox {
         Ok(Self { letters, letter: AtomicPtr::new(null_mut()) })
     }
 
-    /// Posts a letter. Returns the letter that it replaced.
+    /// Posts a letter. Returns the letter that the new letter replaced.
     fn post(&self, text: u64) -> Result<Option<u64>, AllocError> {
         let letter = self.letters.alloc(Gfp::KERNEL)?;
-        // SAFETY: large enough, aligned, and not shared yet.
+        // SAFETY: the object is large enough, aligned, and not shared yet.
         unsafe { letter.cast().write(text) };
-        planted!("a letter is posted without Release" => {
+        planted!("a message is posted without Release" => {
             return Ok(self.open(self.letter.swap(letter.as_ptr(), Acquire)));
         });
-        // Release: pairs with the Acquire in `fetch`, which reads and frees the letter. Acquire: for the replaced letter.
+        // Release: pairs with the Acquire in `fetch`, which reads and frees the letter. Acquire: pairs with the Release
+        // of the replaced letter.
         let replaced = self.letter.swap(letter.as_ptr(), AcqRel);
         tell!("posts {text}");
         Ok(self.open(replaced))
     }
 
-    /// Takes the letter out.
+    /// Takes the letter out of the mailbox.
     fn fetch(&self) -> Option<u64> {
-        planted!("a letter is seen and then taken" => {
+        planted!("a message is taken without an atomic exchange" => {
             let letter = self.letter.load(Acquire);
             self.letter.swap(null_mut(), Acquire);
             return self.open(letter);
@@ -58,10 +60,10 @@ impl Mailbox {
     /// Reads and frees a letter that the caller owns.
     fn open(&self, letter: *mut u8) -> Option<u64> {
         let letter = NonNull::new(letter)?;
-        // SAFETY: `post` wrote it, and the thread that swaps it out of the mailbox is its only owner.
+        // SAFETY: `post` wrote the letter, and the thread that swaps it out of the mailbox is its only owner.
         let text = unsafe { letter.cast().read() };
         tell!("opens {text}");
-        // SAFETY: allocated from this cache, and owned by the caller.
+        // SAFETY: the letter was allocated from this cache, and the caller owns it.
         unsafe { self.letters.free(letter) };
         Some(text)
     }
@@ -73,7 +75,7 @@ impl Drop for Mailbox {
     }
 }
 
-/// Use in a program; the models check the same code.
+/// A program that uses the mailbox. The models check the same mailbox code.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if cfg!(loom) {
         return Err("built with --cfg loom there is nothing to run, only to test: cargo test --example check_your_code".into());
@@ -103,7 +105,7 @@ mod models {
 
     const TWO: Bound = Bound::Preemptions(2);
 
-    /// One thread posts twice and two fetch; the script says when the poster moves to the other CPU.
+    /// One thread posts twice and two threads fetch. The script chooses when the posting thread moves to the other CPU.
     fn one_posts_and_two_fetch(script: Script) {
         let mailbox = Arc::new(Mailbox::new().unwrap());
         let fetchers = [0, 1].map(|cpu| {
@@ -120,13 +122,13 @@ mod models {
         seen.extend(mailbox.fetch());
         seen.sort_unstable();
         assert_eq!(seen, [1, 2], "each letter is read once");
-        // The last reference: the cache is destroyed, and all its memory freed.
+        // Dropping the last reference destroys the cache and frees all its memory.
         drop(mailbox);
         let census = Subsystem::global().unwrap().check().unwrap();
         assert_eq!((census.used, census.slabs), (0, 0));
     }
 
-    /// Of two threads that fetch one letter, one gets it.
+    /// If two threads fetch one letter, one thread gets it.
     fn two_fetch_one_letter(script: Script) {
         let mailbox = Arc::new(Mailbox::new().unwrap());
         mailbox.post(1).unwrap();
@@ -143,11 +145,11 @@ mod models {
     scenarios! {
         one_posts_and_two {
             loom("the mailbox: one posts, two fetch", Model::new(TWO, 940).each(Script::all(0, 2, 2)), one_posts_and_two_fetch);
-            bug("a letter is posted without Release", "each letter is read once", "Causality violation");
+            bug("a message is posted without Release", "each letter is read once", "Causality violation");
         }
         two_fetch {
             loom("the mailbox: two fetch one letter", Model::new(TWO, 10).each(Script::all(0, 2, 2)), two_fetch_one_letter);
-            bug("a letter is seen and then taken", "each letter is read once", "object freed twice");
+            bug("a message is taken without an atomic exchange", "each letter is read once", "object freed twice");
         }
     }
 }

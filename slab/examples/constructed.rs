@@ -1,6 +1,6 @@
 //! Objects that stay constructed: connections whose buffers, locks and registrations are reused.
 //!
-//! The same work with the cache and with `Box`, and the number of connections that each constructed.
+//! The example does equal work with the cache and with `Box`, and prints how many connections each constructed.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -9,7 +9,7 @@ use uslab::{ObjectCache, OwnedBox, object_cache};
 
 static BUILT: Counter = Counter::new(0);
 
-/// Expensive to construct, and only needs to be constructed once.
+/// A connection is expensive to construct, and needs to be constructed only once.
 struct Connection {
     peer: Mutex<Option<u32>>,
     input: Vec<u8>,
@@ -25,7 +25,7 @@ impl Connection {
             headers: HashMap::with_capacity(32),
         }
     }
-    /// Resets it to the state of a new one, except for its memory.
+    /// Resets the connection to the state of a new connection, except for its memory.
     fn reset(&mut self) {
         *self.peer.get_mut() = None;
         self.input.clear();
@@ -40,7 +40,6 @@ impl Connection {
 }
 
 object_cache! {
-    /// All connections.
     static CONNECTIONS: ObjectCache<Connection> =
         ObjectCache::builder("connection").ctor(Connection::new).reset(Connection::reset).build();
 }
@@ -49,7 +48,7 @@ const REQUESTS: u32 = 10_000;
 const OPEN: usize = 16;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Threads own their connections; the cache is not borrowed.
+    // Threads own their connections without borrowing the cache.
     let threads: Vec<_> = (0..2)
         .map(|thread| {
             std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! A limit that returns errors, and a shrinker that prevents them: a cache of parsed pages.
+//! A limit that returns errors, and a shrinker that prevents the errors: a cache of parsed pages.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use uslab::sync::Mutex;
 use uslab::{AllocError, Gfp, Limit, ObjectCache, OwnedBox, Reaper, Shrinker};
 
-/// Expensive to make, and can be recreated.
+/// A parsed page is expensive to make, and can be made again.
 struct Parsed {
     page: u64,
     text: [u8; 2000],
 }
 
-/// Oldest first. The lock is only held briefly, and never during an allocation.
+/// The parsed pages, oldest first. The lock is held only briefly, and never during an allocation.
 #[derive(Default)]
 struct Pages(Mutex<VecDeque<OwnedBox<Parsed>>>);
 
@@ -21,7 +21,7 @@ impl Shrinker for Pages {
         self.0.lock().len()
     }
     fn scan(&self, objects: usize, _gfp: Gfp) -> usize {
-        // Dropped after the lock is released.
+        // The pages are dropped after the lock is released.
         let oldest: Vec<_> = {
             let mut pages = self.0.lock();
             let n = objects.min(pages.len());
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{} pages, then: {error}", held.len());
     drop(held);
 
-    // With one, the oldest pages make room.
+    // With a shrinker, the oldest pages are freed to make room.
     let pages = Arc::new(Pages::default());
     let registered = cache.register_shrinker(pages.clone());
     for number in 0..10_000 {
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     println!("10000 pages through 1 MiB; kept: {:?} to {:?}", oldest.unwrap_or(0), newest.unwrap_or(0));
 
-    // A reaper later frees what is kept unused.
+    // A reaper later frees the unused memory.
     drop(registered);
     let rest = std::mem::take(&mut *pages.0.lock());
     drop(rest);

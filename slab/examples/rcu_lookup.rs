@@ -1,13 +1,14 @@
-//! A hash table that is read without a lock or a write to shared memory: its nodes are objects of a type-stable cache.
+//! A hash table that is read without a lock or a write to shared memory. The nodes of the table are objects of a
+//! type-stable cache.
 //!
-//! A reader is pinned, so every node that it finds stays a node. It checks three conditions, because a node may be freed and
-//! reused for another entry while it is read:
+//! A reader is pinned, so every node that the reader finds stays a node. A node may be freed and reused for another
+//! entry while it is read, so the reader checks three conditions:
 //!
-//! * the node's sequence number is even and the same before and after its fields are read: they belong together;
-//! * the key is the requested one;
-//! * the chain ends in this bucket's mark: a reader that was led into another chain starts again.
+//! * the node's sequence number is even, and equal before and after the fields are read, so the fields belong together;
+//! * the key is the requested key;
+//! * the chain ends in this bucket's mark; otherwise the reader was led into another chain and starts again.
 //!
-//! (The marks are Linux's `hlist_nulls`; see Documentation/RCU/rculist_nulls.rst.)
+//! The marks are Linux's `hlist_nulls`; see Documentation/RCU/rculist_nulls.rst.
 
 use std::error::Error;
 use std::ptr::NonNull;
@@ -15,7 +16,7 @@ use uslab::sync::{AtomicPtr, AtomicU64, Counter, Mutex, Ordering::*};
 use uslab::{ObjectCache, StableBox, TypeStableCache, rcu};
 
 struct Node {
-    /// Odd while the fields are being changed.
+    /// The sequence number is odd while the fields are being changed.
     sequence: AtomicU64,
     key: AtomicU64,
     value: AtomicU64,
@@ -31,15 +32,16 @@ impl Node {
             next: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
-    /// Key and value that belong together; `None` while they are being changed.
+    /// Returns a key and a value that belong together, or `None` while they are being changed.
     fn read(&self) -> Option<(u64, u64)> {
         // Acquire: pairs with the Release of the second store in `write`.
         let before = self.sequence.load(Acquire);
-        // Acquire: pairs with the Release of the fields in `write`. A thread that read a new field reads a new number below.
+        // Acquire: pairs with the Release of the fields in `write`. A thread that read a new field also reads a new
+        // sequence number below.
         let fields = (self.key.load(Acquire), self.value.load(Acquire));
         (before.is_multiple_of(2) && self.sequence.load(Relaxed) == before).then_some(fields)
     }
-    /// Only the owner of the node calls it.
+    /// Only the owner of the node may call `write`.
     fn write(&self, key: u64, value: u64) {
         let now = self.sequence.load(Relaxed);
         self.sequence.store(now + 1, Relaxed);
@@ -49,7 +51,7 @@ impl Node {
     }
 }
 
-/// The mark at the end of a bucket's chain: nodes never have odd addresses.
+/// Returns the mark at the end of a bucket's chain. The mark is odd, and nodes never have odd addresses.
 fn end(bucket: usize) -> *mut Node {
     std::ptr::without_provenance_mut(bucket << 1 | 1)
 }
@@ -57,7 +59,7 @@ fn end(bucket: usize) -> *mut Node {
 struct Table<'c> {
     nodes: &'c TypeStableCache<Node>,
     buckets: Vec<AtomicPtr<Node>>,
-    /// Entries by key; writers hold the lock.
+    /// Entries by key. Writers of the table hold the lock.
     entries: Mutex<std::collections::BTreeMap<u64, StableBox<'c, Node>>>,
     again: Counter,
 }
@@ -96,7 +98,7 @@ impl<'c> Table<'c> {
             link = unsafe { &(*link.load(Relaxed)).next };
         }
         link.store(node.next.load(Relaxed), Release);
-        // The node is free immediately: readers may find it as another entry.
+        // The node is free immediately, and readers may find it with another entry.
         drop(node);
         true
     }
@@ -108,7 +110,7 @@ impl<'c> Table<'c> {
             // Acquire: pairs with the Release of `insert`.
             let mut at = self.buckets[bucket].load(Acquire);
             while at.addr().is_multiple_of(2) {
-                // SAFETY: found linked while pinned, so it stays a node until the reader unpins.
+                // SAFETY: the reader found the node while pinned, so the node stays a node until the unpin.
                 let node = unsafe { NonNull::new_unchecked(at).as_ref() };
                 match node.read() {
                     Some((found, value)) if found == key => return Some(value),
@@ -131,7 +133,6 @@ const KEYS: u64 = 64;
 const READERS: u64 = 3;
 const LOOKUPS: u64 = 200_000;
 
-/// The value of a key in its `n`-th life.
 fn value(key: u64, n: u64) -> u64 {
     key << 32 | n
 }
@@ -139,7 +140,7 @@ fn value(key: u64, n: u64) -> u64 {
 fn main() -> Result<(), Box<dyn Error>> {
     let nodes = ObjectCache::builder("node").ctor(Node::new).build_type_stable()?;
     let table = Table::new(&nodes, 8);
-    // These entries stay while others change.
+    // Keys from `KEYS` on stay while other entries change.
     for key in KEYS..2 * KEYS {
         table.insert(key, value(key, 0))?;
     }
@@ -167,7 +168,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 }
             }
             if life % 64 == 0 {
-                // Slabs are freed while readers read: they wait for the readers.
+                // Slabs that are freed while readers read wait for the readers.
                 nodes.shrink();
             }
         }

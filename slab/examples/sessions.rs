@@ -1,15 +1,16 @@
-//! Handles in a server, and how to check code that uses them.
+//! Handles in a server, and how to check code that uses handles.
 //!
-//! The code: sessions that requests use and a timer closes, from any thread. A request has its session's handle as a number
-//! from the network, which may be stale or made up. A session that is closed during a request stays until the request ends; it
-//! cannot be found any more, and is never another client's.
+//! The checked code: sessions that requests use and a timer closes, from any thread. A request has its session's handle
+//! as a number from the network. A handle from the network may be stale or made up. A session that is closed during a
+//! request stays until the request ends. Later requests cannot find the session, and it never belongs to another
+//! client.
 //!
 //! ```console
 //! $ cargo run -p uslab --example sessions                                         # one run, on threads
 //! $ RUSTFLAGS="--cfg loom" cargo test --profile loom -p uslab --example sessions  # every schedule
 //! ```
 //!
-//! The models at the end pass; the planted bug makes one of them fail.
+//! The models at the end pass. The planted bug makes a model in this file fail.
 
 use uslab::handle::{Handle, HandleCache, HandleError, WrapPolicy};
 use uslab::sync::Ordering::Relaxed;
@@ -19,7 +20,7 @@ use uslab::{AllocError, ObjectCache};
 #[cfg(all(test, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-/// State of a client. It stays constructed between sessions.
+/// The state of a client's session. The session object stays constructed between sessions.
 struct Session {
     client: AtomicU64,
     served: AtomicU64,
@@ -33,22 +34,22 @@ impl Sessions {
         ObjectCache::builder("session").ctor(made).build_handles(WrapPolicy::Retire).map(Self)
     }
 
-    /// Opens a session, and returns its number.
+    /// Opens a session and returns the session's number.
     fn open(&self, client: u64) -> Result<u64, HandleError<AllocError>> {
         let prepare = |session: &mut Session| {
-            // Not shared yet.
+            // Relaxed: the session is not shared yet.
             session.client.store(client, Relaxed);
             session.served.store(0, Relaxed);
         };
         Ok(self.0.alloc_with(prepare)?.to_bits())
     }
 
-    /// Serves a request: returns its client, and its index among the session's requests. `None` if the session is closed, or
-    /// never existed.
+    /// Serves a request. Returns the request's client, and the request's index among the session's requests. Returns
+    /// `None` if the session is closed, or never existed.
     fn serve(&self, number: u64) -> Option<(u64, u64)> {
         let handle = Handle::from_bits(number)?;
-        planted!("a session is found twice" => {
-            // Each lookup is consistent, but the second one may fail.
+        planted!("a session is looked up twice" => {
+            // Each lookup is consistent, but the second lookup may fail.
             let client = self.0.get(handle)?.client.load(Relaxed);
             let served = self.0.get(handle).expect("it was there").served.fetch_add(1, Relaxed);
             return Some((client, served));
@@ -59,13 +60,13 @@ impl Sessions {
         Some((session.client.load(Relaxed), served))
     }
 
-    /// Closes a session; of several concurrent calls one returns `true`.
+    /// Closes a session. If several threads close a session concurrently, only one call returns `true`.
     fn close(&self, number: u64) -> bool {
         Handle::from_bits(number).is_some_and(|handle| self.0.free(handle))
     }
 }
 
-/// Use in a program; the models check the same code.
+/// A program that uses sessions. The models check the same session code.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if cfg!(loom) {
         return Err(
@@ -86,7 +87,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for client in 1..=ROUNDS {
             let old = current.swap(sessions.open(client)?, Relaxed);
             if !sessions.close(old) || sessions.serve(old).is_some() {
-                return Err("a session was closed by somebody else, or served when it was closed".into());
+                return Err("a session was served after it was closed".into());
             }
         }
         let served = requests.map(|thread| thread.join().map_err(|_| "a request panicked"));
@@ -107,7 +108,7 @@ mod models {
 
     const TWO: Bound = Bound::Preemptions(2);
 
-    /// A request, while a timer closes the session and a client opens the next one in its place.
+    /// A request runs while a timer closes the session and a client opens the next session in its slot.
     fn a_request_beside_a_close_and_an_open(script: Script) {
         let sessions = Arc::new(Sessions::new().unwrap());
         let number = sessions.open(1).unwrap();
@@ -131,22 +132,22 @@ mod models {
     }
 
     #[test]
-    fn a_request_has_its_own_session_or_none() {
+    fn request_gets_its_session_or_none() {
         let name = "sessions: a request, a close, an open";
         models(name, TWO, 270, Script::all(0, 2, 2), a_request_beside_a_close_and_an_open);
     }
 
-    /// In loom's own `model`.
+    /// Runs the scenario in loom's own `model` function.
     #[test]
-    fn a_request_has_its_own_session_or_none_in_looms_model() {
+    fn request_gets_its_session_or_none_under_loom() {
         let mut builder = uslab::check::loom::model::Builder::new();
         (builder.max_branches, builder.preemption_bound) = (10_000, Some(2));
         builder.check(|| a_request_beside_a_close_and_an_open(Script::on(0)));
     }
 
     #[test]
-    fn a_session_may_be_closed_between_two_lookups() {
-        let bug = "a session is found twice";
+    fn session_can_be_closed_between_two_lookups() {
+        let bug = "a session is looked up twice";
         let property = "a request has its own session or none";
         caught(bug, property, TWO, "it was there", [Script::on(0)], a_request_beside_a_close_and_an_open);
     }

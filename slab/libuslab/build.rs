@@ -3,23 +3,23 @@
 use std::path::Path;
 use std::process::Command;
 
-/// True if the linker finds the unwinder as an archive (`libgcc_eh.a`). clang's own toolchains have none.
+/// True if the linker finds the unwinder as an archive (`libgcc_eh.a`), which clang's own toolchains do not have.
 fn has_unwinder_archive() -> bool {
     let linker = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());
     let found = Command::new(linker).arg("-print-file-name=libgcc_eh.a").output();
-    // A compiler that does not know the file prints only its name.
+    // For an unknown file, a compiler prints only the file name.
     found.is_ok_and(|found| Path::new(String::from_utf8_lossy(&found.stdout).trim()).is_absolute())
 }
 
 fn main() {
-    // The unwinder takes call stacks and contains panics. From the archive it is 60 KiB of this library; otherwise the loader
-    // maps `libgcc_s.so.1` into each process, which takes ten system calls. Linked whole, because the shared one is named
-    // first.
+    // The unwinder takes call stacks and contains panics. Linked from the archive, the unwinder adds 60 KiB to this
+    // library. A shared unwinder would make the loader map `libgcc_s.so.1` into each process, which takes ten system
+    // calls. The archive is linked as a whole, because the shared library is named first.
     if std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu") && has_unwinder_archive() {
         println!("cargo::rustc-cdylib-link-arg=-Wl,--push-state,--whole-archive,-l:libgcc_eh.a,--pop-state");
     }
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libuslab.so.0");
-    // `dlclose` keeps it mapped: threads, signal handlers and allocated objects refer to it.
+    // The library stays mapped after `dlclose`, because threads, signal handlers and allocated objects refer to it.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo::rerun-if-changed=build.rs");
 }

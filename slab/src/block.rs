@@ -1,4 +1,4 @@
-//! Memory as a safe, owned value, for callers without `unsafe`.
+//! Blocks: memory as a safe, owned value, for callers without `unsafe`.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::cache::mempool::Mempool;
@@ -14,10 +14,11 @@ use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::abandoned;
 
-/// An object of a [`KmemCache`] or [`Mempool`], or an allocation of a [`Kmalloc`] or [`Malloc`], freed on the CPU that drops it.
+/// An owned object of a [`KmemCache`] or [`Mempool`], or an owned allocation of a [`Kmalloc`] or [`Malloc`].
 ///
-/// Its bytes are zero until they are written. They are zeroed when they are first read, so only that part of a block is
-/// touched. (Objects of a cache with a constructor are as constructed or as their last user left them.)
+/// Dropping the block frees the memory on the CPU that drops it. A block zeroes its bytes when they are first read, so
+/// unused memory stays untouched. An object of a cache with a constructor is not zeroed: it is as constructed, or as
+/// its last user left it.
 ///
 /// ```
 /// use uslab::{Gfp, Subsystem};
@@ -50,7 +51,7 @@ unsafe impl Send for Block<'_> {}
 
 impl<'c> Block<'c> {
     fn of_cache(cache: &'c KmemCache, gfp: Gfp) -> Result<Self, AllocError> {
-        // SAFETY: just allocated with these flags, and not shared.
+        // SAFETY: `object` was just allocated from `cache` with `gfp`, and is not shared.
         cache.alloc(gfp).map(|object| unsafe { Self::of_object(cache, object, gfp) })
     }
     /// # Safety
@@ -85,7 +86,7 @@ impl<'c> Block<'c> {
         Self { memory, layout, origin, initialised }
     }
 
-    /// Returns the object, which the caller then owns, if it is one of `cache`; otherwise the block.
+    /// Converts a block of `cache` into its object, which the caller then owns; returns any other block unchanged.
     fn into_object(self, cache: &KmemCache) -> Result<NonNull<u8>, Self> {
         match self.origin {
             Origin::Cache(own) if core::ptr::eq(own.cache(), cache.cache()) => {
@@ -95,7 +96,7 @@ impl<'c> Block<'c> {
         }
     }
 
-    /// Requested size and alignment.
+    /// Requested size and alignment of the block.
     pub fn layout(&self) -> Layout {
         self.layout
     }
@@ -103,58 +104,58 @@ impl<'c> Block<'c> {
     pub fn address(&self) -> NonNull<u8> {
         self.memory
     }
-    /// Usable bytes: the size rounded up to what the allocator hands out; 0 for an empty layout.
+    /// Number of usable bytes: the requested size rounded up to the allocator's size; 0 for an empty layout.
     ///
-    /// Cost: as [`Malloc::usable_size`].
+    /// The cost is the same as of [`Malloc::usable_size`].
     pub fn usable_size(&self) -> usize {
         match self.origin {
             Origin::Cache(cache) => cache.geometry().usable(),
             Origin::Mempool(pool) => pool.cache().geometry().usable(),
-            // SAFETY: allocated from there, and freed only by the block's drop.
+            // SAFETY: `kmalloc` allocated the memory, and only the block's drop frees it.
             Origin::Kmalloc(kmalloc) => unsafe { kmalloc.usable_size(self.memory) },
             #[cfg(not(any(loom, shuttle)))]
-            // SAFETY: allocated from there, and freed only by the block's drop.
+            // SAFETY: `malloc` allocated the memory, and only the block's drop frees it.
             Origin::Malloc(malloc) => unsafe { malloc.usable_size(self.memory) },
         }
     }
-    /// All bytes.
+    /// All bytes of the block.
     pub fn bytes(&self) -> &[u8] {
         self.front(self.layout.size())
     }
-    /// All bytes, mutably.
+    /// All bytes of the block, mutably.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.front_mut(self.layout.size())
     }
-    /// The first `n` bytes, or all if the block has fewer. The rest is not touched.
+    /// The first `n` bytes of the block, or all if the block has fewer. Bytes after the first `n` are not touched.
     pub fn front(&self, n: usize) -> &[u8] {
         let n = self.initialise(n);
         // SAFETY: the block owns the first `n` bytes, which are initialised.
         unsafe { core::slice::from_raw_parts(self.memory.as_ptr(), n) }
     }
-    /// The first `n` bytes, or all if the block has fewer, mutably.
+    /// The first `n` bytes of the block, or all if the block has fewer, mutably.
     pub fn front_mut(&mut self, n: usize) -> &mut [u8] {
         let n = self.initialise(n);
         // SAFETY: the block owns the first `n` bytes, which are initialised, and the borrow is exclusive.
         unsafe { core::slice::from_raw_parts_mut(self.memory.as_ptr(), n) }
     }
 
-    /// Writes `bytes` to the start. These need not be zeroed first.
+    /// Writes `bytes` to the start of the block, without zeroing that part first.
     ///
     /// # Panics
-    /// If `bytes` is longer than the block.
+    /// Panics if `bytes` is longer than the block.
     pub fn write(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.layout.size(), "{} bytes for {}", bytes.len(), self.layout.size());
-        // SAFETY: the block has room for them, and the borrow is exclusive, so `bytes` does not overlap.
+        // SAFETY: the block is at least as long as `bytes`. Its borrow is exclusive, so `bytes` does not overlap it.
         unsafe { self.memory.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         self.initialised.set(self.initialised.get().max(bytes.len()));
     }
 
-    /// Initialises the first `n` bytes, at most all; returns their number.
+    /// Zeroes the uninitialised bytes among the first `n`. Returns `n` or the block's size, whichever is smaller.
     fn initialise(&self, n: usize) -> usize {
         let (n, done) = (n.min(self.layout.size()), self.initialised.get());
         if done < n {
-            // SAFETY: the block owns these bytes. There is no reference to those behind `done`, because each method that
-            // returns one calls this first, and `Cell` excludes other threads.
+            // SAFETY: the block owns these bytes. No reference to bytes beyond `done` exists, because each method that
+            // returns a reference initialises its bytes first, and `Cell` excludes other threads.
             unsafe { self.memory.add(done).write_bytes(0, n - done) };
             self.initialised.set(n);
         }
@@ -162,7 +163,7 @@ impl<'c> Block<'c> {
     }
 }
 
-/// For generic owners of bytes, such as `bytes::Bytes::from_owner`.
+/// Lends the bytes to generic owners, such as `bytes::Bytes::from_owner`.
 impl AsRef<[u8]> for Block<'_> {
     fn as_ref(&self) -> &[u8] {
         self.bytes()
@@ -173,7 +174,7 @@ impl KmemCache {
     /// Allocates an object as an owned, safe [`Block`].
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// Fails as [`alloc`](Self::alloc) does.
     pub fn alloc_block(&self, gfp: Gfp) -> Result<Block<'_>, AllocError> {
         Block::of_cache(self, gfp)
     }
@@ -181,47 +182,47 @@ impl KmemCache {
     /// Allocates `n` objects as owned, safe [`Block`]s, as [`alloc_bulk`](Self::alloc_bulk) does.
     ///
     /// # Errors
-    /// As [`alloc_bulk`](Self::alloc_bulk); [`AllocError::Refused`] if the heap has no room for the `Vec`.
+    /// Fails as [`alloc_bulk`](Self::alloc_bulk) does; [`AllocError::Refused`] if the heap has no room for the `Vec`.
     pub fn alloc_blocks(&self, gfp: Gfp, n: usize) -> Result<Vec<Block<'_>>, AllocError> {
-        // SAFETY: each was just allocated with these flags, and is not shared.
+        // SAFETY: `object` was just allocated from this cache with `gfp`, and is not shared.
         self.alloc_owners(gfp, n, |object| unsafe { Block::of_object(self, object, gfp) })
     }
 }
 
 impl<'c> Prefilled<'c> {
-    /// Takes an object as an owned, safe [`Block`]. Dropping it frees the object to the cache, not to this stock.
+    /// Takes an object from the stock as an owned, safe [`Block`]. Dropping the block frees the object to the cache.
     pub fn alloc_block(&mut self) -> Option<Block<'c>> {
         let object = self.alloc()?;
-        // SAFETY: just allocated from this cache with these flags.
+        // SAFETY: `object` was just allocated from this cache with these flags.
         Some(unsafe { Block::of_object(self.cache, object, self.gfp) })
     }
 
-    /// Returns a block to this stock; a block of another cache is freed to its own.
+    /// Returns a block to the stock; frees a block of another cache to that cache.
     pub fn free_block(&mut self, block: Block<'_>) {
         if let Ok(object) = block.into_object(self.cache) {
-            // SAFETY: an object of this cache, which the block owned.
+            // SAFETY: `object` belongs to this cache, and the block owned it.
             unsafe { self.free(object) };
         }
     }
 }
 
 impl Mempool {
-    /// Allocates an owned, safe [`Block`], which is freed to this pool.
+    /// Allocates an owned, safe [`Block`], whose drop frees it to the pool.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// Fails as [`alloc`](Self::alloc) does.
     pub fn alloc_block(&self, gfp: Gfp) -> Result<Block<'_>, AllocError> {
         let object = self.alloc(gfp)?;
-        // SAFETY: just allocated with these flags.
+        // SAFETY: `object` was just allocated from this pool with `gfp`.
         Ok(unsafe { Block::of_mempool(self, object, gfp) })
     }
 }
 
 impl Kmalloc {
-    /// Allocates `size` bytes as an owned, safe [`Block`], aligned as the class guarantees.
+    /// Allocates `size` bytes as an owned, safe [`Block`], with the alignment of the size class.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// Fails as [`alloc`](Self::alloc) does.
     pub fn alloc_block(&self, size: usize, gfp: Gfp) -> Result<Block<'_>, AllocError> {
         let layout = Layout::from_size_align(size, 1).map_err(|_| AllocError::TooLarge)?;
         Block::of_kmalloc(self, layout, gfp)
@@ -233,7 +234,7 @@ impl Malloc {
     /// Allocates memory for `layout` as an owned, safe [`Block`].
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// Fails as [`alloc`](Self::alloc) does.
     pub fn alloc_block(&self, layout: Layout, gfp: Gfp) -> Result<Block<'_>, AllocError> {
         Block::of_malloc(self, layout, gfp)
     }
@@ -244,7 +245,7 @@ impl Drop for Block<'_> {
         if abandoned() {
             return;
         }
-        // SAFETY: allocated from there, owned since, and not reachable after this.
+        // SAFETY: `origin` allocated the memory, the block owned it since, and nothing refers to it after this drop.
         unsafe {
             match self.origin {
                 Origin::Cache(cache) => cache.free(self.memory),
@@ -263,7 +264,7 @@ mod tests {
     use crate::{Config, Subsystem};
 
     #[test]
-    fn a_block_reports_its_usable_size() {
+    fn block_reports_its_usable_size() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("odd", 60).align(8).build_in(&subsystem).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn written_bytes_are_not_zeroed_and_the_rest_is() {
+    fn zeroing_skips_bytes_about_to_be_written() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("written", 64).build_in(&subsystem).unwrap();
         cache.alloc_block(Gfp::KERNEL).unwrap().bytes_mut().fill(7);

@@ -1,43 +1,43 @@
 //! Errors of allocations, caches and subsystems.
 //!
-//! All errors are values: nothing is changed or lost, the caller may free something and try again, and the process continues.
-//! (Only an [invalid free](crate::corruption) ends it, unless there is another handler.)
+//! A failed call changes nothing and loses nothing: the caller may free something and try again. Only an [invalid
+//! free](crate::corruption) ends the process, unless a handler is set.
 //!
 //! | case | result | test |
 //! |---|---|---|
-//! | an object of no bytes | [`CacheError::Geometry`] | `bad_caches_are_errors` |
-//! | memory of no bytes | [`ZERO_SIZE`](crate::ZERO_SIZE), which may be freed | `size_zero_is_a_value` |
-//! | alignment that is no power of two | [`CacheError::Geometry`] | `bad_caches_are_errors` |
-//! | alignment, to 1 MiB and beyond | none: it is kept up to the largest block, 4 MiB | `alignments_up_to_a_mebibyte_are_kept` |
-//! | more than a block holds | [`CacheError::Geometry`], [`AllocError::TooLarge`] | `sizes_that_overflow_or_that_nothing_holds_are_errors_and_size_zero_is_a_value` |
-//! | more above 4 MiB than a limit on all memory leaves | [`AllocError::Refused`] | `a_limit_is_one_on_blocks_and_mappings_together` |
-//! | a count times a size that overflows | [`AllocError::TooLarge`] | `arrays_that_overflow_and_sizes_beyond_a_block_are_errors` |
-//! | a request for more objects than the cache, or all pages, can ever hold | [`AllocError::CacheLimit`], [`AllocError::TooLarge`] | `more_objects_than_there_can_be_are_an_error_and_no_abort` |
-//! | a name with blanks, or none | [`CacheError::Name`] | `bad_caches_are_errors` |
-//! | no page is left in the range | [`AllocError::Memory`]: out of pages | `when_the_range_is_exhausted_each_says_so_and_all_goes_on_when_something_is_freed` |
-//! | the cache is at its limit | [`AllocError::CacheLimit`] | `at_its_limit_a_cache_finds_what_another_cpu_keeps` |
-//! | the caches of an account are at its limit | [`AllocError::AccountLimit`] | `an_account_is_charged_for_all_of_its_caches_and_takes_from_one_what_another_needs` |
-//! | a cache with a constructor that zeroes on free, or with another subsystem's account | [`CacheError::ZeroOnFree`], [`CacheError::Account`] | `bad_caches_are_errors` |
-//! | the node has no object, and no other may serve | [`AllocError::Memory`], which names the node | `objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_that_is_counted` |
-//! | no such node | [`AllocError::Memory`] | `objects_belong_to_nodes_and_go_home` |
-//! | `mmap` refused at the start | fewer pages; in the end [`StartError`] | `with_little_address_space_it_starts_smaller` `a_refused_mmap_is_an_error_that_says_what_it_was_for` |
-//! | `RLIMIT_AS`, before the start or set by a program under the library | all but 32 MiB, or an eighth, for memory up to 4 MiB; then as if `mmap` were refused | `a_limit_on_addresses_leaves_most_of_itself_to_memory_and_some_to_others` |
-//! | `realloc` of what is no object | [`AllocError::NotAnObject`], after the report | `what_is_no_object_has_no_size_and_is_not_moved` |
-//! | `mmap` refused later | [`AllocError::Memory`], [`AllocError::SideTable`], [`AllocError::Refused`], [`CacheError::Memory`] | `a_refused_mmap_is_an_error_that_says_what_it_was_for` |
-//! | `membarrier` refused, which was granted at the start | none: objects on CPUs' stacks stay there and are allocated; [`DrainInfo`](crate::DrainInfo) counts | `in_a_sandbox_that_is_closed_later_nothing_is_lost_and_every_view_says_so` |
-//! | `madvise` refused | none: the pages are free, but stay with the process | `a_refused_madvise_is_no_error_and_the_memory_is_used_again` |
-//! | anything refused, anywhere | any of these | `every_operation_survives_the_refusal_of_each_of_its_calls` |
-//! | a constructor refuses | [`AllocError::Constructor`] | `a_constructor_that_refuses_is_an_error_and_nothing_is_lost` |
-//! | a destroyed cache is used | [`AllocError::Destroyed`] | `a_destroyed_cache_hands_nothing_out_and_takes_nothing_back` |
-//! | a cache in use is destroyed | [`Busy`] | `destroy_refuses_while_objects_are_in_use_and_the_cache_goes_on` |
-//! | C: size 0, too much, overflow | a pointer; null and `ENOMEM` | `the_library_does_what_c_programs_rely_on` |
+//! | an object of no bytes | [`CacheError::Geometry`] | `invalid_cache_configurations_are_errors` |
+//! | memory of no bytes | [`ZERO_SIZE`](crate::ZERO_SIZE), which may be freed | `kmalloc_of_size_zero_succeeds` |
+//! | alignment that is no power of two | [`CacheError::Geometry`] | `invalid_cache_configurations_are_errors` |
+//! | alignment, to 1 MiB and beyond | none: it is kept up to the largest block, 4 MiB | `alignments_up_to_one_mebibyte_are_honoured` |
+//! | more than a block holds | [`CacheError::Geometry`], [`AllocError::TooLarge`] | `impossible_sizes_are_errors` |
+//! | more above 4 MiB than a limit on all memory leaves | [`AllocError::Refused`] | `limit_applies_to_blocks_and_mappings_together` |
+//! | a count times a size that overflows | [`AllocError::TooLarge`] | `overflowing_kmalloc_sizes_are_errors` |
+//! | a request for more objects than the cache, or all pages, can ever hold | [`AllocError::CacheLimit`], [`AllocError::TooLarge`] | `impossible_bulk_size_is_an_error` |
+//! | a name with blanks, or none | [`CacheError::Name`] | `invalid_cache_configurations_are_errors` |
+//! | no page is left in the range | [`AllocError::Memory`]: out of pages | `exhausted_range_is_an_error_until_a_free` |
+//! | the cache is at its limit | [`AllocError::CacheLimit`] | `cache_at_its_limit_takes_objects_cached_by_another_cpu` |
+//! | the caches of an account are at its limit | [`AllocError::AccountLimit`] | `account_reclaims_from_one_cache_for_another` |
+//! | a cache with a constructor that zeroes on free, or with another subsystem's account | [`CacheError::ZeroOnFree`], [`CacheError::Account`] | `invalid_cache_configurations_are_errors` |
+//! | the node has no object, and no other may serve | [`AllocError::Memory`], which names the node | `allocation_uses_the_requested_node_unless_full` |
+//! | no such node | [`AllocError::Memory`] | `freed_objects_return_to_their_node` |
+//! | `mmap` refused at the start | fewer pages; in the end [`StartError`] | `subsystem_starts_smaller_with_little_address_space` `refused_mmap_error_names_its_purpose` |
+//! | `RLIMIT_AS`, before the start or set by a program under the library | all but 32 MiB, or an eighth, for memory up to 4 MiB; then as if `mmap` were refused | `address_limit_is_shared_with_other_mappings` |
+//! | `realloc` of what is no object | [`AllocError::NotAnObject`], after the report | `non_object_has_no_size_and_cannot_be_reallocated` |
+//! | `mmap` refused later | [`AllocError::Memory`], [`AllocError::SideTable`], [`AllocError::Refused`], [`CacheError::Memory`] | `refused_mmap_error_names_its_purpose` |
+//! | `membarrier` refused, which was granted at the start | none: objects on CPUs' stacks stay there and are allocated; [`DrainInfo`](crate::DrainInfo) counts | `sandbox_without_membarrier_loses_no_object` |
+//! | `madvise` refused | none: the pages are free, but stay with the process | `refused_madvise_is_tolerated` |
+//! | anything refused, anywhere | any of these | `each_operation_survives_the_refusal_of_each_system_call` |
+//! | a constructor refuses | [`AllocError::Constructor`] | `failing_constructor_is_an_error_and_leaks_nothing` |
+//! | a destroyed cache is used | [`AllocError::Destroyed`] | `destroyed_cache_allocates_and_frees_nothing` |
+//! | a cache in use is destroyed | [`Busy`] | `destroy_is_refused_while_objects_are_in_use` |
+//! | C: size 0, too much, overflow | a pointer; null and `ENOMEM` | `preloaded_library_behaves_as_c_programs_expect` |
 //!
 //! # Panics
-//! Users' functions run with no lock held, unless a row says otherwise, and under one wrapper: `uslab_sync::catch_panic`. A
-//! panic is *passed on* if its caller ran the function for itself: the call restores a consistent state and then panics with
-//! the function's payload. It is *contained* if the function runs in another caller's allocation, free or reap: the panic hook
-//! has reported it, the payload is leaked (its `Drop` may panic, too), and that call continues. In both cases nothing is lost,
-//! and all locks are released.
+//! User callbacks run with no lock held, unless the table names a lock, and under `uslab_sync::catch_panic`. A panic is *passed
+//! on* if an operation ran the callback for its own caller: the call restores a consistent state and then panics with the
+//! callback's payload. A panic is *contained* if the callback ran in an unrelated caller's allocation, free or reap. For a
+//! contained panic, the panic hook has reported the panic, the payload is leaked (its `Drop` may panic, too), and the unrelated
+//! call continues. After either kind of panic nothing is lost, and all locks are released.
 //!
 //! | callback | a panic | goes on with | state | it calls the allocator, or ends itself or its cache |
 //! |---|---|---|---|---|
@@ -61,8 +61,8 @@
 //! | closures of handles and pools (`make`, `keep`, growth of an arena) | passed on | nothing | the value is not in; what was kept or freed before stays so | `&mut` forbids it; an arena that grows panics, as its `RefCell` is borrowed |
 //! | functions of C (`uslab.h`) | a C++ exception or a Rust panic aborts the process | nowhere | none | may use other caches; must not destroy their own |
 //!
-//! A panic that is passed on in a `Drop` (of a [`CacheBox`](crate::CacheBox), a `Hive`) while the thread unwinds already aborts, as
-//! everywhere in Rust. So does any panic under `panic = "abort"`.
+//! As everywhere in Rust, the process aborts if a panic is passed on in a `Drop` (of a [`CacheBox`](crate::CacheBox), a `Hive`)
+//! while the thread is already unwinding. Under `panic = "abort"` any panic aborts the process.
 
 use crate::geometry::GeometryError;
 use core::fmt;
@@ -82,45 +82,45 @@ use uslab_buddy::PageError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// The cache has as many slabs as it may, and no free object anywhere.
+    /// The cache has reached its limit on slabs, and has no free object.
     CacheLimit {
-        /// The limit, in slabs.
+        /// The cache's limit, in slabs.
         slabs: u32,
     },
-    /// The cache's slabs, and what its objects [hold](crate::KmemCacheBuilder::holds), reach its limit in bytes, and no object
-    /// is free anywhere.
+    /// The cache's slabs, and the bytes that its objects [hold](crate::KmemCacheBuilder::holds), reach its limit in
+    /// bytes, and no object is free.
     HeldLimit {
-        /// The limit, in bytes.
+        /// The cache's limit, in bytes.
         bytes: usize,
     },
-    /// The caches of the [account](crate::cache::Account) reach its limit, and none of it is free.
+    /// The caches of the [account](crate::cache::Account) together reach its limit, and none of their objects is free.
     AccountLimit {
-        /// The limit, in bytes.
+        /// The account's limit, in bytes.
         bytes: usize,
     },
-    /// The page allocator has no block for another slab.
+    /// The page allocator has no free block for another slab.
     Memory(uslab_buddy::AllocError),
-    /// No memory for the bitmap of another slab.
+    /// Memory for the bitmap of another slab was refused.
     SideTable,
     /// The size, a count, or a count times a size, exceeds what can ever be allocated.
     TooLarge,
-    /// The system refuses to map memory, or the [limit](uslab_buddy::PageConfig::limit) leaves none for mappings.
+    /// The system refuses to map memory, or the [limit](uslab_buddy::PageConfig::limit) leaves no bytes for mappings.
     Refused {
-        /// Requested bytes.
+        /// Number of bytes that were requested from the system.
         bytes: usize,
     },
     /// The [constructor](crate::KmemCacheBuilder::try_ctor) of an object failed.
     Constructor,
     /// The cache was destroyed.
     Destroyed,
-    /// The memory to be moved is not an object; its corruption was reported.
+    /// The address to reallocate is not an object; the error was reported as a corruption.
     NotAnObject,
     /// An injected failure: see [`faults`](crate::faults).
     Injected,
 }
 
 impl AllocError {
-    /// Returns `true` for an error that passes once another user frees something.
+    /// Returns `true` for an error that another user's free can end.
     pub(crate) fn is_limit(self) -> bool {
         matches!(self, Self::CacheLimit { .. } | Self::HeldLimit { .. } | Self::AccountLimit { .. })
     }
@@ -136,13 +136,13 @@ impl fmt::Display for AllocError {
             Self::AccountLimit { bytes } => write!(f, "the account is at its limit of {bytes} bytes"),
             Self::Memory(error) => write!(f, "no pages for another slab: {error}"),
             Self::SideTable => f.write_str("no memory for the bitmap of another slab"),
-            Self::TooLarge => f.write_str("larger than what can be had"),
+            Self::TooLarge => f.write_str("larger than the largest possible allocation"),
             Self::Refused { bytes } => {
-                write!(f, "no {bytes} bytes more: the system maps none, or they are beyond the limit")
+                write!(f, "no memory for {bytes} more bytes: the system refused, or the limit is reached")
             }
-            Self::Constructor => f.write_str("the constructor of an object refused"),
+            Self::Constructor => f.write_str("the constructor of an object failed"),
             Self::Destroyed => f.write_str("the cache was destroyed"),
-            Self::NotAnObject => f.write_str("the address is that of no object"),
+            Self::NotAnObject => f.write_str("the address is not an object"),
             Self::Injected => f.write_str("refused by fault injection"),
         }
     }
@@ -166,15 +166,16 @@ impl From<uslab_buddy::AllocError> for AllocError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// No slab can hold such objects.
+    /// No slab can hold objects of the requested size and alignment.
     Geometry(GeometryError),
-    /// The name is empty or has blanks, at which readers of slabinfo end it.
+    /// The name is empty or contains blanks, which end the name for readers of slabinfo.
     Name,
-    /// No address space for the tables of [checked frees](crate::Config::check_frees).
+    /// Address space for the tables of [checked frees](crate::Config::check_frees) was refused.
     Memory,
-    /// A type-stable cache in the subsystem of the process-wide malloc: its slabs would be freed by a collector that allocates.
+    /// A type-stable cache cannot use the subsystem of the process-wide malloc, because the collector that frees its
+    /// slabs allocates.
     TypeStable,
-    /// [Zero on free](crate::KmemCacheBuilder::zero_on_free) for objects that stay constructed.
+    /// [Zero on free](crate::KmemCacheBuilder::zero_on_free) was requested for objects that stay constructed.
     ZeroOnFree,
     /// The account belongs to another subsystem.
     Account,
@@ -186,11 +187,11 @@ impl fmt::Display for CacheError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Geometry(error) => error.fmt(f),
-            Self::Name => f.write_str("a cache name must not be empty or have blanks"),
+            Self::Name => f.write_str("a cache name must not be empty or contain blanks"),
             Self::Memory => f.write_str("no address space for the cache's checked frees"),
             Self::ZeroOnFree => f.write_str("objects of a cache with a constructor cannot be zeroed on free"),
-            Self::Account => f.write_str("the account is of another subsystem than the cache"),
-            Self::TypeStable => f.write_str("a type-stable cache cannot stand under the malloc"),
+            Self::Account => f.write_str("the account and the cache belong to different subsystems"),
+            Self::TypeStable => f.write_str("a type-stable cache cannot serve the malloc"),
             Self::Start(error) => error.fmt(f),
         }
     }
@@ -208,7 +209,7 @@ impl From<StartError> for CacheError {
     }
 }
 
-/// Error: a cache with objects in use cannot be destroyed. It continues unchanged.
+/// Error of destroying a cache with objects in use. The cache stays usable.
 ///
 /// ```
 /// use uslab::{Busy, Gfp, KmemCache};
@@ -222,9 +223,10 @@ impl From<StartError> for CacheError {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
-    /// Objects in use, or, in a call by a destructor, objects being destructed; at least 1, unless the cache is shared.
+    /// Number of objects in use, or, in a call by a destructor, of objects being destructed. At least 1, unless the
+    /// cache is shared.
     pub live: u64,
-    /// Number of other users that share the cache: see [`KmemCacheBuilder::merge`](crate::KmemCacheBuilder::merge).
+    /// Number of other users that share the cache through [`KmemCacheBuilder::merge`](crate::KmemCacheBuilder::merge).
     pub aliases: u64,
 }
 
@@ -256,13 +258,13 @@ impl std::error::Error for Busy {}
 pub enum StartError {
     /// The page allocator rejects the configuration, or got no address space.
     Pages(PageError),
-    /// No address space for the bitmaps of slabs with many objects, or for the table of huge memory.
+    /// Address space was refused for the bitmaps of slabs with many objects, or for the table of huge memory.
     SideTable,
-    /// No address space for the checked frees of kmalloc's caches, or of a malloc's.
+    /// Address space was refused for the checked frees of kmalloc's or a malloc's caches.
     Kmalloc,
-    /// This very thread is starting the global subsystem.
+    /// The current thread is already starting the global subsystem.
     Starting,
-    /// The global subsystem exists already, with another [`Config`](crate::Config).
+    /// A global subsystem with another [`Config`](crate::Config) already exists.
     Started,
 }
 
@@ -272,8 +274,8 @@ impl fmt::Display for StartError {
             Self::Pages(error) => error.fmt(f),
             Self::SideTable => f.write_str("no address space for the side tables"),
             Self::Kmalloc => f.write_str("no address space for the checked frees of the size classes"),
-            Self::Started => f.write_str("the global subsystem has been started before"),
-            Self::Starting => f.write_str("the global subsystem is just being started by this thread"),
+            Self::Started => f.write_str("the global subsystem is already started"),
+            Self::Starting => f.write_str("the global subsystem is being started by this thread"),
         }
     }
 }

@@ -1,34 +1,34 @@
-//! Geometry: the pages of a slab, and the number and places of its objects.
+//! Slab geometry: the order of a slab, and the number and offsets of its objects.
 //!
 //! The rule is Linux's, and agrees with each row of `/proc/slabinfo` (`calculate_order`, `calculate_sizes` and
 //! `calculate_alignment` of `mm/slub.c` and `mm/slab_common.c`, in our own words):
 //!
-//! 1. A slab should hold `4 * (bit length of present CPUs + 1)` objects, so that a machine with more CPUs takes the node's lock
-//!    less often; at most what the largest ordinary order holds, at least one.
-//! 2. Of the orders that hold that many, it has the smallest whose leftover is at most 1/16 of the slab; failing that, 1/8,
-//!    then 1/4, then 1/2.
-//! 3. An object that is larger than the largest ordinary slab gets the smallest order that holds one.
+//! 1. A slab should hold `4 * (bit length of present CPUs + 1)` objects, but no more than the largest ordinary order holds, and
+//!    at least one. With more CPUs, larger slabs make threads take the node's lock less often.
+//! 2. A slab gets the smallest order that holds the wanted objects and wastes at most 1/16 of the slab; failing that, at most
+//!    1/8, then 1/4, then 1/2.
+//! 3. An object that is larger than the largest ordinary slab gets the smallest order that holds one object.
 //!
-//! Hence **the CPU count is an input**: with another CPU count the same size gets another order, and a comparison with a kernel
-//! needs that kernel's CPU count.
+//! Hence **the CPU count is an input**: the same object size gets another order on a machine with another CPU count. A
+//! comparison with a kernel must use the kernel's CPU count.
 //!
-//! The stride is the object rounded up to a word, then to the alignment. Linux puts a free-list pointer behind objects that
-//! have a constructor or are type-stable. The free lists here are bitmaps outside the slab, so these caches have the stride of
-//! plain ones.
+//! The stride is the object size rounded up to a word, then to the alignment. Linux puts a free-list pointer behind objects
+//! that have a constructor or are type-stable. In uslab, bitmaps outside the slab replace free lists, so no object needs a
+//! larger stride.
 
 use core::fmt;
 use uslab_buddy::{MAX_ORDER, Order, PAGE_SIZE};
 
 /// Bytes of a word: the least size and alignment of an object.
 pub(crate) const WORD: usize = 8;
-/// Least stride in models: the checker that watches an object's owner has one cell per `SPACING` bytes.
+/// Least stride in models, in bytes: the model checker's record of object owners has one cell per `SPACING` bytes.
 pub(crate) const SPACING: usize = 2048;
 /// Bytes of a cache line, for hardware alignment.
 pub const CACHE_LINE: usize = 64;
-/// Most objects of a slab.
+/// Maximum number of objects in a slab.
 pub const MAX_OBJECTS: usize = 32_767;
 
-/// Inputs to a slab's order besides the object: the machine and the kernel's tunables.
+/// Inputs to a slab's order besides the object: the CPU count and the kernel's tunables.
 ///
 /// ```
 /// use uslab::{Geometry, OrderRule};
@@ -43,13 +43,14 @@ pub const MAX_OBJECTS: usize = 32_767;
 pub struct OrderRule {
     /// Number of CPUs present. More CPUs mean larger slabs.
     pub present_cpus: u32,
-    /// Most CPUs that the machine may have. It replaces `present_cpus` if that is 1 (a machine that adds its CPUs late).
+    /// Maximum number of CPUs of the machine. The maximum replaces a `present_cpus` of 1, for machines that add their CPUs
+    /// late.
     pub possible_cpus: u32,
-    /// Smallest order (`slab_min_order`), 0.
+    /// Smallest order of a slab (`slab_min_order`); default 0.
     pub min_order: u8,
-    /// Largest ordinary order (`slab_max_order`), 3: the largest that Linux calls cheap.
+    /// Largest ordinary order of a slab (`slab_max_order`); default 3, the largest order that Linux considers cheap.
     pub max_order: u8,
-    /// Objects that a slab should hold (`slab_min_objects`); 0 derives it from the CPUs.
+    /// Number of objects that a slab should hold (`slab_min_objects`); 0 derives it from the CPU count.
     pub min_objects: u32,
 }
 
@@ -59,7 +60,7 @@ impl OrderRule {
         Self { present_cpus: cpus, possible_cpus: cpus, min_order: 0, max_order: 3, min_objects: 0 }
     }
 
-    /// Objects that a slab should hold.
+    /// Number of objects that a slab should hold.
     fn wanted(&self) -> usize {
         if self.min_objects != 0 {
             return self.min_objects as usize;
@@ -68,7 +69,7 @@ impl OrderRule {
         4 * ((u32::BITS - cpus.leading_zeros()) as usize + 1)
     }
 
-    /// Order of a slab of objects with this stride, behind `lead` bytes; `None` if no block holds one.
+    /// Order of a slab whose first object of `stride` bytes starts at byte `lead`; `None` if no block holds one object.
     fn order(&self, lead: usize, stride: usize) -> Option<Order> {
         let bytes = |order: u8| PAGE_SIZE << order;
         let room = |order: u8| bytes(order).saturating_sub(lead);
@@ -85,7 +86,7 @@ impl OrderRule {
     }
 }
 
-/// Reason why no slab can hold such objects.
+/// Reason why no slab can hold objects of the given size.
 ///
 /// ```
 /// use uslab::{Geometry, GeometryError, OrderRule};
@@ -100,9 +101,9 @@ pub enum GeometryError {
     Empty,
     /// The alignment is not a power of two.
     Alignment(usize),
-    /// One object exceeds the largest block.
+    /// One object is larger than the largest block.
     TooLarge {
-        /// Bytes of one object, rounded up to its alignment.
+        /// Size of one object in bytes, rounded up to its alignment.
         stride: usize,
     },
 }
@@ -120,14 +121,14 @@ impl fmt::Display for GeometryError {
 }
 impl std::error::Error for GeometryError {}
 
-/// Layout of the objects of a cache in a slab.
+/// Layout of a cache's objects in a slab.
 ///
 /// # Invariants
 ///
-/// * `stride` is a multiple of `align`, `align` a power of two and at least a word. A block of pages is aligned to its
-///   own size, which is at least `stride`: hence every object is aligned.
-/// * `1 <= objects <= MAX_OBJECTS` and `lead + objects * stride + guard <= slab_bytes`; the same for `min_order`.
-/// * `lead` is a multiple of `align`. It is 0 without red zones.
+/// * `stride` is a multiple of `align`, and `align` is a power of two and at least a word. A block of pages is aligned
+///   to its size, which is at least `stride`, so every object is aligned.
+/// * `1 <= objects <= MAX_OBJECTS` and `lead + objects * stride + guard <= slab_bytes`; the same holds for `min_order`.
+/// * `lead` is a multiple of `align`. Without red zones `lead` is 0.
 ///
 /// ```
 /// use uslab::{Geometry, OrderRule};
@@ -143,11 +144,11 @@ pub struct Geometry {
     object_size: u32,
     stride: u32,
     align: u32,
-    /// Bytes in front of the first object.
+    /// Number of bytes before the first object.
     lead: u32,
-    /// Inaccessible bytes at the end of a slab: 0, or a page.
+    /// Number of inaccessible bytes at the end of a slab: 0, or one page.
     guard: u32,
-    /// Most objects in a slab.
+    /// Maximum number of objects in a slab.
     most: u32,
     order: Order,
     min_order: Order,
@@ -155,20 +156,20 @@ pub struct Geometry {
     reciprocal: u64,
 }
 
-/// Exact for offsets and strides up to the largest block, 2^22 bytes: the error of `offset * reciprocal` is below
+/// Exact for offsets and strides up to the largest block, 2^22 bytes. The error of `offset * reciprocal` is below
 /// `offset / 2^44 <= 2^-22 <= 1 / stride`, and the product stays below 2^64 because a stride has at least 2^3 bytes.
 const RECIPROCAL_SHIFT: u32 = 44;
 const _: () = assert!((PAGE_SIZE << MAX_ORDER) <= 1 << 22);
 
 impl Geometry {
-    /// Indices of those of the first `objects` objects that touch these bytes of a slab.
+    /// Indices of the objects that overlap the given byte range of a slab with `objects` objects.
     pub(crate) fn touching(&self, bytes: core::ops::Range<usize>, objects: u16) -> core::ops::Range<usize> {
         let index = |bytes: usize| bytes.saturating_sub(self.lead as usize) / self.stride as usize;
         let objects = usize::from(objects);
         index(bytes.start).min(objects)..(index(bytes.end - 1) + 1).min(objects)
     }
-    /// Returns `true` if these objects can replace `other`'s: by the rule of Linux's `find_mergeable`, less than a word larger,
-    /// and at least as aligned.
+    /// Returns `true` if these objects can replace `other`'s by the rule of Linux's `find_mergeable`: less than a word
+    /// larger, and at least as aligned.
     pub(crate) fn serves(&self, other: &Self) -> bool {
         let excess = self.object_size.checked_sub(other.object_size);
         excess.is_some_and(|excess| (excess as usize) < WORD)
@@ -176,15 +177,15 @@ impl Geometry {
             && self.align.is_multiple_of(other.align)
     }
 
-    /// Computes the slabs of objects of `size` bytes, aligned to `align` (0: to a word).
+    /// Computes the slab geometry for objects of `size` bytes, aligned to `align` (0 means a word).
     ///
     /// # Errors
-    /// `size` is 0, `align` is not a power of two, or an object is larger than the largest block.
+    /// Fails if `size` is 0, `align` is not a power of two, or an object is larger than the largest block.
     pub fn new(size: usize, align: usize, rule: &OrderRule) -> Result<Self, GeometryError> {
         Self::laid_out(size, align, 0, 0, rule)
     }
-    /// As [`new`](Self::new), with at least `zone` bytes on both sides of each object. Half of the gap between two objects
-    /// belongs to each.
+    /// Computes the geometry as [`new`](Self::new) does, with a red zone of at least `zone` bytes on both sides of each object.
+    /// Half of the gap between two objects belongs to each of the two.
     pub(crate) fn with_zones(
         size: usize,
         align: usize,
@@ -193,7 +194,8 @@ impl Geometry {
     ) -> Result<Self, GeometryError> {
         Self::laid_out(size, align, zone, zone, rule)
     }
-    /// As [`new`](Self::new), with at least `tail` bytes behind each object that are not its user's.
+    /// Computes the geometry as [`new`](Self::new) does, with at least `tail` bytes behind each object that its user must not
+    /// write.
     pub(crate) fn with_tail(
         size: usize,
         tail: usize,
@@ -237,7 +239,7 @@ impl Geometry {
         })
     }
 
-    /// Limits a slab to `objects` objects; it is no larger than they need.
+    /// Limits a slab to `objects` objects, and shrinks the slab's order to fit them.
     pub(crate) fn at_most(self, objects: usize) -> Self {
         let most = objects.clamp(1, self.most as usize);
         let bytes = self.lead() + most * self.stride() + self.guard();
@@ -245,15 +247,15 @@ impl Geometry {
         Self { most: most as u32, order: order.min(self.order), ..self }
     }
 
-    /// Adds a page without objects at the end of each slab, and makes slabs at least four pages: at most a quarter of the
-    /// addresses. A slab of the largest order has none.
+    /// Adds a guard page at the end of each slab, and makes slabs at least four pages, so that guards take at most a
+    /// quarter of the addresses. A slab of the largest order gets no guard page.
     pub(crate) fn with_guard(self) -> Self {
         let least = Order::for_bytes(self.lead() + self.stride() + PAGE_SIZE);
         let (Some(min_order), Some(usual)) = (least, Order::for_bytes(4 * PAGE_SIZE)) else { return self };
         let order = self.order.max(usual).max(min_order);
         Self { guard: PAGE_SIZE as u32, order, min_order, ..self }
     }
-    /// Inaccessible bytes at the end of a slab.
+    /// Number of inaccessible bytes at the end of a slab.
     pub(crate) const fn guard(&self) -> usize {
         self.guard as usize
     }
@@ -272,21 +274,21 @@ impl Geometry {
     pub const fn object_size(&self) -> usize {
         self.object_size as usize
     }
-    /// Bytes from one object to the next: the column `objsize` of slabinfo.
+    /// Number of bytes from one object to the next: the column `objsize` of slabinfo.
     #[inline(always)]
     pub const fn stride(&self) -> usize {
         self.stride as usize
     }
-    /// Bytes from the start of a slab to its first object: 0 without [red zones](crate::debug::flags).
+    /// Number of bytes from the start of a slab to its first object: 0 without [red zones](crate::debug::flags).
     pub const fn lead(&self) -> usize {
         self.lead as usize
     }
-    /// Bytes of the red zones before and behind each object.
+    /// Sizes of the red zones before and behind each object, in bytes.
     pub(crate) const fn zones(&self) -> (usize, usize) {
         let gap = self.stride() - self.object_size();
         if self.lead == 0 { (0, 0) } else { (gap / 2, gap - gap / 2) }
     }
-    /// Bytes that a user may write: includes what rounding adds to an object, unless it is watched.
+    /// Number of bytes of an object that its user may write. Includes the bytes of rounding, unless the object is watched.
     pub(crate) const fn usable(&self) -> usize {
         if self.lead == 0 { self.stride() } else { self.object_size() }
     }
@@ -302,22 +304,22 @@ impl Geometry {
     pub const fn min_order(&self) -> Order {
         self.min_order
     }
-    /// Objects in a slab of the usual order.
+    /// Number of objects in a slab of the usual order.
     pub const fn objects(&self) -> usize {
         self.objects_at(self.order)
     }
-    /// Objects in a slab of `order`.
+    /// Number of objects in a slab of `order`.
     pub const fn objects_at(&self, order: Order) -> usize {
         let n = order.bytes().saturating_sub(self.lead() + self.guard()) / self.stride();
         let most = self.most as usize;
         if n < most { n } else { most }
     }
-    /// Unused bytes at the end of a slab of the usual order.
+    /// Number of unused bytes at the end of a slab of the usual order.
     pub const fn waste(&self) -> usize {
         self.order.bytes() - self.lead() - self.guard() - self.objects() * self.stride()
     }
-    /// Number of slabs that a node keeps on its partial and empty lists before it frees a slab that becomes empty: half the bit
-    /// length of the stride, 5 to 10 (`set_min_partial`).
+    /// Number of slabs that a node keeps on its partial and empty lists before it frees a slab that becomes empty: half
+    /// the bit length of the stride, 5 to 10 (`set_min_partial`).
     pub const fn min_partial(&self) -> usize {
         let half = self.stride.ilog2() as usize / 2;
         if half < 5 {
@@ -328,20 +330,20 @@ impl Geometry {
             half
         }
     }
-    /// Index of the object at byte `offset` of the slab; `None` inside an object. Cost: two multiplications.
+    /// Index of the object that starts at byte `offset` of the slab; `None` inside an object. Cost: two multiplications.
     #[inline(always)]
     pub const fn index(&self, offset: usize) -> Option<usize> {
         let Some(offset) = offset.checked_sub(self.lead()) else { return None };
         let index = ((offset as u64 * self.reciprocal) >> RECIPROCAL_SHIFT) as usize;
         if index * self.stride() == offset { Some(index) } else { None }
     }
-    /// Returns `true` if a slab of `order` has an object `index`. Cost: a multiplication; [`objects_at`](Self::objects_at)
-    /// divides.
+    /// Returns `true` if a slab of `order` has an object `index`. Cost: one multiplication;
+    /// [`objects_at`](Self::objects_at) divides.
     #[inline(always)]
     pub(crate) const fn has(&self, index: usize, order: Order) -> bool {
         index < self.most as usize && self.offset(index + 1) + self.guard() <= order.bytes()
     }
-    /// Bytes from the start of the slab to object `index`.
+    /// Number of bytes from the start of the slab to object `index`.
     #[inline(always)]
     pub const fn offset(&self, index: usize) -> usize {
         self.lead() + index * self.stride()
@@ -358,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_input_is_an_error() {
+    fn invalid_geometry_is_an_error() {
         let rule = OrderRule::for_cpus(2);
         assert_eq!(Geometry::new(0, 8, &rule), Err(GeometryError::Empty));
         assert_eq!(Geometry::new(8, 24, &rule), Err(GeometryError::Alignment(24)));
@@ -371,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn more_cpus_more_objects() {
+    fn slab_order_grows_with_cpus() {
         assert_eq!(geometry(1024, 2).objects(), 16);
         assert_eq!(geometry(1024, 64).objects(), 32);
         assert_eq!(geometry(8192, 2).order().get(), 3);
@@ -379,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn one_present_cpu_counts_the_possible_ones() {
+    fn geometry_with_one_present_cpu_counts_possible_cpus() {
         let rule = OrderRule { possible_cpus: 256, ..OrderRule::for_cpus(1) };
         assert_eq!(Geometry::new(1024, 0, &rule).unwrap(), geometry(1024, 256));
     }
@@ -402,7 +404,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every offset of every slab: the reciprocal agrees with division.
+        /// The reciprocal must agree with division for every offset of every slab.
         #[test]
         fn index_agrees_with_division(size in 1_usize..=4 << 20, align in 0_u32..=12, offset in 0_usize..4 << 20) {
             let geometry = Geometry::new(size, 1 << align, &OrderRule::for_cpus(4)).unwrap();
@@ -418,7 +420,7 @@ mod tests {
             }
         }
 
-        /// Zones surround each object, and nothing extends beyond the slab.
+        /// Red zones surround each object, and no object extends beyond its slab.
         #[test]
         fn objects_with_zones_are_inside_aligned_and_disjoint(
             size in 1_usize..=1 << 20, align in 0_u32..=16, cpus in 1_u32..256, index in 0_usize..MAX_OBJECTS,
@@ -446,7 +448,7 @@ mod tests {
             prop_assert_eq!(geometry.index(geometry.lead() - 1), None);
         }
 
-        /// A limited slab has no more objects than the limit, and is no larger than they need.
+        /// A limited slab has no more objects than the limit, and no more pages than its objects need.
         #[test]
         fn a_slab_of_few_objects_is_no_larger_than_they_need(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
             let whole = Geometry::new(size, 0, &OrderRule::for_cpus(cpus)).unwrap();

@@ -1,4 +1,4 @@
-//! Object caches in userspace like Linux's: slabs of equal objects on buddy pages, with per-CPU magazines.
+//! Object caches for Linux userspace, built like the kernel's: slabs on buddy pages, with per-CPU magazines.
 //!
 //! | purpose | type |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | separate pages and caches, also on simulated CPUs | [`Subsystem`] |
 //! | flags of an allocation | [`Gfp`] |
 //!
-//! Embed it: objects stay constructed between uses, and are freed to the CPU that frees them.
+//! Embedding: objects stay constructed between uses, and a freed object goes to the magazine of the current CPU.
 //!
 //! ```
 //! use uslab::ObjectCache;
@@ -21,7 +21,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Study it: see where each object is, and count everything.
+//! Study: reports show where each object is, and count all operations.
 //!
 //! ```
 //! use uslab::subsystem::Config;
@@ -37,7 +37,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Check your own code on it: under `--cfg loom` the same caches run in every schedule of a model.
+//! Checking: under `--cfg loom`, loom runs code that uses these caches in every schedule.
 //!
 //! ```
 //! use uslab::ObjectCache;
@@ -58,8 +58,7 @@
 //! uslab::check::model("a shared cache", uslab::check::Bound::Preemptions(2), 2, two_threads_share_a_cache);
 //! ```
 //!
-//! Everything else is in the modules. Frequently used types are also available from the crate's root: `uslab::AllocError` is
-//! [`error::AllocError`].
+//! Frequently used types are also available from the crate's root: `uslab::AllocError` is [`error::AllocError`].
 
 #![cfg_attr(
     any(loom, shuttle),
@@ -70,7 +69,7 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-// Modules. ARCHITECTURE.md says which may import from which.
+// ARCHITECTURE.md says which module may import from which.
 pub mod block;
 pub mod cache;
 pub mod debug;
@@ -81,7 +80,7 @@ mod memory;
 pub mod objects;
 pub mod observe;
 pub mod process;
-// A checker's global subsystem is not published, but the models run this.
+// Models do not publish their global subsystem, but they do check this module.
 mod published;
 pub mod reclaim;
 mod registry;
@@ -97,7 +96,7 @@ mod scenarios;
 #[doc(hidden)]
 pub mod shadow;
 
-// The first page of the documentation.
+// Items on the first page of the documentation.
 #[doc(inline)]
 pub use cache::kmem_cache::KmemCache;
 #[doc(inline)]
@@ -113,7 +112,7 @@ pub use uslab_buddy::Gfp;
 pub use uslab_pool as pool;
 pub use {uslab_buddy as buddy, uslab_magazine as magazine, uslab_sync as sync};
 
-// Short names of frequently used items. The documentation has each in its module.
+// Short names of frequently used items, which are documented in their modules.
 #[doc(hidden)]
 pub use self::{
     block::Block,
@@ -168,12 +167,12 @@ pub use reclaim::rcu;
 #[doc(hidden)]
 pub use report::prometheus;
 
-/// Runs the examples of the README as this crate's.
+/// Runs the README's examples as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Runs the examples of the book as this crate's.
+/// Runs the book's examples as doctests.
 #[cfg(doctest)]
 mod book {
     #[doc = include_str!("../book/src/study.md")]

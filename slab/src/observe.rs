@@ -1,11 +1,11 @@
 //! Observation of slow operations, step by step: see [`Subsystem::observe`](crate::Subsystem::observe).
 //!
-//! A tracepoint records its [`Step`] on the operation's own stack, whatever locks are held. The operation passes all of them to
-//! the observers at its end, when it holds no lock. So there is no shared buffer that could overflow. Fast paths have no
+//! A tracepoint records its [`Step`] on the operation's stack, even under a lock. At its end the operation passes all
+//! steps to the observers, with no lock held. Therefore no shared buffer exists that could overflow. Fast paths have no
 //! tracepoint: an operation that is not reported was served by the CPU's own magazines.
 //!
-//! With the feature `tracing`, `event` is an observer that emits events. With the feature `usdt` each step is a probe that
-//! `perf`, `bpftrace` and gdb find in the running program:
+//! With the feature `tracing`, the observer `event` emits a `tracing` event for each operation. With the feature
+//! `usdt`, each step is a probe that `perf`, `bpftrace` and gdb find in the running program:
 //!
 //! ```text
 //! # bpftrace -e 'usdt:./server:uslab:SlabAdded { @[ustack] = count(); }'
@@ -13,10 +13,11 @@
 
 #[cfg(feature = "tracing")]
 use uslab_magazine::Path;
-pub use uslab_magazine::tracepoints::{Counts, Observed, Observer, Step, TooManyObservers, What};
+pub use uslab_magazine::tracepoints::{Counts, Observed, Observer, OperationKind, Step, TooManyObservers};
 
-/// An observer that emits a [`tracing`] event for each slow operation, with the target `uslab`: at level `DEBUG` if it reached
-/// the pages or the system, else `TRACE`. The subscriber may allocate; its own operations emit no events.
+/// An observer that emits a [`tracing`] event for each slow operation, with the target `uslab`. The level is `DEBUG` if
+/// the operation reached the pages or the system, else `TRACE`. The subscriber may allocate; the subscriber's
+/// operations emit no events.
 ///
 /// ```
 /// let subsystem = uslab::Subsystem::global()?;
@@ -35,7 +36,7 @@ pub fn event(operation: &Observed<'_>) {
     }
     let Observed { what, cpu, name, path, lost, more, .. } = *operation;
     let steps = Steps(operation.steps);
-    // The level must be a constant at each call site.
+    // The `tracing` macros need a constant level at each call site.
     macro_rules! event {
         ($level:ident) => {
             tracing::event!(target: "uslab", tracing::Level::$level, ?what, cpu, name, ?path, lost, more, "{steps}")

@@ -1,6 +1,8 @@
 //! Property tests with shadow models: the lists of a node, and caches on simulated CPUs.
 
-use crate::cache::node::{BANDS, Back, Closed, Node, NodeCount, ObjectIndex, State, Stays, Unlisted};
+use crate::cache::node::{
+    BANDS, Back, KeptOnFree, Node, NodeClosed, NodeCount, ObjectIndex, State, Unlisted,
+};
 use crate::geometry::{Geometry, OrderRule};
 use crate::memory::slab::{Constructed, Fill, ONE_BY_ONE};
 use crate::memory::slab_memory::SlabMemory;
@@ -40,7 +42,7 @@ fn list_steps() -> impl Strategy<Value = Vec<ListStep>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A node, and its shadow: the objects that are out, and those that are constructed, by slab.
+/// A node, and its shadow: the objects that are out, and the constructed objects, by slab.
 struct Lists {
     memory: SlabMemory,
     geometry: Geometry,
@@ -49,7 +51,7 @@ struct Lists {
     constructed: Constructed,
     shadow: BTreeMap<u32, BTreeSet<usize>>,
     built: BTreeMap<u32, BTreeSet<usize>>,
-    /// Pages of slabs, by the first page, whose memory was returned.
+    /// Pages whose memory was returned, by the first page of their slab.
     discarded: BTreeMap<u32, BTreeSet<usize>>,
 }
 
@@ -97,7 +99,7 @@ impl Lists {
     fn is_one_by_one(&self) -> bool {
         self.constructed == Constructed::OneByOne
     }
-    /// Free objects of a slab that are constructed.
+    /// Number of free objects of a slab that are constructed.
     fn idle(&self, slab: u32) -> usize {
         self.built[&slab].difference(&self.shadow[&slab]).count()
     }
@@ -134,7 +136,7 @@ impl Lists {
             self.stamp(place);
         }
     }
-    /// First and last byte of an object, and the value that its user writes there.
+    /// First and last byte of an object, and the value that its user writes to these bytes.
     fn ends(&self, ObjectIndex { slab, index }: ObjectIndex) -> ([*mut u8; 2], u8) {
         let at = self.geometry.offset(index);
         let base = self.memory.pages.address(slab).as_ptr();
@@ -143,7 +145,7 @@ impl Lists {
     }
     fn stamp(&self, place: ObjectIndex) {
         let (ends, stamp) = self.ends(place);
-        // SAFETY: the object is out, so its bytes are this test's.
+        // SAFETY: the object is out, so the test owns its bytes.
         ends.into_iter().for_each(|byte| unsafe { byte.write(stamp) });
     }
     /// Pages of a slab that no object in use touches.
@@ -154,7 +156,7 @@ impl Lists {
         for bytes in self.shadow[&slab].iter().map(|&index| bytes(index)) {
             (bytes.start / PAGE_SIZE..=(bytes.end - 1) / PAGE_SIZE).for_each(|page| _ = pages.remove(&page));
         }
-        // Slabs of more than 16 pages return them in parts.
+        // Slabs of more than 16 pages discard their pages in parts.
         let part = (self.order().pages() as usize).div_ceil(16);
         let whole =
             |page: &usize| (page / part * part..(page / part + 1) * part).all(|page| pages.contains(&page));
@@ -163,7 +165,7 @@ impl Lists {
     /// Returns the memory of about `most` unused pages.
     fn discard_unused(&mut self, most: u64) {
         let mut all = 0;
-        // Neither full slabs nor one-page slabs in use.
+        // Full slabs and one-page slabs in use have no unused pages.
         let slabs = self.shadow.keys().filter(|slab| match self.state(**slab).0 {
             State::Empty => true,
             State::Partial(_) => self.order() > Order::ZERO,
@@ -180,9 +182,9 @@ impl Lists {
         if pages == all as u64 {
             self.discarded.extend(unused.into_iter().filter(|(_, pages)| !pages.is_empty()));
         } else {
-            // The node chooses the slabs: of each, all unused pages or none.
+            // The node chooses the slabs, and discards all unused pages of a chosen slab.
             for (slab, unused) in unused {
-                // SAFETY: there is no other thread.
+                // SAFETY: the test has no other thread.
                 let now = unsafe { self.memory.slab(Pfn::new(slab)).discarded() } as usize;
                 let before = self.discarded.get(&slab).map_or(0, BTreeSet::len);
                 assert!(now == before || now == unused.len());
@@ -192,7 +194,6 @@ impl Lists {
             }
         }
     }
-    /// Destructs all free objects.
     fn destruct(&mut self) {
         let idle: usize = self.shadow.keys().map(|slab| self.idle(*slab)).sum();
         let mut destructed = 0;
@@ -216,7 +217,7 @@ impl Lists {
         }
         assert_eq!(destructed, if self.is_one_by_one() { idle } else { 0 });
     }
-    /// Frees objects; those that are free already are refused.
+    /// Frees objects; objects that are already free are refused.
     fn give(&mut self, places: &[ObjectIndex], back: Back) {
         let (mut unlisted, mut refused) = (Unlisted::default(), Vec::new());
         let mut expected = Vec::new();
@@ -229,13 +230,13 @@ impl Lists {
                 self.built.get_mut(&place.slab.get()).unwrap().remove(&place.index);
             }
         }
-        // SAFETY: all slabs of the shadow are listed, and empty ones are only unlisted at the end.
+        // SAFETY: all slabs of the shadow are listed, and empty slabs are only unlisted at the end.
         unsafe {
             let op = &Operation::new();
             self.node.free(
                 op,
                 &self.memory,
-                Stays { slabs: self.min_partial, objects: back },
+                KeptOnFree { slabs: self.min_partial, objects: back },
                 places.iter().copied(),
                 &mut unlisted,
                 |place| {
@@ -252,11 +253,10 @@ impl Lists {
             assert!(out.is_empty(), "a slab with objects out was given up");
             self.built.remove(&slab.get());
             self.discarded.remove(&slab.get());
-            // SAFETY: allocated in `add` with this order, and on no list.
+            // SAFETY: `add` allocated the slab with this order, and the slab is on no list.
             unsafe { self.memory.pages.free(slab, self.order()) };
         }
     }
-    /// Places of the objects that are out.
     fn out(&self) -> Vec<ObjectIndex> {
         let places = |(slab, out): (&u32, &BTreeSet<usize>)| {
             let slab = Pfn::new(*slab);
@@ -264,12 +264,11 @@ impl Lists {
         };
         self.shadow.iter().flat_map(places).collect()
     }
-    /// Expected state of a slab.
     fn state(&self, slab: u32) -> (State, Fill) {
         let fill = Fill { inuse: self.shadow[&slab].len() as u16, objects: self.geometry.objects() as u16 };
         (State::from(fill), fill)
     }
-    /// Checks that each slab is on exactly the expected list, and that nothing else is listed.
+    /// Checks that each slab is on exactly the expected list, and that no other slab is listed.
     fn check(&self) {
         let mut listed = BTreeMap::new();
         let count = self.node.walk(&self.memory, |slab, state, fill, agrees| {
@@ -279,7 +278,7 @@ impl Lists {
         let expected: BTreeMap<_, _> = self.shadow.keys().map(|slab| (*slab, self.state(*slab))).collect();
         assert_eq!(listed, expected);
         for slab in self.shadow.keys().filter(|_| self.is_one_by_one()) {
-            // SAFETY: there is no other thread.
+            // SAFETY: the test has no other thread.
             let built: BTreeSet<_> = unsafe { self.memory.slab(Pfn::new(*slab)).constructed() }.collect();
             let free = self.built[slab].difference(&self.shadow[slab]).copied().collect();
             assert_eq!(built, free);
@@ -290,7 +289,7 @@ impl Lists {
         assert_eq!(count.discarded as usize, self.discarded.values().map(BTreeSet::len).sum::<usize>());
         for (ends, stamp) in self.out().into_iter().map(|place| self.ends(place)) {
             for byte in ends {
-                // SAFETY: the object is out, so its bytes are this test's.
+                // SAFETY: the object is out, so the test owns its bytes.
                 let found = unsafe { byte.read() };
                 assert_eq!(found, stamp, "memory of an object that is out");
             }
@@ -299,11 +298,11 @@ impl Lists {
             let base = self.memory.pages.address(Pfn::new(slab)).as_ptr();
             // Memory on the heap keeps its contents.
             #[cfg(all(target_os = "linux", not(uslab_heap)))]
-            // SAFETY: pages of an allocated block, which no thread writes.
+            // SAFETY: the pages are in an allocated block, which no thread writes.
             assert!(pages.iter().all(|page| unsafe { base.add(page * PAGE_SIZE).read() } == 0));
         }
     }
-    /// After a shrink: in each band, slabs with few free objects are sorted by their number.
+    /// Checks, after a shrink, that slabs with few free objects are sorted by their number in each band.
     fn check_sorted(&self) {
         let mut last: BTreeMap<usize, usize> = BTreeMap::new();
         self.node.walk(&self.memory, |_, state, fill, _| {
@@ -321,8 +320,8 @@ proptest! {
     /// S1, in one thread: each slab is on exactly the list for its state, after any sequence of steps.
     #[test]
     fn lists_against_a_shadow(
-        // Bitmaps of 8, 1, 1, 1, 1, 4 and 5 words: the longest that fits into a frame, and the shortest that does not. Slabs of
-        // many pages, the last with two pages per bit of discarded parts.
+        // The bitmaps have 8, 1, 1, 1, 1, 4 and 5 words. Four words are the longest bitmap that fits into a frame. The
+        // remaining slabs have many pages; the last slab has two pages per `discarded` bit.
         (size, order) in prop::sample::select(vec![
             (8_usize, 0_u8), (64, 0), (500, 1), (2048, 0), (4096, 0), (32, 1), (56, 2), (1000, 2), (3000, 3), (20_000, 5),
         ]),
@@ -352,7 +351,7 @@ proptest! {
                     let slabs: Vec<_> = lists.shadow.keys().copied().collect();
                     if let Some(&slab) = slabs.get(pick % slabs.len().max(1)) {
                         let place = ObjectIndex { slab: Pfn::new(slab), index: pick % lists.geometry.objects() };
-                        // A free object, or an object in use that is then freed: the second free is refused either way.
+                        // The object is free, or in use and then freed. A second free is refused in both cases.
                         if lists.shadow[&slab].len() > 1 || !lists.shadow[&slab].contains(&place.index) {
                             lists.give(&[place, place], Back::Constructed);
                         }
@@ -381,10 +380,10 @@ proptest! {
     }
 }
 
-/// A slab whose last object is freed stays if fewer than `min_partial` slabs had room before.
+/// A slab whose last object is freed stays if fewer than `min_partial` slabs had free objects before.
 #[test]
-fn a_node_keeps_min_partial_slabs_with_room() {
-    // The first free makes room in a slab of two objects, and none in a slab of one object.
+fn node_keeps_min_partial_slabs_with_room() {
+    // The first free makes room in a slab of two objects, but not in a slab of one object.
     for (size, objects) in [(2048, 2), (4096, 1)] {
         for min_partial in 0..5 {
             let mut lists = Lists::new(size, 0, min_partial);
@@ -398,9 +397,9 @@ fn a_node_keeps_min_partial_slabs_with_room() {
     }
 }
 
-/// A shrink sorts slabs with up to 32 free objects; the others keep their order behind them.
+/// A shrink sorts slabs with up to 32 free objects; other slabs keep their order behind them.
 #[test]
-fn shrinking_leaves_sparse_slabs_in_their_order() {
+fn shrink_keeps_the_order_of_sparse_slabs() {
     let mut lists = Lists::new(40, 0, 0);
     let objects = lists.geometry.objects();
     [40, 33, 32, 45, 31].into_iter().for_each(|free| lists.add(objects - free));
@@ -413,9 +412,9 @@ fn shrinking_leaves_sparse_slabs_in_their_order() {
     assert_eq!(order, [31, 32, 40, 33, 45]);
 }
 
-/// Slabs that are nearly full are sorted, too.
+/// A shrink also sorts slabs that are nearly full.
 #[test]
-fn shrinking_sorts_the_slabs_of_the_fullest_band() {
+fn shrink_sorts_the_fullest_slabs() {
     let mut lists = Lists::new(40, 0, 0);
     let objects = lists.geometry.objects();
     [3, 1, 2].into_iter().for_each(|free| lists.add(objects - free));
@@ -428,9 +427,9 @@ fn shrinking_sorts_the_slabs_of_the_fullest_band() {
     assert_eq!(order, [1, 2, 3]);
 }
 
-/// The nodes of a destroyed cache close when no object is out, and then list nothing.
+/// The nodes of a destroyed cache close when no object is out, and then list no slab.
 #[test]
-fn nodes_close_together_once_no_object_is_out() {
+fn all_nodes_close_after_the_last_object_is_freed() {
     let mut lists = Lists::new(2048, 0, 5);
     lists.add(2);
     lists.add(0);
@@ -451,15 +450,15 @@ fn nodes_close_together_once_no_object_is_out() {
         // SAFETY: the block is new, and only this test has it.
         unsafe {
             assert!(lists.memory.slab(slab).set_up(&Operation::new(), 2, Constructed::Together));
-            assert_eq!(node.add(&Operation::new(), &lists.memory, slab), Err(Closed));
+            assert_eq!(node.add(&Operation::new(), &lists.memory, slab), Err(NodeClosed));
         }
     }
-    // SAFETY: allocated above, and on no list.
+    // SAFETY: the slab was allocated above, and is on no list.
     unsafe { lists.memory.pages.free(slab, lists.order()) };
 }
 
 #[test]
-fn the_numbers_of_nodes_add_up() {
+fn node_counts_add_up_to_the_caches() {
     let [one, ten] = [1, 10].map(|n| NodeCount {
         full: n,
         partial: 2 * n,
@@ -494,7 +493,7 @@ fn setup() -> impl Strategy<Value = caches::Setup> {
     )
 }
 
-/// No flags in half of the cases. Traces would print lines to standard error.
+/// Debug flags; none in half of the cases. Traces are excluded, because they print lines to standard error.
 fn debug() -> impl Strategy<Value = SlabDebug> {
     let flags = any::<u8>().prop_map(|bits| SlabDebug::from_bits_truncate(bits) - SlabDebug::TRACE);
     prop_oneof![Just(SlabDebug::empty()), flags]
@@ -524,12 +523,12 @@ fn cache_steps() -> impl Strategy<Value = Vec<caches::Step>> {
     use caches::Step;
     let refusing =
         prop_oneof![20 => cache_step(), 1 => refuse().prop_map(Step::Refuse), 1 => Just(Step::Grant)];
-    // Half of the cases without injected failures, in which the expected result is exact.
+    // In half of the cases no failure is injected, and the expected result is exact.
     prop_oneof![prop::collection::vec(cache_step(), 1..60), prop::collection::vec(refusing, 1..60)]
 }
 
 proptest! {
-    /// Caches compared with a shadow of the objects in use: none twice, none overlapping, none lost.
+    /// Caches compared with a shadow of the objects in use: no object is handed out twice, overlaps another one, or is lost.
     #[test]
     fn caches_against_a_shadow(setup in setup(), steps in cache_steps()) {
         caches::run(setup, &steps);
@@ -567,19 +566,19 @@ fn memory_step() -> impl Strategy<Value = memory::Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        // Each maps some megabytes and writes to them, ten times the work of a case of the others.
+        // Each case maps some megabytes and writes to them, ten times the work of a case of the other properties.
         cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(4000_u32).div_ceil(4),
         ..ProptestConfig::default()
     })]
 
-    /// Memory of all sizes, most of it above the classes, compared with a map of what is allocated.
+    /// Memory of all sizes, mostly above the size classes, compared with a map of the allocated memory.
     #[test]
     fn memory_against_a_shadow(debug in debug(), steps in prop::collection::vec(memory_step(), 1..40)) {
         memory::run(uslab_buddy::Backend::Os, debug, &steps);
     }
 }
 
-/// The kept inputs of the fuzzer.
+/// Runs the kept inputs of the fuzzer.
 pub(crate) fn corpus(target: &str, fuzz: fn(&[u8])) {
     let folder = format!("{}/../tests/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
     let replayed = std::fs::read_dir(folder).unwrap().map(|file| {
@@ -591,18 +590,18 @@ pub(crate) fn corpus(target: &str, fuzz: fn(&[u8])) {
 }
 
 #[test]
-fn the_fuzzers_corpus_of_caches_agrees_with_the_shadow() {
+fn cache_fuzzing_corpus_agrees_with_the_reference_model() {
     corpus("caches", caches::fuzz);
 }
 
 #[test]
-fn the_fuzzers_corpus_of_memory_agrees_with_the_shadow() {
+fn memory_fuzzing_corpus_agrees_with_the_reference_model() {
     corpus("memory", memory::fuzz);
 }
 
-/// Once its charge was lost.
+/// The charge of a freed mapping that could not be listed was once lost.
 #[test]
-fn a_freed_mapping_that_cannot_be_listed_again_is_uncharged() {
+fn freed_mapping_that_cannot_be_listed_is_uncharged() {
     use memory::{Step, Way};
     let alloc = |way, size, align| Step::Alloc {
         cpu: 0,

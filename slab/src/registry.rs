@@ -1,11 +1,11 @@
 //! The list of a subsystem's caches or shrinkers. A registry keeps no entry alive.
 //!
-//! Allocations under pressure walk such lists, and the global allocator may use one of the caches. So a list grows outside its
-//! lock, frees nothing under it, and does not hold it while a found entry is used.
+//! Allocations under memory pressure walk a registry, and the global allocator may use one of the listed caches. A registry
+//! therefore allocates and frees outside its lock, and releases the lock before a found entry is used.
 //!
-//! A walk releases the lock between two entries, so entries may be removed meanwhile. Its position is therefore not an index
-//! but the number that the last entry got when it was pushed. Numbers only grow, so the next entry is the first one with a
-//! larger number, at whatever index.
+//! Since a walk unlocks the registry between two entries, other threads may remove entries during the walk. A walk's position
+//! is therefore a number, not an index: each entry gets the next larger number when it is pushed. A walk continues at the first
+//! entry with a larger number than its position.
 
 use core::fmt;
 use std::sync::{Arc, Weak};
@@ -17,37 +17,38 @@ pub(crate) struct Registry<T: 'static>(ForkMutex<List<T>>);
 
 /// State under the lock of a [`Registry`].
 pub(crate) struct List<T> {
-    /// Sorted by number. `None` was removed: moving up all later entries would cost as much as many searches.
+    /// Entries sorted by number. A removed entry becomes `None`, because moving up all later entries would cost as much
+    /// as many searches.
     entries: Vec<(u64, Option<Weak<T>>)>,
     /// Number of removed entries.
     gone: usize,
-    /// Number of the next entry.
+    /// Number that the next pushed entry will get.
     next: u64,
-    /// Address of the entries and their number, for debuggers.
+    /// Address and count of the entries, for debuggers.
     place: [usize; 2],
 }
 
 impl<T> List<T> {
-    /// For debuggers: offset of that address; bytes of an entry; offset in the entry of the address of the `Arc`'s memory,
-    /// which is null for a removed entry; and offset of the value in that memory.
+    /// For debuggers: the offset of `place`; the bytes of an entry; and two offsets, of the `Arc`'s address in an entry
+    /// (null once removed) and of the value in the `Arc`'s memory.
     pub(crate) const LAYOUT: [usize; 4] = [
         core::mem::offset_of!(Self, place),
         size_of::<(u64, Option<Weak<T>>)>(),
         core::mem::offset_of!((u64, Option<Weak<T>>), 1),
-        // Two counts precede the value.
+        // In an `Arc`'s memory, two counts precede the value.
         if align_of::<T>() > 16 { align_of::<T>() } else { 16 },
     ];
     fn placed(&mut self) {
         self.place = [self.entries.as_ptr().addr(), self.entries.len()];
     }
-    /// Addresses of the entries, alive or not.
+    /// Addresses of the entries that were not removed, alive or not.
     pub(crate) fn entries(&self) -> impl Iterator<Item = *const T> {
         self.entries.iter().filter_map(|(_, entry)| Some(entry.as_ref()?.as_ptr()))
     }
 }
 
 impl<T> Registry<T> {
-    /// Makes an empty list, whose lock has that rank.
+    /// Makes an empty list, whose lock has the given rank.
     pub(crate) fn new(rank: Rank) -> Self {
         Self(ForkMutex::new(rank, List { entries: Vec::new(), gone: 0, next: 0, place: [0; 2] }))
     }
@@ -73,7 +74,7 @@ impl<T> Registry<T> {
         }
     }
 
-    /// Removes `entry`. The caller owns it or is dropping it, so its memory stays for now.
+    /// Removes `entry`. The memory of `entry` stays valid during the call: the caller owns or is dropping it.
     pub(crate) fn remove(&self, entry: *const T) {
         let mut list = self.0.lock();
         let is_it = |(_, other): &&mut (u64, Option<Weak<T>>)| {
@@ -82,9 +83,9 @@ impl<T> Registry<T> {
         let Some((_, found)) = list.entries.iter_mut().find(is_it) else {
             return;
         };
-        // Dropped after the lock is released.
+        // The removed entry is dropped after the lock is released.
         let _gone = found.take();
-        planted!("who comes off is counted in the next lock hold" => {
+        planted!("a removed entry is counted in a later lock hold" => {
             drop(list);
             list = self.0.lock();
         });
@@ -97,8 +98,8 @@ impl<T> Registry<T> {
         drop(list);
     }
 
-    /// Iterates the live entries that were pushed before this call, oldest first. An entry that lives until the walk ends is
-    /// found exactly once, whatever is removed meanwhile.
+    /// Iterates the live entries that were pushed before this call, oldest first. An entry that lives until the walk
+    /// ends is found exactly once, even if other entries are removed during the walk.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Arc<T>> + '_ {
         let end = self.0.lock().next;
         let mut from = 0;
@@ -106,7 +107,7 @@ impl<T> Registry<T> {
             loop {
                 let list = self.0.lock();
                 let place = list.entries.partition_point(|(n, _)| *n < from);
-                planted!("a walk of the registry remembers a place" => let place = from as usize);
+                planted!("a registry walk continues at a stale position" => let place = from as usize);
                 let (number, entry) = list.entries.get(place).filter(|(number, _)| *number < end)?;
                 from = number + 1;
                 let entry = entry.as_ref().and_then(Weak::upgrade);
@@ -117,7 +118,7 @@ impl<T> Registry<T> {
         })
     }
 
-    /// The list behind its lock: while that is held, no entry is removed.
+    /// The list's lock: while a caller holds it, no entry is removed.
     pub(crate) fn list(&self) -> &ForkMutex<List<T>> {
         &self.0
     }
@@ -139,16 +140,16 @@ impl<T> fmt::Debug for Registry<T> {
 mod tests {
     use super::*;
 
-    /// Once an entry before the walk's position was removed, and the one behind it was skipped.
+    /// A walk once skipped an entry after an earlier entry was removed.
     #[test]
-    fn a_walk_finds_remaining_entries_while_others_are_removed() {
+    fn registry_walk_finds_entries_while_others_are_removed() {
         let registry = Registry::new(Rank::Caches);
         let mut entries: Vec<_> = (0..9).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));
         let mut walked = Vec::new();
         for entry in registry.iter() {
             walked.push(*entry);
-            // It is removed, and so is the one in the middle of the rest.
+            // Remove this entry and the middle one of the remaining entries.
             registry.remove(Arc::as_ptr(&entry));
             if *entry == 2 {
                 registry.remove(Arc::as_ptr(&entries[5]));
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_at_most_twice_as_long_as_its_entries() {
+    fn registry_list_is_at_most_twice_its_entries() {
         let registry = Registry::new(Rank::Caches);
         let entries: Vec<_> = (0..3).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_grows_when_full_and_is_compacted_when_mostly_empty() {
+    fn registry_list_grows_when_full_and_is_compacted() {
         let registry = Registry::new(Rank::Caches);
         let entries: Vec<_> = (0..200).map(Arc::new).collect();
         let place = || registry.list().lock().place;
@@ -203,9 +204,9 @@ mod tests {
         assert!(registry.iter().map(|entry| *entry).eq(101..200));
     }
 
-    /// Otherwise a walk while another thread makes caches need not end.
+    /// A walk might otherwise never end while another thread makes caches.
     #[test]
-    fn a_walk_ends_with_the_entries_of_its_start() {
+    fn registry_walk_ends_at_its_initial_last_entry() {
         let registry = Registry::new(Rank::Caches);
         let entries: Vec<_> = (0..3).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));

@@ -1,11 +1,11 @@
-//! Scenarios of the caches for both checkers: how each is run, and the planted bugs that it must detect.
+//! Scenarios of the caches for loom and shuttle: parameters of their runs, and planted bugs that they must detect.
 //!
 //! A scenario's name begins with the properties that it checks (`tests/claims.toml` states them): S1-S4 the lists of slabs, S5
 //! constructed objects, C1-C4 the end of a cache, M1 magazines, W1 hives, H1-H7 handles, G1 the global subsystem, U1 the public
 //! API, R1 the registry, L1 limits, L2-L9 waiting at them and accounts, P1 mappings, Q1 the quarantine, G2 slots of samples, T1
-//! tags, V1 and V2 the reaper, O1 and O2 heap profiles, A1-A6 the whole subsystem. Each ends in the census of `world`. loom's
-//! scenarios are exhaustive and small; shuttle's are larger, sampled, and sequentially consistent, so orderings are only
-//! checked by loom.
+//! tags, V1 and V2 the reaper, O1 and O2 heap profiles, A1-A6 the whole subsystem. Each scenario ends in the census of `world`.
+//! loom's scenarios are exhaustive and small. shuttle's scenarios are larger, sampled, and sequentially consistent, so only
+//! loom checks memory orderings.
 
 mod handles;
 mod hardened;
@@ -51,177 +51,177 @@ const THREE: Bound = Bound::Preemptions(3);
 const RUNS: Schedules = Schedules(2000);
 
 uslab_magazine::sync::scenarios! {
-    // For both.
+    // Scenarios for loom and shuttle.
     c2 {
         loom("C2 drop beside a visitor", Model::new(THREE, 1600), || drop_during_reaps(1));
         shuttle("C2: a cache goes while three visit it", RUNS, || drop_during_reaps(3));
-        bug("a cache is given up while a visitor has its objects", "C2", "a cache that nobody owns is left");
+        bug("a cache is freed while a visitor uses its objects", "C2", "a cache that nobody owns is left");
         #[cfg(loom)]
-        bug("two see to the end of a cache", "C2", "is gone was given up");
+        bug("two threads free one cache", "C2", "is gone was given up");
     }
     c3 {
         loom("C3 drop beside the last frees", Model::new(TWO, 1200).each([1, 2]), drop_during_frees);
         shuttle("C3: a cache goes while three free its last objects", RUNS, || drop_during_frees(3));
         #[cfg(loom)]
-        bug("the last to leave does not look back", "C3", "a cache that nobody owns is left");
-        bug("who came meanwhile is overlooked", "C3", "a cache that nobody owns is left");
-        bug("the magazines of a cache that is left stay open", "C3", "a cache that nobody owns is left");
+        bug("the last user of a cache does not check for its end", "C3", "a cache that nobody owns is left");
+        bug("a visitor who came during the check is overlooked", "C3", "a cache that nobody owns is left");
+        bug("dropping a cache does not close its magazines", "C3", "a cache that nobody owns is left");
     }
     c4 {
         loom("C4 a late free beside a new cache", Model::new(TWO, 1200), || reuse_during_late_frees(1));
         shuttle("C4: three late frees beside a new cache", RUNS, || reuse_during_late_frees(3));
-        bug("a number is given back while objects are out", "C4", "a cache that nobody owns is left");
+        bug("a class number is freed while its objects are in use", "C4", "a cache that nobody owns is left");
     }
     w1 {
         loom("W1 a hive is walked beside a reap", Model::new(THREE, 6700), || walk_during_reaps(1));
         shuttle("W1: a hive is walked while three reap", RUNS, || walk_during_reaps(3));
-        bug("a hive takes a set bit for a value", "W1", "not the values of the hive");
+        bug("a hive treats any set bit as a value", "W1", "not the values of the hive");
     }
     w1_removal {
         loom("W1 a value is taken out beside a reap", Model::new(TWO, 900), models::removal_during_a_reap);
-        bug("a hive reads a value whose place is free", "W1", "Causality violation");
+        bug("a hive reads the value of a free place", "W1", "Causality violation");
     }
 
     s4 {
         loom("S4 live beside an allocation", Model::new(THREE, 24), || live_during_allocations(1, 1));
         shuttle("S4: live beside three allocations on two nodes", RUNS, || live_during_allocations(3, 2));
-        bug("room is made in one lock hold and used in the next", "S4", "an allocation under a node's lock");
+        bug("room in a list is used in a later lock hold", "S4", "an allocation under a node's lock");
     }
     s5 {
         loom("S5 construct beside a shrink", Model::new(THREE, 70), || construct_during_shrinks(1));
         shuttle("S5: construct beside three shrinks", RUNS, || construct_during_shrinks(3));
-        bug("a shrink destructs what it has not taken", "S5", "constructed");
+        bug("a shrink destructs objects that it has not taken", "S5", "constructed");
     }
     r1 {
         loom("R1 the registry is walked beside one that goes", Model::new(Bound::None, 8).each([0, 1]), |goes| remaining_entries_are_seen_during_removals(&[goes], 0));
         shuttle("R1: two walk the registry beside two that go", RUNS, || remaining_entries_are_seen_during_removals(&[0, 1], 1));
-        bug("a walk of the registry remembers a place", "R1", "who stays is seen once");
+        bug("a registry walk continues at a stale position", "R1", "who stays is seen once");
     }
     r1_two_go {
         loom("R1 two come off the registry", Model::new(Bound::None, 2), || some_leave_the_registry(1));
         shuttle("R1: three come off the registry", RUNS, || some_leave_the_registry(2));
-        bug("who comes off is counted in the next lock hold", "R1", "how many stay");
+        bug("a removed entry is counted in a later lock hold", "R1", "how many stay");
     }
     p1 {
         loom("P1 mappings: freed by two, and looked at", Model::new(THREE, 20), || some_free_a_mapping(1));
         shuttle("P1: a mapping is freed by three, and looked at", RUNS, || some_free_a_mapping(2));
-        bug("a mapping is found in one lock hold and removed in the next", "P1", "at < self.len");
+        bug("a mapping is removed in a later lock hold", "P1", "at < self.len");
     }
 
     q1 {
         loom("Q1 drop beside frees into a quarantine", Model::new(TWO, 4000).each([(1, 1), (2, 1)]), |(objects, places)| hardened::drop_during_delayed_frees(objects, places));
         shuttle("Q1: a cache goes while three free into a quarantine", RUNS, || hardened::drop_during_delayed_frees(3, 2));
-        bug("who puts an object into a quarantine does not look back", "Q1", "a cache that nobody owns is left");
+        bug("a free into the quarantine does not check for its close", "Q1", "a cache that nobody owns is left");
     }
     g2 {
         loom("G2 two free a sample", Model::new(Bound::None, 12000), hardened::two_free_a_sample);
         shuttle("G2: two free a sample", RUNS, hardened::two_free_a_sample);
         #[cfg(loom)]
-        bug("a slot is looked at and then taken", "G2", "Causality violation");
+        bug("a guard slot is taken without an atomic exchange", "G2", "Causality violation");
         #[cfg(shuttle)]
-        bug("a slot is looked at and then taken", "G2", "two frees of one sample were right");
+        bug("a guard slot is taken without an atomic exchange", "G2", "two frees of one sample were right");
     }
     g2_again {
         loom("G2 a slot is used again", Model::new(THREE, 4000), || hardened::a_slot_is_used_again(2));
         shuttle("G2: a slot is used again", RUNS, || hardened::a_slot_is_used_again(3));
         #[cfg(shuttle)]
-        bug("a slot is looked at and then taken", "G2", "a sample of two");
+        bug("a guard slot is taken without an atomic exchange", "G2", "a sample of two");
     }
 
     l2 {
         loom("L2 waiting: one frees, one waits", Model::new(THREE, 2400), || waiting::waiters_are_woken(1));
         shuttle("L2: two wait, one frees", RUNS, || waiting::waiters_are_woken(2));
-        bug("a free does not look for who waits", "L2", "deadlock");
-        bug("magazines stay open while somebody waits", "L2", "deadlock");
+        bug("a free does not check for waiters", "L2", "deadlock");
+        bug("magazines stay open while a waiter waits", "L2", "deadlock");
     }
     l2_destructed {
         loom("L2 waiting: one destructs, one waits", Model::new(TWO, 3300), waiting::a_destructed_object_wakes_a_waiter);
         shuttle("L2: one waits, one destructs", RUNS, waiting::a_destructed_object_wakes_a_waiter);
-        bug("a destructed object comes back unnoticed", "L2", "deadlock");
+        bug("freeing a destructed object wakes no waiter", "L2", "deadlock");
     }
     l2_readers {
         shuttle("L2: one waits, one frees for when readers have gone", RUNS, waiting::a_deferred_free_wakes_a_waiter);
-        bug("what begins to wait for readers wakes no thread", "L2", "deadlock");
+        bug("a new deferred free wakes no collector thread", "L2", "deadlock");
     }
     l3 {
         loom("L3 waiting: two wait, one frees", Model::new(THREE, 150), || waiting::the_first_is_served_first(0));
         shuttle("L3: two wait, one frees, three allocate", RUNS, || waiting::the_first_is_served_first(2));
-        bug("the last to come is served first", "L3", "the second has passed the first");
-        bug("an allocation passes those who wait", "L3", "an allocation has passed who waits");
+        bug("the newest waiter is served first", "L3", "the second has passed the first");
+        bug("an allocation overtakes waiters", "L3", "an allocation has passed who waits");
     }
     l3_joins {
         loom("L3 waiting: one joins while the first calls in", Model::new(TWO, 3000), || waiting::a_joining_waiter_is_not_overtaken(1));
         shuttle("L3: one joins while the first of two calls in", RUNS, || waiting::a_joining_waiter_is_not_overtaken(2));
-        bug("who joins does not wait for what is called in", "L3", "an allocation has passed who joined");
+        bug("a new waiter does not wait for drained objects", "L3", "an allocation has passed who joined");
     }
     l4 {
         loom("L4 waiting: the first goes beside a free", Model::new(THREE, 24), || waiting::a_cancelled_waiter_passes_its_place(0));
         shuttle("L4: the first and the last go beside a free", RUNS, || waiting::a_cancelled_waiter_passes_its_place(1));
-        bug("a waiter that goes keeps what it was given", "L4", "what the first gave up reached nobody");
+        bug("a cancelled waiter keeps its object", "L4", "what the first gave up reached nobody");
     }
     l5 {
         loom("L5 waiting: a time is over beside a free", Model::new(THREE, 3200), || waiting::a_timeout_during_a_free(0));
         shuttle("L5: the time of two is over beside a free", RUNS, || waiting::a_timeout_during_a_free(1));
-        bug("a waiter that goes keeps what it was given", "L5", "what came too late is lost");
+        bug("a cancelled waiter keeps its object", "L5", "what came too late is lost");
     }
     l6 {
         loom("L6 waiting: a slab goes back", Model::new(TWO, 2100), || waiting::waiters_grow_after_a_slab_is_freed(0));
         shuttle("L6: two wait, a slab goes back", RUNS, || waiting::waiters_grow_after_a_slab_is_freed(1));
-        bug("a charge comes back unnoticed", "L6", "deadlock");
+        bug("releasing a slab's charge wakes no waiter", "L6", "deadlock");
     }
     l7 {
         loom("L7 waiting: the cache is destroyed", Model::new(TWO, 8000), || waiting::a_cache_is_destroyed_while_others_wait(1));
         shuttle("L7: two wait, the cache is destroyed", RUNS, || waiting::a_cache_is_destroyed_while_others_wait(2));
         #[cfg(shuttle)]
-        bug("a free does not look for who waits", "L7", "deadlock");
+        bug("a free does not check for waiters", "L7", "deadlock");
         #[cfg(shuttle)]
-        bug("magazines stay open while somebody waits", "L7", "deadlock");
+        bug("magazines stay open while a waiter waits", "L7", "deadlock");
     }
     l7_account {
         loom("L7 waiting: a cache of a full account is destroyed", Model::new(TWO, 1200), || waiting::a_cache_of_a_full_account_is_destroyed_while_others_wait(1));
         shuttle("L7: two wait, a cache of a full account is destroyed", RUNS, || waiting::a_cache_of_a_full_account_is_destroyed_while_others_wait(2));
-        bug("who waits is not told that the cache is destroyed", "L7", "deadlock");
+        bug("destroying a cache does not wake its waiters", "L7", "deadlock");
     }
 
     l8 {
         loom("L8 waiting: for an account", Model::new(TWO, 14000).each([(false, false), (true, false), (false, true)]), |(another, shrinks)| waiting::waiters_get_memory_of_another_cache_of_the_account(1, another, shrinks));
         shuttle("L8: two wait for an account", RUNS, || waiting::waiters_get_memory_of_another_cache_of_the_account(2, false, false));
-        bug("other caches of an account keep what they have", "L8", "deadlock");
-        bug("an account's charge comes back unnoticed", "L8", "deadlock");
+        bug("other caches of an account are not reclaimed", "L8", "deadlock");
+        bug("returning a charge wakes no waiter", "L8", "deadlock");
         #[cfg(loom)]
-        bug("who leaves the first place tells nobody", "L8", "deadlock");
+        bug("the first waiter leaves without waking the next", "L8", "deadlock");
     }
     l8_two_grow {
         loom("L8 account: two make a slab each", Model::new(THREE, 70), || waiting::caches_grow_at_the_account_s_limit(2));
         shuttle("L8: three make a slab each", RUNS, || waiting::caches_grow_at_the_account_s_limit(3));
-        bug("an account is charged by load and store", "L8", "more than the account may have");
+        bug("an account is charged without an atomic update", "L8", "more than the account may have");
     }
     l9 {
         loom("L9 account: its limit is raised", Model::new(TWO, 900), || waiting::a_raised_limit_serves_waiters(1));
         shuttle("L9: two wait, the limit is raised", RUNS, || waiting::a_raised_limit_serves_waiters(2));
-        bug("a limit is raised and nobody is told", "L9", "deadlock");
+        bug("raising a limit wakes no waiter", "L9", "deadlock");
     }
 
-    // For loom.
+    // Scenarios for loom.
     s1 {
         loom("S1 lists: two frees and an allocation", Model::new(Bound::None, 65), models::two_frees_and_an_allocation_on_one_slab);
-        bug("a slab's list is found in one lock hold and left in the next", "S1", "it is on list Full and belongs on Partial");
+        bug("a slab leaves its list in a later lock hold", "S1", "it is on list Full and belongs on Partial");
     }
     s2 {
         loom("S2 lists: shrink beside free and allocation", Model::new(Bound::None, 740), models::shrink_during_free_and_allocation);
-        bug("a slab is chosen in one lock hold and used in the next", "S2", "Causality violation");
-        bug("a released slab stays charged", "S2", "by the books 1");
+        bug("a slab is used in a later lock hold than it was chosen", "S2", "Causality violation");
+        bug("a freed slab stays charged", "S2", "expected 1");
     }
     s6 {
         loom("S6 memory of unused pages is returned beside free and allocation", Model::new(Bound::None, 12), models::discard_during_free_and_allocation);
-        bug("unused pages are discarded after the lock", "S6", "Causality violation");
+        bug("unused pages of a slab are discarded after unlocking", "S6", "Causality violation");
     }
     s3 {
         loom("S3 pressure: two caches, one page", Model::new(Bound::None, 24), models::caches_that_reclaim_from_each_other);
     }
     s3_for_a_page_in_use {
         loom("S3 pressure for a page in use", Model::new(THREE, 2100), models::caches_that_reclaim_a_page_in_use);
-        bug("a node's lock is held under pressure", "S3", "lock order");
+        bug("a node lock is held while reclaiming", "S3", "lock order");
     }
     s3_beside_refill {
         loom("S3 shrink beside refill", Model::new(THREE, 440), models::shrink_during_a_refill);
@@ -231,19 +231,19 @@ uslab_magazine::sync::scenarios! {
     }
     c1_beside_an_allocation {
         loom("C1 destroy beside an allocation", Model::new(THREE, 990), models::destroy_during_an_allocation);
-        bug("destroy judges in one lock hold and closes in the next", "C1", "destroyed with an object in use");
+        bug("destroy closes a node without checking it again", "C1", "destroyed with an object in use");
     }
     c1_beside_one_who_shares {
         loom("C1 destroy beside one who shares", Model::new(TWO, 5), models::destroy_during_a_merge);
     }
     h1 {
         loom("H1 handles: held beside a free and the next life", Model::new(THREE, 220), handles::models::held_during_a_free_and_the_next_life);
-        bug("a handle is looked at and then counted", "H1", "another object");
-        bug("an object keeps its generation", "H1", "another object");
+        bug("a holder is counted without an atomic exchange", "H1", "another object");
+        bug("a freed object keeps its generation", "H1", "another object");
     }
     h2 {
         loom("H2 handles: two frees of one", Model::new(THREE, 50), handles::models::two_frees_of_one_handle);
-        bug("a handle is looked at and then freed", "H2", "object freed twice");
+        bug("a handle is freed without an atomic exchange", "H2", "object freed twice");
     }
     h3 {
         loom("H3 handles: two holders beside a free", Model::new(TWO, 900), handles::models::two_holders_during_a_free);
@@ -254,7 +254,7 @@ uslab_magazine::sync::scenarios! {
     }
     h4_guessed {
         loom("H4 handles: guessed", Model::new(THREE, 140), handles::models::a_handle_guessed_during_its_allocation);
-        bug("an object is prepared in its life", "H4", "Causality violation");
+        bug("an object is prepared while in use", "H4", "Causality violation");
     }
     h4_freed_at_once {
         loom("H4 handles: passed on and freed", Model::new(THREE, 20), handles::models::a_passed_handle_is_freed_without_holding);
@@ -264,23 +264,23 @@ uslab_magazine::sync::scenarios! {
     }
     h6 {
         loom("H6 handles: two get numbers", Model::new(THREE, 1100), handles::models::two_objects_get_numbers_concurrently);
-        bug("a number is chosen in one lock hold and taken in the next", "H6", "(0, 1, 1)");
+        bug("an object number is taken in a later lock hold", "H6", "(0, 1, 1)");
     }
     h7 {
         loom("H7 handles: a number goes to a new object", Model::new(THREE, 350), handles::models::a_number_is_reused_after_destruction);
-        bug("a number begins anew with a new object", "H7", "a stale handle is valid");
+        bug("an object number restarts its generation with a new object", "H7", "a stale handle is valid");
     }
     m1 {
         loom("M1 objects exchanged between CPUs", Model::new(TWO, 7100).each(Script::all(1, 2, 10)), models::objects_exchanged_between_cpus);
-        bug("a region is used without its claim", "M1", "Causality violation");
+        bug("a CPU's region is used without a claim", "M1", "Causality violation");
     }
     a5 {
         loom("A5 two use a pool's reserve", Model::new(THREE, 7000).each([1, 2]), models::two_use_a_reserve);
-        bug("a pool does not miss what it takes from its reserve", "A5", "the reserve of a pool");
+        bug("a mempool does not count what it takes from its reserve", "A5", "the reserve of a pool");
     }
     g1 {
         loom("G1 two threads publish", Model::new(Bound::None, 68), models::two_threads_publish);
-        bug("the second to publish keeps its own", "G1", "two values");
+        bug("the second publisher keeps its value", "G1", "two values");
     }
     u1 {
         loom("U1 the public API", Model::new(TWO, 1900).each(Script::all(1, 2, 6)), models::the_public_api);
@@ -288,130 +288,130 @@ uslab_magazine::sync::scenarios! {
     }
     l1_two_grow {
         loom("L1 limit: two make a slab each", Model::new(THREE, 64), models::two_grow_at_the_limit);
-        bug("a slab is charged by load and store", "L1", "more slabs than the limit");
+        bug("a slab is charged without an atomic update", "L1", "more slabs than the limit");
     }
     l1 {
         loom("L1 limit: one CPU gets what the other frees", Model::new(THREE, 7), models::at_the_limit_one_gets_what_the_other_frees);
-        bug("other CPUs are not drained before an error", "L1", "CacheLimit");
+        bug("an allocation fails without draining other CPUs", "L1", "CacheLimit");
     }
     l1_of_two_nodes {
         loom("L1 limit: one gets what another node keeps", Model::new(TWO, 500), models::at_the_limit_one_gets_what_another_node_keeps);
         shuttle("L1 M1: four use a cache of two nodes at its limit", RUNS, || schedules::limit(on_nodes(2, 4)));
-        bug("a flush leaves what lies in the depots", "L1", "CacheLimit");
+        bug("a flush skips the depots", "L1", "CacheLimit");
     }
 
-    // For shuttle.
+    // Scenarios for shuttle.
     pressed {
         shuttle("S1 S2 S3: four press two caches for four pages", RUNS, || schedules::lists(Magazines::Off));
-        bug("a slab's list is found in one lock hold and left in the next", "S1", "taken off an empty list");
-        bug("a slab is chosen in one lock hold and used in the next", "S2", "taken off an empty list");
-        bug("a released slab stays charged", "S2", "slabs, listed or waiting, by the books");
-        bug("a node's lock is held under pressure", "S3", "lock order");
+        bug("a slab leaves its list in a later lock hold", "S1", "taken off an empty list");
+        bug("a slab is used in a later lock hold than it was chosen", "S2", "taken off an empty list");
+        bug("a freed slab stays charged", "S2", "slabs, listed or waiting, expected");
+        bug("a node lock is held while reclaiming", "S3", "lock order");
     }
     pressed_through_magazines {
         shuttle("M1 S1 S2 S3: the same through magazines", RUNS, || schedules::lists(SMALL));
-        bug("a region is used without its claim", "M1", "census: ");
+        bug("a CPU's region is used without a claim", "M1", "census: ");
     }
     destroyed {
         shuttle("C1: three use a cache that is destroyed", RUNS, || schedules::destroy(Magazines::Off));
-        bug("destroy judges in one lock hold and closes in the next", "C1", "destroyed with an object in use");
+        bug("destroy closes a node without checking it again", "C1", "destroyed with an object in use");
     }
     destroyed_with_magazines {
         shuttle("C1 M1: the same through magazines", RUNS, || schedules::destroy(SMALL));
-        bug("destroy judges in one lock hold and closes in the next", "C1", "destroyed with an object in use");
-        bug("a region is used without its claim", "M1", "double free");
+        bug("destroy closes a node without checking it again", "C1", "destroyed with an object in use");
+        bug("a CPU's region is used without a claim", "M1", "double free");
     }
     limited {
         shuttle("L1 M1: four use a cache at its limit", RUNS, || schedules::limit(Config::for_models(4)));
-        bug("other CPUs are not drained before an error", "L1", "CacheLimit");
+        bug("an allocation fails without draining other CPUs", "L1", "CacheLimit");
     }
     named {
         shuttle("H1 H2 H3 H4 H5: four use and free handles", RUNS, handles::four_use_and_free);
-        bug("a handle is looked at and then counted", "H1", "another object");
-        bug("an object keeps its generation", "H1", "another object");
-        bug("a handle is looked at and then freed", "H2", "object freed twice");
+        bug("a holder is counted without an atomic exchange", "H1", "another object");
+        bug("a freed object keeps its generation", "H1", "another object");
+        bug("a handle is freed without an atomic exchange", "H2", "object freed twice");
         bug("a free does not wait for holders", "H3", "object freed twice");
         bug("a free does not wait for holders", "H5", "somebody holds the object");
-        bug("an object is prepared in its life", "H4", "before it is prepared");
+        bug("an object is prepared while in use", "H4", "before it is prepared");
     }
     numbered {
         shuttle("H6 H7: four name objects that are destructed", Schedules(2500), handles::four_get_numbers);
-        bug("a number is chosen in one lock hold and taken in the next", "H6", "two objects of one number");
-        bug("a number begins anew with a new object", "H7", "a stale handle is valid");
+        bug("an object number is taken in a later lock hold", "H6", "two objects of one number");
+        bug("an object number restarts its generation with a new object", "H7", "a stale handle is valid");
     }
     started {
         shuttle("G1: four publish", RUNS, schedules::published);
-        bug("the second to publish keeps its own", "G1", "two values");
+        bug("the second publisher keeps its value", "G1", "two values");
     }
     used {
         shuttle("U1 M1: four use the public API", RUNS, schedules::public_api);
-        bug("a region is used without its claim", "U1", "something is left");
+        bug("a CPU's region is used without a claim", "U1", "something is left");
     }
     checked {
         shuttle("T1: three free a checked object", RUNS, hardened::three_free_a_checked_object);
-        bug("a tag is looked at and then cleared", "T1", "object freed twice");
+        bug("a tag is cleared without an atomic exchange", "T1", "object freed twice");
     }
     reaped {
         shuttle("V1: two take pages beside the reaper", Schedules(3000), schedules::reaped);
-        bug("the reaper falls asleep without another look", "V1", "the reaper sleeps while there is memory");
+        bug("the reaper sleeps without checking for work again", "V1", "the reaper sleeps while there is memory");
     }
     asked_again {
         shuttle("V2: one waits for what a shrinker gave up", Schedules(1000), schedules::asked_again);
-        bug("who waits at a limit wakes no reaper", "V2", "deadlock");
+        bug("a waiter at a limit does not wake the reaper", "V2", "deadlock");
     }
     explained_handles {
         shuttle("H1 H2 H3 H6 H7: what four saw of handles is explained by one order", RUNS, histories::handles);
-        bug("a handle is looked at and then counted", "H1", "no order explains");
-        bug("an object keeps its generation", "H1", "no order explains");
-        bug("a handle is looked at and then freed", "H2", "no order explains");
+        bug("a holder is counted without an atomic exchange", "H1", "no order explains");
+        bug("a freed object keeps its generation", "H1", "no order explains");
+        bug("a handle is freed without an atomic exchange", "H2", "no order explains");
         bug("a free does not wait for holders", "H3", "object freed twice");
-        bug("a number is chosen in one lock hold and taken in the next", "H6", "no order explains");
-        bug("a number begins anew with a new object", "H7", "no order explains");
+        bug("an object number is taken in a later lock hold", "H6", "no order explains");
+        bug("an object number restarts its generation with a new object", "H7", "no order explains");
     }
     explained_hives {
         shuttle("W1: what four saw of two hives is explained by one order", RUNS, histories::hives);
-        bug("a hive takes a set bit for a value", "W1", "no order explains");
+        bug("a hive treats any set bit as a value", "W1", "no order explains");
     }
     explained_pools {
         shuttle("A5: what four saw of a pool with a reserve is explained by one order", RUNS, histories::pools);
-        bug("a pool does not miss what it takes from its reserve", "A5", "no order explains");
+        bug("a mempool does not count what it takes from its reserve", "A5", "no order explains");
     }
     profiled {
         shuttle("O1: four allocate and free in a profile", RUNS, schedules::profiled);
-        bug("a sample is forgotten when its object has been taken back", "O1", "live by the profile");
+        bug("a sample is removed after its object is freed", "O1", "live by the profile");
     }
     profiled_anew {
         shuttle("O2: four allocate and free while one profile ends and another begins", RUNS, schedules::profiled_anew);
-        bug("a sample is noted in the profile behind its own", "O2", "in a profile that samples nothing");
+        bug("a sample is recorded in a later profile", "O2", "in a profile that samples nothing");
     }
     simulated {
         shuttle("A1 A2 A3 A4 A5 A6: the whole subsystem, as seeds draw it", simulation::Seeds(1500), || ());
-        bug("a batch is taken for pushed", "A1", "by the books");
-        bug("merge without looking at the buddy", "A1", "taken off an empty list");
-        bug("an object keeps its generation", "A1", "two objects of one handle");
-        bug("a flush leaves what lies in the depots", "A1", "a cache alone gets");
-        bug("shrinkers run under the lock of their list", "A2", "lock order");
-        bug("a tag is cleared when its object has been taken back", "A3", "object freed twice");
-        bug("deferred frees wait for nobody", "A4", "a reader may look at");
-        bug("a slab that readers may look at goes at once", "A4", "that a reader looks at");
-        bug("a pool does not miss what it takes from its reserve", "A5", "the reserve of a pool");
-        bug("the last to come is served first", "A6", "who waits was passed");
-        bug("an allocation passes those who wait", "A6", "who waits was passed");
-        bug("a waiter that goes keeps what it was given", "A6", "objects in use");
+        bug("a partly pushed batch counts as pushed", "A1", "expected");
+        bug("a merge does not check the buddy", "A1", "taken off an empty list");
+        bug("a freed object keeps its generation", "A1", "two objects of one handle");
+        bug("a flush skips the depots", "A1", "a cache alone gets");
+        bug("shrinkers run with the list lock held", "A2", "lock order");
+        bug("a tag is cleared after its object is freed", "A3", "object freed twice");
+        bug("deferred frees do not wait for readers", "A4", "a reader may look at");
+        bug("a slab is freed before its readers leave", "A4", "that a reader looks at");
+        bug("a mempool does not count what it takes from its reserve", "A5", "the reserve of a pool");
+        bug("the newest waiter is served first", "A6", "who waits was passed");
+        bug("an allocation overtakes waiters", "A6", "who waits was passed");
+        bug("a cancelled waiter keeps its object", "A6", "objects in use");
     }
 }
 
-// For loom with the collector's atomics: E1-E3, grace periods.
+// Scenarios for loom with the collector's atomics: E1-E3, grace periods.
 #[cfg(all(loom, crossbeam_loom))]
 uslab_magazine::sync::scenarios! {
     e1 {
         loom("E1 a slab goes beside a reader", Model::new(ONE, 1200), rcu::a_slab_is_freed_during_a_read);
-        bug("a slab that readers may look at goes at once", "E1", "Causality violation");
+        bug("a slab is freed before its readers leave", "E1", "Causality violation");
         bug("a reader is not pinned", "E1", "Causality violation");
     }
     e2 {
         loom("E2 a deferred free beside a reader", Model::new(ONE, 1200), rcu::a_deferred_free_during_a_read);
-        bug("deferred frees wait for nobody", "E2", "Causality violation");
+        bug("deferred frees do not wait for readers", "E2", "Causality violation");
         bug("a reader is not pinned", "E2", "Causality violation");
     }
     e3 {

@@ -1,5 +1,5 @@
-//! Shadow models: plain maps of all ownership, next to a subsystem on simulated CPUs that does the same steps. Property tests
-//! and the fuzzer generate the steps; the invariants are here.
+//! Shadow models: plain maps of all ownership, compared with a subsystem on simulated CPUs that does the same steps. Property
+//! tests and the fuzzer generate the steps; this module checks the invariants.
 
 pub mod caches;
 pub mod handles;
@@ -22,21 +22,21 @@ pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
     config
 }
 
-/// Makes the C library map large memory anew. A world takes megabytes from the heap and touches little of them. Freshly mapped
-/// memory is zero and costs only what is touched; reused memory has to be cleared, which took three quarters of the time of
-/// these tests. By default the library starts to keep such memory at the first large free.
+/// Makes the C library map large memory anew for each allocation. A world takes megabytes from the heap and touches few of
+/// them. Freshly mapped memory is zero, and costs only for touched pages. Reused memory must be cleared, which took three
+/// quarters of the time of these tests. By default the C library keeps freed large memory from the first large free on.
 fn map_what_is_large() {
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
-    // SAFETY: an option of the C library's heap, which may be set at any time.
+    // SAFETY: this option of the C library's heap may be set at any time.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
     }
 }
 
-/// Magazines so small that a few steps reach the depot; large ones would be reserved, which fills them with zeros.
+/// Magazines so small that a few steps reach the depot. Large magazines would be reserved, which fills them with zeros.
 const SMALL: Magazines = Magazines::Sized { capacity: 2, stock: 1, depot_limit: 1 };
 
-/// Refuses calls of this point (of all points if the number is too large), from the `nth` on.
+/// Refuses calls of the fault point `point`, from the `nth` call on; a number that is too large means all points.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) struct Refuse {
     pub(crate) point: u8,
@@ -44,7 +44,7 @@ pub(crate) struct Refuse {
     pub(crate) times: Option<u8>,
 }
 
-/// Calls that are refused now.
+/// Fault rules for the calls that are refused now.
 struct Refusals {
     faults: Faults,
     any: bool,
@@ -67,8 +67,8 @@ impl Refusals {
     }
 }
 
-/// Result of `operation`; `None` if an injected constructor failure panicked.
-fn unless_refused<R>(operation: impl FnOnce() -> R) -> Option<R> {
+/// Runs `operation`; returns `None` if an injected constructor failure panicked.
+fn catch_injected<R>(operation: impl FnOnce() -> R) -> Option<R> {
     match catch_panic(operation) {
         Ok(done) => Some(done),
         Err(panic) if panic.downcast_ref::<&str>() == Some(&CONSTRUCTOR_PANIC) => None,

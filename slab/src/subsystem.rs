@@ -1,7 +1,7 @@
-//! A subsystem: the pages, the caches on them, and kmalloc.
+//! A subsystem: a page allocator, the caches on its pages, and kmalloc.
 //!
-//! Several may coexist (tests, the simulator); the plain API uses one global subsystem, made on first use. A cache keeps its
-//! subsystem alive, not the other way round: the registry only lists the caches, for reports and for memory pressure.
+//! Several subsystems may coexist (tests, the simulator). The plain API uses one global subsystem, which its first use makes. A
+//! cache keeps its subsystem alive. A subsystem keeps no cache alive, and only lists caches for reports and memory pressure.
 
 use crate::cache::Account;
 pub use crate::cache::config::{Config, KEEP_FREE};
@@ -33,9 +33,9 @@ use std::io;
 use std::sync::Arc;
 use uslab_buddy::PageAllocator;
 use uslab_magazine::Cpus;
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
-/// Pages, caches and kmalloc. See the [module](self).
+/// A page allocator, the caches on its pages, and kmalloc. See the [module](self).
 ///
 /// ```
 /// use uslab::{Config, Gfp, Subsystem};
@@ -55,20 +55,19 @@ use uslab_magazine::tracepoints::What;
 /// ```
 #[derive(Debug)]
 pub struct Subsystem {
-    /// Models have none: its 52 caches would be most of each execution.
+    /// Absent in models: kmalloc's 52 caches would dominate each execution.
     #[cfg(not(any(loom, shuttle)))]
     kmalloc: Kmalloc,
     core: Arc<Core>,
 }
 
 impl Subsystem {
-    /// Makes a subsystem without slabs. If the system refuses address space for the pages or their metadata, it has fewer pages
-    /// than configured.
+    /// Makes a subsystem without slabs. If the system refuses address space, the subsystem has fewer pages than configured.
     ///
     /// # Errors
     /// See [`StartError`].
     pub fn new(config: Config) -> Result<Self, StartError> {
-        // Names and sizes of kmalloc's caches are valid, so memory is the only possible error.
+        // The names and sizes of kmalloc's caches are valid, so only memory can run out.
         #[cfg(not(any(loom, shuttle)))]
         let made = Core::start_with_fewer_pages(config, |core| {
             Ok(Self { kmalloc: Kmalloc::new(core)?, core: core.clone() })
@@ -78,17 +77,20 @@ impl Subsystem {
         made
     }
 
-    /// The global subsystem, made by the first call with the default [`Config`], and never dropped.
+    /// The global subsystem, which the first call makes with the default [`Config`], and which is never dropped.
+    ///
+    /// Threads never wait for each other: each of several first callers starts a subsystem, and all but one subsystem are
+    /// dropped. Under a checker, each execution has a separate global subsystem.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`StartError::Starting`] if starting it calls this on the same thread, as happens below an
-    /// allocator that is built on it. Calls of other threads never wait: each starts a subsystem, and all but the first are
-    /// dropped. Under a checker each execution has a separate one.
+    /// Fails as [`new`](Self::new) does. [`StartError::Starting`] if starting the subsystem calls `global` on the same thread,
+    /// as an allocator built on the subsystem would.
     pub fn global() -> Result<&'static Self, StartError> {
         global::get()
     }
 
-    /// Makes the global subsystem with the program's [`Config`]; call it at the start, before the first use of the global one.
+    /// Makes the global subsystem with the program's [`Config`], which must happen before the first use of the global
+    /// subsystem.
     ///
     /// ```standalone_crate
     /// use uslab::{Config, KmemCache, StartError, Subsystem};
@@ -103,14 +105,14 @@ impl Subsystem {
     /// ```
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`StartError::Started`] if it exists already, [`StartError::Starting`] as
+    /// Fails as [`new`](Self::new) does; [`StartError::Started`] if a global subsystem exists; [`StartError::Starting`] as in
     /// [`global`](Self::global).
     #[cfg(not(any(loom, shuttle)))]
     pub fn start_global(config: Config) -> Result<&'static Self, StartError> {
         global::start_own(|| Self::new(config))
     }
 
-    /// The global subsystem, if it has been used.
+    /// The global subsystem; `None` before its first use.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn started() -> Option<&'static Self> {
         global::GLOBAL.get()
@@ -120,65 +122,67 @@ impl Subsystem {
         &self.core
     }
 
-    /// Allocator of memory of any size.
+    /// The subsystem's allocator for memory of any size.
     #[cfg(not(any(loom, shuttle)))]
     pub fn kmalloc(&self) -> &Kmalloc {
         &self.kmalloc
     }
-    /// The underlying page allocator.
+    /// The subsystem's page allocator.
     pub fn pages(&self) -> &PageAllocator {
         &self.core.memory.pages
     }
-    /// The machine's CPUs, or the simulated ones.
+    /// The machine's CPUs, or the simulated CPUs.
     pub fn cpus(&self) -> Cpus {
         self.core.cpus
     }
-    /// Rule for the order of slabs.
+    /// Rule for the order of the subsystem's slabs.
     pub fn rule(&self) -> &OrderRule {
         &self.core.rule
     }
 
     /// Shrinks every cache, and unmaps the freed mappings that are [kept](crate::huge). Returns the number of slabs freed.
     pub fn shrink(&self) -> usize {
-        self.core.shrink(&self.core.operation(What::Reclaim))
+        self.core.shrink(&self.core.operation(OperationKind::Reclaim))
     }
-    /// Ends an interval of every cache's magazines, of the per-CPU pages and of [freed mappings](crate::huge). Returns the
-    /// number of objects flushed.
+    /// Ends a reaping interval of every cache's magazines, of the per-CPU pages and of [freed mappings](crate::huge).
+    /// Returns the number of objects flushed.
     pub fn reap(&self) -> u64 {
         self.core.reap()
     }
-    /// Ends a reaping interval, as a [reaper](crate::reaper) does periodically: [`reap`](Self::reap), free all empty slabs, and
-    /// decommit as much memory as was free since the last call. Returns the bytes decommitted.
+    /// Ends a reaping interval, as a [reaper](crate::reaper) does periodically. Returns the number of bytes decommitted.
     ///
-    /// Memory that was in use at one call, and was freed since, is decommitted by the second call after it.
+    /// The call does a [`reap`](Self::reap), frees all empty slabs, and decommits as much memory as stayed free since the last
+    /// call.
+    ///
+    /// Memory that was in use at one call, and was freed since, is decommitted by the second call afterwards.
     pub fn end_interval(&self) -> usize {
         self.core.read_limits();
         self.core.end_interval()
     }
-    /// Drains the magazines of `cpus`, objects and pages, for CPUs that went offline.
+    /// Drains the object magazines and page lists of `cpus`, for CPUs that went offline.
     pub fn drain_cpus(&self, cpus: Range<u32>) {
         self.core.drain(cpus.clone());
         self.pages().drain_cpus(cpus);
     }
 
-    /// Registers a shrinker, which is called when memory is short, for as long as the registration lives: see
-    /// [`shrinker`](crate::shrinker).
+    /// Registers a [shrinker](crate::shrinker), which is called when memory is short. Dropping the registration removes
+    /// the shrinker.
     pub fn register_shrinker(&self, shrinker: impl Shrinker + 'static) -> Registration {
         self.core.add_shrinker(Box::new(shrinker), None)
     }
 
-    /// Calls `observer` at the end of each slow operation on objects and pages, with its steps: operations that magazines could
-    /// not serve, and reaps, drains and shrinks. Fast paths are not reported.
+    /// Calls `observer` at the end of each slow operation, with the operation's steps. Slow operations are allocations
+    /// and frees that magazines could not serve, reaps, drains and shrinks; fast paths are not reported.
     ///
-    /// The observer runs on the thread of the operation, with no lock held. It may allocate from caches of this subsystem, and
-    /// drop them; its own operations are not reported, but [counted](Counts::suppressed). An observer that panics is not called
-    /// again. See [`Observer`] for its end.
+    /// The observer runs on the operation's thread, with no lock held. An observer may use and drop caches of this
+    /// subsystem; operations of an observer are [counted](Counts::suppressed), but not reported. An observer that
+    /// panics is not called again. Dropping the [`Observer`] ends the calls.
     ///
-    /// Cost: without observers, one relaxed load for each slow operation. With observers, two atomic operations on a shared
-    /// word for each slow operation and each observer.
+    /// Cost: without observers, one relaxed load for each slow operation. With observers, two atomic operations on a
+    /// shared word for each slow operation and each observer.
     ///
     /// # Errors
-    /// [`TooManyObservers`]: there are four already.
+    /// [`TooManyObservers`] if the subsystem has four observers already.
     ///
     /// ```
     /// use std::sync::mpsc::channel;
@@ -207,56 +211,60 @@ impl Subsystem {
 
     /// Starts a [heap profile](crate::profile) with a sample every `rate` bytes on average, for instance [`DEFAULT_RATE`].
     ///
-    /// Cost: one fence. While it runs, allocations take the path behind a miss, and frees as described [there](crate::profile).
+    /// Cost: one fence at the start. During a profile, allocations bypass the fast path; [`profile`](crate::profile) describes
+    /// the cost of frees.
     ///
     /// # Errors
-    /// A profile is running, memory is short, or the kernel refuses the fence.
+    /// Fails if a profile is running, memory is short, or the kernel refuses the fence.
     pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
         self.core.start_profile(rate, None)
     }
-    /// Starts a profile whose draws begin at `seed`: the same program on the same CPUs has the same samples.
+    /// Starts a heap profile whose random draws begin at `seed`. With one seed, the same program on the same CPUs gets the same
+    /// samples.
     ///
     /// # Errors
-    /// As [`start_profile`](Self::start_profile).
+    /// Fails as [`start_profile`](Self::start_profile) does.
     pub fn start_profile_from(&self, rate: usize, seed: u64) -> Result<(), NotStarted> {
         self.core.start_profile(rate, Some(seed))
     }
-    /// Stops the profile; `false` if none is running. Its records stay available to [`profile`](Self::profile) until the next
-    /// one starts.
+    /// Stops the profile; returns `false` if none is running. The recorded samples stay available to
+    /// [`profile`](Self::profile) until the next profile starts.
     pub fn stop_profile(&self) -> bool {
         self.core.stop_profile()
     }
-    /// The heap profile: allocations and live objects by call stack, from its start until now or until it was stopped.
+    /// The heap profile: allocations and live objects by call stack, from the profile's start until its end or now.
     ///
-    /// Cost: a copy of the records, under a lock that threads with a sample wait for.
+    /// Cost: a copy of the records, under a lock. Threads that take a sample wait for the lock of the records.
     pub fn profile(&self) -> Profile {
         self.core.profiler.profile()
     }
 
-    /// Numbers of every cache, of large blocks, and of the pages.
+    /// Snapshot of the numbers of every cache, of large blocks, and of the pages.
     pub fn info(&self) -> Info {
         self.core.info()
     }
-    /// [`Info::slabinfo`] of now, without reading the pages' numbers.
+    /// Current [`Info::slabinfo`], computed without reading the pages' numbers.
     pub fn slabinfo(&self) -> SlabInfo {
         self.core.slabinfo()
     }
 
-    /// Objects in use by call stack, and the number of those that no word of the process's memory leads to: see
-    /// [`leaks`](crate::report::leaks). It covers caches with checked frees; with [`USERS`](crate::SlabDebug::USERS) it has the
-    /// stacks of the allocations. All objects count as reachable if the system does not list the process's memory (not Linux),
-    /// or refuses `process_vm_readv` (a sandbox). Approximate while other threads run.
+    /// Objects in use by call stack, and the number of leaked objects, to which no pointer was found: see
+    /// [`leaks`](crate::report::leaks).
     ///
-    /// Cost: the process's memory is read. It allocates.
+    /// The report covers caches with checked frees. With [`USERS`](crate::SlabDebug::USERS) the report includes the stacks of
+    /// the allocations. All objects count as reachable if the system does not list the process's memory (not Linux), or refuses
+    /// `process_vm_readv` (a sandbox). The report is approximate while other threads run.
+    ///
+    /// Cost: the call reads all of the process's memory, and allocates.
     pub fn leaks(&self) -> Holders {
         self.core.leaks()
     }
 
-    /// Walks every slab of every cache and the pages, and checks that everything is where its state says and that nothing is
-    /// lost: see [`Census`]. No other thread may use the subsystem (a grace period that ends on another thread is a use, too).
+    /// Checks the state of every slab and page, and that no object or page is lost: see [`Census`]. No other thread may
+    /// use the subsystem during the check, not even to end a grace period.
     ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// Returns the first invariant that does not hold.
     pub fn check(&self) -> Result<Census, Violation> {
         self.core.check()
     }
@@ -266,11 +274,11 @@ impl Account {
     /// Makes an account of `limit` bytes for caches of the global subsystem.
     ///
     /// # Errors
-    /// The global subsystem does not start.
+    /// Fails if the global subsystem does not start.
     pub fn new(limit: usize) -> Result<Self, StartError> {
         Ok(Self::new_in(Subsystem::global()?, limit))
     }
-    /// Makes an account for caches of `subsystem`, which it keeps alive.
+    /// Makes an account for caches of `subsystem`. The account keeps the subsystem alive.
     pub fn new_in(subsystem: &Subsystem, limit: usize) -> Self {
         Self::on(subsystem.core(), limit)
     }
@@ -280,18 +288,20 @@ impl KmemCacheBuilder {
     /// Builds the cache in the global subsystem.
     ///
     /// # Errors
-    /// As [`build_in`](Self::build_in), or the global subsystem does not start.
+    /// Fails as [`build_in`](Self::build_in) does, or if the global subsystem does not start.
     pub fn build(self) -> Result<KmemCache, CacheError> {
         let subsystem = Subsystem::global()?;
         self.build_in(subsystem)
     }
 
-    /// Builds the cache in `subsystem`, which it keeps alive.
+    /// Builds the cache in `subsystem`. The cache keeps the subsystem alive, and has no slab yet.
+    ///
+    /// If memory for magazines is refused, the cache works without them: see
+    /// [`CacheInfo::magazines_refused`](crate::CacheInfo::magazines_refused).
     ///
     /// # Errors
-    /// An invalid name or geometry; [zero on free](KmemCacheBuilder::zero_on_free) with a constructor or a destructor; an account
-    /// of another subsystem; or no memory for checked frees. No slab is made yet. If there is no memory for magazines, the cache
-    /// works without: see [`CacheInfo::magazines_refused`](crate::CacheInfo::magazines_refused).
+    /// Fails on an invalid name or geometry, on [zero on free](KmemCacheBuilder::zero_on_free) with a constructor or a
+    /// destructor, on an account of another subsystem, or without memory for checked frees.
     pub fn build_in(self, subsystem: &Subsystem) -> Result<KmemCache, CacheError> {
         self.build_on(subsystem.core())
     }
@@ -299,20 +309,20 @@ impl KmemCacheBuilder {
 
 #[cfg(not(any(loom, shuttle)))]
 impl Malloc {
-    /// Makes the size classes in `subsystem`, without slabs. They keep it alive.
+    /// Makes the size classes in `subsystem`, without slabs. The size classes keep the subsystem alive.
     ///
     /// # Errors
-    /// No address space for [checked frees](crate::Config::check_frees).
+    /// Fails if there is no address space for [checked frees](crate::Config::check_frees).
     pub fn new(subsystem: &Subsystem) -> Result<Self, CacheError> {
         Self::on(subsystem.core())
     }
 }
 
 impl ReaperBuilder {
-    /// Starts the threads. They keep the subsystem alive.
+    /// Starts the reaper's threads, which keep the subsystem alive.
     ///
     /// # Errors
-    /// The system refuses a thread, or the trigger of [`psi`](Self::psi).
+    /// Fails if the system refuses a thread, or the trigger of [`psi`](Self::psi).
     pub fn start(self, subsystem: &Subsystem) -> io::Result<Reaper> {
         self.start_on(subsystem.core().clone())
     }
@@ -321,7 +331,7 @@ impl ReaperBuilder {
 /// `/proc/slabinfo` of the global subsystem.
 ///
 /// # Errors
-/// The global subsystem does not start.
+/// Fails if the global subsystem does not start.
 pub fn slabinfo() -> Result<SlabInfo, StartError> {
     Ok(Subsystem::global()?.slabinfo())
 }
@@ -352,7 +362,7 @@ mod global {
         static STARTING: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Marks the thread as starting a subsystem, as long as it lives.
+    /// Guard that marks the current thread as starting a subsystem.
     struct Starting;
     impl Drop for Starting {
         fn drop(&mut self) {
@@ -367,7 +377,7 @@ mod global {
         }
     }
 
-    /// As `start`; an error if another subsystem became the global one.
+    /// Starts the global subsystem as `start` does, but fails if another subsystem became the global one.
     pub(super) fn start_own(
         make: impl FnOnce() -> Result<Subsystem, StartError>,
     ) -> Result<&'static Subsystem, StartError> {
@@ -393,26 +403,26 @@ mod global {
         use super::*;
 
         #[test]
-        fn a_recursive_start_is_an_error_and_the_outer_one_succeeds() {
+        fn recursive_subsystem_start_is_an_error() {
             let mut inner = None;
             let started = start(|| {
                 inner = Some(get().map(drop));
                 Subsystem::new(Config::default())
             });
             assert!(started.is_ok());
-            // Unless another test had started it before.
+            // Another test may have started the global subsystem earlier.
             assert!(matches!(inner, Some(Err(StartError::Starting) | Ok(()))));
             assert!(core::ptr::eq(started.unwrap(), get().unwrap()), "one winner for all");
         }
 
         #[test]
-        fn a_failed_start_can_be_tried_again() {
+        fn failed_subsystem_start_can_be_retried() {
             assert!(start(|| Err(StartError::SideTable)).is_err());
             assert!(get().is_ok());
         }
 
         #[test]
-        fn threads_that_start_it_concurrently_agree() {
+        fn concurrent_subsystem_starts_agree() {
             let threads: Vec<_> =
                 (0..4).map(|_| std::thread::spawn(|| core::ptr::from_ref(get().unwrap()).addr())).collect();
             let seen: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();

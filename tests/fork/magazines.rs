@@ -1,5 +1,5 @@
-//! Forks while other threads use the magazines. The child can use the layer and the supplier. It misses only the rounds that
-//! those threads held.
+//! Forks while other threads use the magazines. The child can use the layer and the supplier. The child misses only the
+//! rounds that those threads held.
 
 use crate::rounds::{Rng, TestRound, TestSupplier, layer, table};
 use nix::libc;
@@ -25,7 +25,7 @@ impl Fork for Both<'_> {
         }
     }
     unsafe fn forget_other_threads(&self) {
-        // SAFETY: the caller is the only thread of a forked child and holds the locks of both.
+        // SAFETY: the caller is the only thread of a forked child and holds the locks of the table and the layer.
         unsafe {
             self.0.forget_other_threads();
             self.1.forget_other_threads();
@@ -33,7 +33,8 @@ impl Fork for Both<'_> {
     }
 }
 
-/// The child's use of a layer that four threads were using at the fork. `Err` describes a failed check.
+/// Runs in the child of a fork, whose parent had four threads in the layer. Returns the description of a failed check
+/// as an error.
 fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> Result<(), &'static str> {
     let me = 100;
     let mut mine = vec![];
@@ -55,8 +56,8 @@ fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> R
     if free.windows(2).any(|w| w[0] == w[1]) {
         return Err("a round is there twice");
     }
-    // A thread may lose the rounds that it held, one round in transit, and a magazine. A drain may lose the rounds that it had
-    // taken and not passed on yet.
+    // A thread may lose the rounds that it held, one round in transit, and a magazine. A drain may lose the rounds that
+    // it had taken and not passed on yet.
     let lost = ROUNDS - free.len();
     let taken = layer.config().most_rounds(layer.cpus()) as usize;
     if lost > WORKERS * (HELD + 1 + usize::from(CAPACITY)) + taken {
@@ -66,7 +67,7 @@ fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> R
 }
 
 #[test]
-fn the_child_of_a_busy_process_goes_on() {
+fn child_of_a_busy_process_continues_with_magazines() {
     let _alone = crate::ALONE.lock();
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let table = table(cpus);
@@ -103,14 +104,14 @@ fn the_child_of_a_busy_process_goes_on() {
                 let free = supplier.free.lock();
                 // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
                 unsafe { both.before_fork() };
-                // SAFETY: the child uses the layer and the supplier, whose locks this thread holds, and libc's allocator, which
-                // is usable after a fork; then it exits without unwinding.
+                // SAFETY: the child uses the layer and the supplier, whose locks this thread holds, and libc's
+                // allocator, which is usable after a fork. The child then exits without unwinding.
                 match unsafe { fork() }.expect("a fork") {
                     ForkResult::Child => {
                         // SAFETY: `fork` copied only this thread.
                         unsafe { both.after_fork_in_child() };
                         drop(free);
-                        // SAFETY: sets an alarm, which ends a child that hangs.
+                        // SAFETY: the call sets an alarm, which ends a hanging child.
                         unsafe { libc::alarm(20) };
                         let outcome = uslab_magazine::sync::catch_panic(|| child(&layer, &supplier));
                         let code = match outcome {
@@ -121,7 +122,7 @@ fn the_child_of_a_busy_process_goes_on() {
                             }
                             Err(_) => 2,
                         };
-                        // SAFETY: ends the child immediately.
+                        // SAFETY: the call ends the child immediately.
                         unsafe { libc::_exit(code) }
                     }
                     ForkResult::Parent { child } => {

@@ -7,6 +7,7 @@ mod rounds;
 mod magazines;
 mod subsystem;
 
-/// Held by the test that runs. Forking while another test runs would leave the child with locks whose holders do not exist there.
+/// The lock that the running test holds. Forking while another test runs would leave the child with locks whose holders
+/// do not exist there.
 #[allow(clippy::disallowed_types)]
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());

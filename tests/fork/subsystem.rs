@@ -1,4 +1,5 @@
-//! Forks while other threads use a whole subsystem. The child can use all of it, and its census reports what was lost.
+//! Forks while other threads use a whole subsystem. The child can use the whole subsystem, and its census reports what
+//! was lost.
 
 use crate::rounds::Rng;
 use nix::libc;
@@ -14,10 +15,10 @@ use uslab_magazine::sync::catch_panic;
 use uslab_magazine::sync::{AtomicBool, Mutex, Ordering::Relaxed};
 
 const WORKERS: u64 = 4;
-/// Allocations that a worker holds.
+/// The number of allocations that a worker holds.
 const HELD: usize = 300;
 
-/// Mostly small layouts; one in 512 is larger than the largest block.
+/// Returns mostly small layouts; one in 512 is larger than the largest block.
 fn layout(dice: &mut Rng) -> Layout {
     let most = [64, 64, 500, 500, 500, 5000, 20_000, 200_000][dice.below(8)];
     let size = if dice.below(512) == 0 { 5 << 20 } else { 1 + dice.below(most) };
@@ -30,12 +31,12 @@ type Piece = (NonNull<u8>, Layout, u8);
 fn take(malloc: &Malloc, dice: &mut Rng, stamp: u8) -> Piece {
     let layout = layout(dice);
     let memory = malloc.alloc(layout, Gfp::KERNEL).expect("there is enough");
-    // SAFETY: allocated just now, at least one byte.
+    // SAFETY: the memory was allocated just now, with at least one byte.
     unsafe { memory.write(stamp) };
     (memory, layout, stamp)
 }
 fn give(malloc: &Malloc, (memory, layout, stamp): Piece, sized: bool) {
-    // SAFETY: allocated from this malloc with this layout, freed once.
+    // SAFETY: the memory was allocated from this malloc with this layout, and is freed once.
     unsafe {
         assert_eq!(memory.read(), stamp, "somebody else wrote there");
         if sized { malloc.free_sized(memory, layout) } else { malloc.free(memory) }
@@ -60,7 +61,7 @@ fn work(malloc: &Malloc, cache: &KmemCache, stop: &AtomicBool, me: u64) {
     held.into_iter().for_each(|piece| give(malloc, piece, true));
 }
 
-/// The child's use of a subsystem that four threads were using at the fork.
+/// Runs in the child of a fork, whose parent had four threads in the subsystem.
 fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
     let mut dice = Rng(i + 1000);
     let held: Vec<_> = (0..100).map(|_| take(malloc, &mut dice, 0xc)).collect();
@@ -74,14 +75,14 @@ fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
     subsystem.shrink();
     subsystem.pages().decommit();
     subsystem.check().expect("the books are right at the end");
-    // This must not wait for calls of threads that the child does not have.
+    // The drop must not wait for calls of threads that the child does not have.
     drop(subsystem.observe(|_| ()).expect("a place"));
     let own = KmemCache::builder("born-late", 100).build_in(subsystem).expect("a cache");
     drop(own.alloc_block(Gfp::KERNEL));
 }
 
 #[test]
-fn the_child_of_a_busy_process_goes_on_with_the_whole_subsystem() {
+fn child_of_a_busy_process_continues_with_the_subsystem() {
     let _alone = crate::ALONE.lock();
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus))).unwrap();
@@ -97,16 +98,16 @@ fn the_child_of_a_busy_process_goes_on_with_the_whole_subsystem() {
             for i in 0..200 {
                 // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
                 unsafe { subsystem.before_fork() };
-                // SAFETY: the child uses the subsystem, whose locks this thread holds, and libc's allocator, which is usable
-                // after a fork; then it exits without unwinding.
+                // SAFETY: the child uses the subsystem, whose locks this thread holds, and libc's allocator, which is
+                // usable after a fork. The child then exits without unwinding.
                 match unsafe { fork() }.expect("a fork") {
                     ForkResult::Child => {
                         // SAFETY: `fork` copied only this thread.
                         unsafe { subsystem.after_fork_in_child() };
-                        // SAFETY: sets an alarm, which ends a child that hangs.
+                        // SAFETY: the call sets an alarm, which ends a hanging child.
                         unsafe { libc::alarm(60) };
                         let done = catch_panic(|| child(&subsystem, &malloc, &cache, i));
-                        // SAFETY: ends the child immediately.
+                        // SAFETY: the call ends the child immediately.
                         unsafe { libc::_exit(i32::from(done.is_err())) }
                     }
                     ForkResult::Parent { child } => {
@@ -129,8 +130,8 @@ fn the_child_of_a_busy_process_goes_on_with_the_whole_subsystem() {
     }
 }
 
-/// Runs `busy` on a thread until it waits in the `Stop` that it gets, then forks and runs `child` in the child. `child` returns
-/// `true` if all its checks hold.
+/// Runs `busy` on a thread until it waits in the given `Stop`, then forks and runs `child` in the child. `child`
+/// returns `true` if all its checks hold.
 fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(Stop) + Send, child: impl FnOnce() -> bool) {
     let _alone = crate::ALONE.lock();
     let stop = Stop::default();
@@ -140,16 +141,16 @@ fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(Stop) + Send, child: i
         stop.until_it_waits();
         // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
         unsafe { subsystem.before_fork() };
-        // SAFETY: the child uses the subsystem, and libc's allocator, which is usable after a fork; then it exits without
-        // unwinding.
+        // SAFETY: the child uses the subsystem, and libc's allocator, which is usable after a fork. The child then
+        // exits without unwinding.
         let ended = match unsafe { fork() }.expect("a fork") {
             ForkResult::Child => {
                 // SAFETY: `fork` copied only this thread.
                 unsafe { subsystem.after_fork_in_child() };
-                // SAFETY: sets an alarm, which ends a child that hangs.
+                // SAFETY: the call sets an alarm, which ends a hanging child.
                 unsafe { libc::alarm(20) };
                 let is_well = catch_panic(child);
-                // SAFETY: ends the child immediately.
+                // SAFETY: the call ends the child immediately.
                 unsafe { libc::_exit(i32::from(!is_well.unwrap_or(false))) }
             }
             ForkResult::Parent { child } => {
@@ -186,7 +187,7 @@ fn until(set: &AtomicBool) {
 
 /// An observer call of another thread, in progress at the fork, ends only in the parent.
 #[test]
-fn a_child_waits_for_no_observer_that_another_thread_is_in() {
+fn child_of_a_fork_does_not_wait_for_an_observer() {
     let subsystem = Subsystem::new(Config::new(PageConfig::default_for(Cpus::os()))).unwrap();
     let cache = KmemCache::builder("object", 200).build_in(&subsystem).unwrap();
     let place = Arc::new(Mutex::new(None));
@@ -205,12 +206,12 @@ fn a_child_waits_for_no_observer_that_another_thread_is_in() {
 
 /// A drain of another thread, in progress at the fork, leaves no stack closed in the child.
 #[test]
-fn a_child_keeps_what_it_frees_beside_a_drain_of_another_thread() {
+fn child_of_a_fork_during_a_drain_keeps_its_freed_objects() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus))).unwrap();
         let place = Arc::new(Mutex::new(None::<Stop>));
         let stops = place.clone();
-        // The destructor of an object of a slab that the drain emptied.
+        // Destructs an object in a slab that the drain emptied.
         let dtor = move |_: &mut [u8]| {
             let stop = stops.lock().take();
             stop.iter().for_each(Stop::wait);
@@ -231,16 +232,15 @@ fn a_child_keeps_what_it_frees_beside_a_drain_of_another_thread() {
     }
 }
 
-/// Regression test: in debug builds the check of the lock order compared the locks of one subsystem with the other's, and aborted
-/// the program.
+/// Regression test: in debug builds the lock-order check compared locks of two subsystems, and aborted the program.
 #[test]
-fn two_subsystems_are_held_for_one_fork() {
+fn fork_holds_the_locks_of_two_subsystems() {
     let _alone = crate::ALONE.lock();
     let pages = || PageConfig::default_for(Cpus::os()).limit(16 << 20);
     let both = [(); 2].map(|()| Subsystem::new(Config::new(pages())).unwrap());
     let caches =
         both.each_ref().map(|subsystem| KmemCache::builder("object", 200).build_in(subsystem).unwrap());
-    // SAFETY: no fork happens in between; this thread releases the locks.
+    // SAFETY: no fork happens in between, and this thread releases the locks.
     unsafe {
         both.iter().for_each(|subsystem| subsystem.before_fork());
         both.iter().for_each(|subsystem| subsystem.after_fork_in_parent());

@@ -1,5 +1,5 @@
-//! Freed memory is returned to the system although blocks of pages are partly in use. With the allocator's thread, no call is
-//! needed. Each test runs alone in a process whose heap is `Uslab`.
+//! Freed memory is returned to the system although blocks of pages are partly in use. With the allocator's thread, the
+//! program needs no call. Each test runs alone in a process whose heap is `Uslab`.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 use crate::process;
@@ -17,11 +17,11 @@ fn alone(test: &str, options: &str) {
     process::alone(&format!("give_back::{test}"), &format!("USLAB_OPTIONS={options}"));
 }
 
-/// Resident bytes of this process.
+/// Returns the resident bytes of this process.
 fn resident() -> u64 {
     process::resident() as u64
 }
-/// Bytes of the allocator's pages that may be backed by memory.
+/// Returns the bytes of the allocator's pages that may be backed by memory.
 fn backed() -> u64 {
     Uslab.info().unwrap().pages.backed_bytes()
 }
@@ -30,7 +30,7 @@ fn random(state: &mut u64) -> usize {
     (*state >> 33) as usize
 }
 
-/// 20,000 vectors of four sizes, created and replaced at random indices: some 250 MiB.
+/// Returns 20,000 vectors of four sizes, created and replaced at random indices: some 250 MiB.
 fn load() -> Vec<Vec<u8>> {
     let mut vectors: Vec<Vec<u8>> = (0..20_000).map(|_| Vec::new()).collect();
     let mut state = 1;
@@ -44,18 +44,18 @@ fn load() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn mixed_sizes_go_back_after_two_intervals() {
-    // The checks of a debug build keep a byte for each word, so they are off.
-    alone("child_of_two_intervals", "check=0");
+fn mixed_sizes_are_decommitted_after_two_intervals() {
+    // The checks of a debug build keep a byte for each word, so they are disabled.
+    alone("child_frees_mixed_sizes", "check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_two_intervals() {
+fn child_frees_mixed_sizes() {
     let vectors = load();
     let (loaded, most) = (resident(), backed());
     assert!(loaded > 200 * MIB && most > 200 * MIB, "{loaded} {most}");
     drop(vectors);
-    // Frees alone leave this much: the bound, what the program uses, and what CPUs keep.
+    // Frees alone leave this much: the bound, the memory in use, and what CPUs keep.
     let (left, info) = (backed(), Uslab.info().unwrap().pages);
     let used = (info.allocated() + info.per_cpu()) * 4096;
     println!(
@@ -78,17 +78,17 @@ fn child_of_two_intervals() {
 }
 
 #[test]
-fn a_thousand_scattered_objects_keep_little_else() {
-    alone("child_of_scattered_objects", "");
+fn thousand_scattered_objects_keep_little_memory() {
+    alone("child_keeps_scattered_objects", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_scattered_objects() {
+fn child_keeps_scattered_objects() {
     let before = backed();
     let mut objects: Vec<Box<[u64; 8]>> = (0..1_000_000_u64).map(|n| Box::new([n; 8])).collect();
     let most = backed() - before;
     assert!(most >= 60 * MIB, "{most}");
-    // Keeps one object in a thousand; the others and the vector are freed.
+    // One object in a thousand is kept; the others and the vector are freed.
     let kept: Vec<_> = (0..1000).map(|n| objects.swap_remove(n * 999)).collect();
     drop(objects);
     for _ in 0..4 {
@@ -101,7 +101,7 @@ fn child_of_scattered_objects() {
     Uslab.check().unwrap().unwrap();
 }
 
-/// Waits until `so` returns `true`. The minute's limit only ends a failing test: no time is asserted.
+/// Waits until `so` returns `true`. The limit of a minute only ends a failing test, so no time is asserted.
 #[track_caller]
 fn wait(what: &str, so: impl Fn() -> bool) {
     for _ in 0..6000 {
@@ -114,15 +114,15 @@ fn wait(what: &str, so: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_thread_gives_back_without_being_called_and_sleeps() {
-    alone("child_of_a_thread", "reap=20,check=0");
+fn reaper_thread_decommits_and_then_sleeps() {
+    alone("child_with_a_reaper_thread", "reap=20,check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_a_thread() {
+fn child_with_a_reaper_thread() {
     let reaper = || Uslab.reaper().unwrap();
     assert_eq!((reaper().thread, reaper().interval_ms), (ReaperThread::Wanted, 20), "it is too small yet");
-    // The value of the environment wins.
+    // The environment's value takes precedence.
     Uslab.reap_every(Duration::from_secs(3600));
     assert_eq!(reaper().interval_ms, 20);
     for _ in 0..2 {
@@ -139,19 +139,19 @@ fn child_of_a_thread() {
     assert_eq!(reaper().refused, 0);
 }
 
-/// Bytes of mappings above 4 MiB: in use, and freed ones that are kept.
+/// Returns the bytes of mappings above 4 MiB: in use, and freed but kept.
 fn huge() -> (u64, u64) {
     let info = Uslab.info().unwrap().huge;
     (info.pages * 4096, info.cached_pages * 4096)
 }
 
 #[test]
-fn freed_mappings_are_given_back_by_the_thread_and_by_hand() {
-    alone("child_of_freed_mappings", "reap=20");
+fn freed_mappings_are_unmapped_by_reaper_and_by_call() {
+    alone("child_frees_mappings", "reap=20");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_freed_mappings() {
+fn child_frees_mappings() {
     let reaper = || Uslab.reaper().unwrap();
     let before = resident();
     for _ in 0..2 {
@@ -173,12 +173,12 @@ fn child_of_freed_mappings() {
 }
 
 #[test]
-fn freed_mappings_are_kept_whole_across_a_fork() {
-    alone("child_of_a_fork_with_freed_mappings", "reap=0");
+fn freed_mappings_survive_a_fork() {
+    alone("child_forks_with_freed_mappings", "reap=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_a_fork_with_freed_mappings() {
+fn child_forks_with_freed_mappings() {
     use nix::sys::wait::{WaitStatus, waitpid};
     use nix::unistd::{ForkResult, fork};
     let fill = |n: u8, bytes| {
@@ -189,7 +189,7 @@ fn child_of_a_fork_with_freed_mappings() {
     let held = fill(1, 6 << 20);
     drop(fill(2, 20 << 20));
     assert_eq!(huge().1, 20 * MIB);
-    // SAFETY: the allocator's handlers keep it usable in the child; the child uses nothing else and exits immediately.
+    // SAFETY: the allocator's handlers keep it usable in the child, which uses nothing else and exits immediately.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
             let kept = huge().1 == 20 * MIB;
@@ -198,7 +198,7 @@ fn child_of_a_fork_with_freed_mappings() {
             let right = own.iter().all(|byte| *byte == 3) && zero.iter().all(|byte| *byte == 0);
             drop((own, zero));
             let whole = Uslab.check().unwrap().is_ok() && huge().1 == 20 * MIB && Uslab.release() >= 20 << 20;
-            // SAFETY: ends the child immediately.
+            // SAFETY: the call ends the child immediately.
             unsafe { nix::libc::_exit(i32::from(!kept) + 2 * i32::from(!right) + 4 * i32::from(!whole)) }
         }
         ForkResult::Parent { child } => {
@@ -210,12 +210,12 @@ fn child_of_a_fork_with_freed_mappings() {
 }
 
 #[test]
-fn freed_mappings_leave_addresses_to_others_where_these_are_limited() {
-    alone("child_with_few_addresses", "reap=0");
+fn freed_mappings_are_unmapped_if_addresses_are_limited() {
+    alone("child_with_limited_addresses", "reap=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_with_few_addresses() {
+fn child_with_limited_addresses() {
     drop(vec![1_u8; 5 << 20]);
     assert!(Uslab.release() >= 5 << 20);
     let taken = {
@@ -230,7 +230,8 @@ fn child_with_few_addresses() {
     drop(vec![1_u8; 20 << 20]);
     drop(vec![1_u8; 30 << 20]);
     assert_eq!(huge(), (0, 50 * MIB), "the limit was set later, and is not asked for");
-    // The limit refuses this request until kept mappings are released. From then on the limit is known.
+    // The limit refuses this request until kept mappings are released. The process knows the limit of addresses from
+    // here on.
     drop(vec![1_u8; 90 << 20]);
     assert_eq!(huge(), (0, 0));
     // The bound is a quarter of 100 MiB.
@@ -243,19 +244,19 @@ fn child_with_few_addresses() {
 
 /// The child of a fork has no reaper thread, and starts one.
 #[test]
-fn the_child_of_a_fork_starts_its_own_thread() {
-    alone("child_of_a_fork", "reap=20");
+fn child_of_a_fork_starts_a_separate_reaper_thread() {
+    alone("child_forks_with_a_reaper", "reap=20");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_a_fork() {
+fn child_forks_with_a_reaper() {
     use nix::sys::wait::{WaitStatus, waitpid};
     use nix::unistd::{ForkResult, fork};
     let vectors = load();
     let reaper = || Uslab.reaper().unwrap();
     assert_ne!(reaper().thread, ReaperThread::Wanted);
     for _ in 0..3 {
-        // SAFETY: the allocator's handlers keep it usable in the child; the child uses nothing else and exits immediately.
+        // SAFETY: the allocator's handlers keep it usable in the child, which uses nothing else and exits immediately.
         match unsafe { fork() }.unwrap() {
             ForkResult::Child => {
                 let wanted = reaper().thread == ReaperThread::Wanted;
@@ -264,7 +265,7 @@ fn child_of_a_fork() {
                 let most = backed();
                 drop(more);
                 wait("the child's memory is given back", || backed() < most - 100 * MIB);
-                // SAFETY: ends the child immediately.
+                // SAFETY: the call ends the child immediately.
                 unsafe { nix::libc::_exit(i32::from(!wanted) + 2 * i32::from(!running)) }
             }
             ForkResult::Parent { child } => {
@@ -276,15 +277,17 @@ fn child_of_a_fork() {
     drop(vectors);
 }
 
-/// Without a reaper thread, frees still return what exceeds the bound, and starting the thread is tried again at twice the size.
+/// Without a reaper thread, frees still return memory beyond the bound, and the start of the thread is retried at twice
+/// the size.
 #[test]
-fn without_a_thread_it_says_so_and_goes_on() {
-    alone("child_without_threads", "reap=20");
+fn missing_reaper_thread_is_reported_and_tolerated() {
+    alone("child_that_cannot_start_threads", "reap=20");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_without_threads() {
-    // A stack of 2 MiB does not fit under the limit. The allocator's addresses are reserved already, and it commits inside them.
+fn child_that_cannot_start_threads() {
+    // A stack of 2 MiB does not fit under the limit. The allocator's addresses are already reserved, and the allocator
+    // commits inside these addresses.
     let reaper = || Uslab.reaper().unwrap();
     assert_eq!(reaper().thread, ReaperThread::Wanted);
     let taken = {
@@ -305,13 +308,13 @@ fn child_without_threads() {
 }
 
 #[test]
-fn a_million_objects_of_a_cache_go_back() {
-    alone("child_of_a_million", "");
+fn million_freed_objects_are_decommitted() {
+    alone("child_frees_a_million_objects", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_a_million() {
-    // How much frees leave depends on the number of CPUs that took part, so this runs on one.
+fn child_frees_a_million_objects() {
+    // The memory that frees leave depends on the number of CPUs that took part, so this runs on one.
     let mut here = CpuSet::new();
     here.set(sched_getcpu().unwrap()).unwrap();
     sched_setaffinity(Pid::from_raw(0), &here).unwrap();
@@ -348,12 +351,12 @@ fn child_of_a_million() {
 }
 
 #[test]
-fn a_subsystems_thread_gives_back_and_ends_with_it() {
-    alone("child_of_a_subsystems_thread", "");
+fn reaper_of_a_subsystem_ends_with_it() {
+    alone("child_with_a_subsystem_reaper", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_a_subsystems_thread() {
+fn child_with_a_subsystem_reaper() {
     let threads = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
@@ -374,15 +377,15 @@ fn child_of_a_subsystems_thread() {
     wait("the thread has ended", || threads() == 0);
 }
 
-/// Regression test: each byte was written, and ten times as many blocks took 922, 1,222 and 257 MiB. Now they take 23, 23 and 15
-/// MiB, most of it for page descriptors.
+/// Regression test: each byte was written, and ten times as many blocks took 922, 1,222 and 257 MiB. The blocks now
+/// take 23, 23 and 15 MiB, most of it for page descriptors.
 #[test]
-fn zeroed_memory_that_nobody_has_used_is_not_written() {
-    alone("child_of_zeroed_memory", "check=0");
+fn zeroed_allocation_does_not_touch_fresh_pages() {
+    alone("child_allocates_zeroed_memory", "check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_zeroed_memory() {
+fn child_allocates_zeroed_memory() {
     for (size, count, most) in [(3 << 20, 30, 6 * MIB), (4 << 20, 30, 6 * MIB), (128 << 10, 300, 6 * MIB)] {
         let before = resident();
         let mut held: Vec<_> = (0..count).map(|_| vec![0_u8; size]).collect();

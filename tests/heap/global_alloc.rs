@@ -15,7 +15,7 @@ fn allocs() -> u64 {
 }
 
 #[test]
-fn what_a_program_allocates_comes_here() {
+fn programs_allocations_use_the_global_allocator() {
     let before = allocs();
     let boxes: Vec<_> = (0..10_000).map(Box::new).collect();
     let after = allocs();
@@ -25,7 +25,7 @@ fn what_a_program_allocates_comes_here() {
     assert!(boxes.iter().all(|boxed| usable(boxed) == 8));
 }
 
-/// A thread-local whose destructor allocates, after everything else that the thread did.
+/// A thread-local whose destructor allocates, after everything else in the thread.
 struct Last(Vec<String>);
 impl Drop for Last {
     fn drop(&mut self) {
@@ -54,7 +54,7 @@ fn destructors_of_thread_locals_may_allocate() {
 }
 
 #[test]
-fn every_size_and_alignment_is_allocated_resized_and_freed() {
+fn each_size_and_alignment_is_allocated_resized_and_freed() {
     for size in [1, 7, 8, 9, 100, 4096, 8192, 8193, 100_000, 4 << 20, 5 << 20] {
         for align in [1, 8, 16, 64, 4096, 1 << 20] {
             let layout = Layout::from_size_align(size, align).unwrap();
@@ -80,15 +80,15 @@ fn every_size_and_alignment_is_allocated_resized_and_freed() {
     }
 }
 
-/// Runs alone in its process: objects of other tests would keep blocks from being returned.
+/// The test runs alone in its process, because objects of other tests would keep blocks from being returned.
 #[test]
-fn a_burst_goes_back_to_the_system_by_itself() {
-    alone("global_alloc::child_of_a_burst", "");
+fn memory_of_a_burst_is_returned_without_a_call() {
+    alone("global_alloc::child_with_a_burst", "");
 }
 
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_a_burst() {
+fn child_with_a_burst() {
     let backed = || Uslab.info().expect("it has started").pages.backed_bytes();
     let before = backed();
     let burst: Vec<Vec<u8>> = (0..300_000_usize).map(|n| Vec::with_capacity(500 + n % 1000)).collect();
@@ -96,12 +96,12 @@ fn child_of_a_burst() {
     assert!(most > before + (256 << 20), "{before} {most}");
     drop(burst);
     let left = backed();
-    // A block of which CPUs or depots keep an object is only partly returned: its free pages.
+    // A block that CPUs or depots keep an object of is only partly returned: its free pages.
     assert!(left < most - (128 << 20), "{left} of {most} are left, {before} before");
 }
 
 #[test]
-fn what_cannot_be_had_is_null() {
+fn impossible_allocation_returns_null() {
     for size in [1 << 47, isize::MAX as usize - 15] {
         // SAFETY: the layout is not empty, and the memory is not used.
         let memory = std::hint::black_box(unsafe { alloc(Layout::from_size_align(size, 16).unwrap()) });
@@ -112,7 +112,7 @@ fn what_cannot_be_had_is_null() {
 }
 
 #[test]
-fn children_allocate_while_their_parents_threads_do() {
+fn forked_children_allocate_while_parent_threads_do() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for n in 0..3 {
@@ -132,10 +132,11 @@ fn children_allocate_while_their_parents_threads_do() {
             });
         }
         for i in 0..200 {
-            // SAFETY: the allocator's handlers keep it usable in the child; the child uses nothing else and exits immediately.
+            // SAFETY: the allocator's handlers keep it usable in the child, which uses nothing else and exits
+            // immediately.
             match unsafe { fork() }.expect("a fork") {
                 ForkResult::Child => {
-                    // SAFETY: sets an alarm, which ends a child that hangs.
+                    // SAFETY: the call sets an alarm, which ends a hanging child.
                     unsafe { libc::alarm(60) };
                     let texts: Vec<String> = (0..1000).map(|n| format!("{n}")).collect();
                     let good = texts.iter().map(String::len).sum::<usize>() == 2890;
@@ -145,7 +146,7 @@ fn children_allocate_while_their_parents_threads_do() {
                         eprintln!("fork {i}: {violation}");
                     }
                     let checked = checked.is_some_and(|census| census.is_ok());
-                    // SAFETY: ends the child immediately.
+                    // SAFETY: the call ends the child immediately.
                     unsafe { libc::_exit(i32::from(!good) + 2 * i32::from(!checked)) }
                 }
                 ForkResult::Parent { child } => {
@@ -163,7 +164,7 @@ fn children_allocate_while_their_parents_threads_do() {
 
 /// Object caches belong to another subsystem than the program's heap, and reports distinguish the two.
 #[test]
-fn the_heaps_of_a_process_are_told_apart() {
+fn heaps_of_a_process_are_distinguished() {
     let cache = uslab::ObjectCache::builder("told-apart").ctor(|| 0_u64).build().unwrap();
     let object = cache.alloc().unwrap();
     let heaps = uslab::process::heaps();
@@ -176,16 +177,16 @@ fn the_heaps_of_a_process_are_told_apart() {
     drop(object);
 }
 
-/// Regression test: the census counted a cache's slabs, then allocated the cache's name, and found one slab more than it had
-/// counted: the slab of that name.
+/// Regression test: the census counted a cache's slabs, then allocated the cache's name, and found one slab more: the
+/// slab of that name.
 #[test]
-fn a_census_does_not_find_its_own_allocations() {
-    alone("global_alloc::child_of_a_census", "");
+fn census_ignores_allocations_it_makes() {
+    alone("global_alloc::child_takes_a_census", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_of_a_census() {
-    // At some point all slabs of the names' size class are full, and the next name needs a new one.
+fn child_takes_a_census() {
+    // At some point all slabs of the names' size class are full, and the next name needs a new slab.
     let mut held = Vec::with_capacity(600);
     for n in 0..600_u64 {
         held.push(Box::new([n; 2]));

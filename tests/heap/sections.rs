@@ -1,5 +1,5 @@
-//! Checks the restartable sequences of a program that uses the library: the library's own, and the copies inlined into the
-//! program. The magazines' own tests check theirs and interrupt them (`magazine/src/cpu/rseq_stepper.rs`).
+//! Checks the restartable sequences of a program that uses the library: the library's own, and the copies inlined into
+//! the program. The magazines' own tests check their sequences and interrupt them (`magazine/src/cpu/rseq_stepper.rs`).
 
 #![cfg(all(
     not(any(miri, uslab_no_rseq, uslab_heap)),
@@ -15,12 +15,12 @@ mod decoded;
 use uslab::{Gfp, KmemCache, ObjectCache};
 
 #[test]
-fn no_section_of_a_program_writes_what_its_restart_reads() {
+fn program_sections_write_nothing_that_a_restart_reads() {
     let numbers = ObjectCache::builder("number").ctor(|| 7_u64).build().unwrap();
     drop(numbers.alloc().unwrap());
     let blocks = KmemCache::builder("block", 640).build().unwrap();
     let block = blocks.alloc(Gfp::KERNEL).unwrap();
-    // SAFETY: allocated there, and not used any more.
+    // SAFETY: the object was allocated there, and is not used any more.
     unsafe { blocks.free(block) };
     let checked = decoded::check();
     assert!(checked.sections >= 30 && checked.instructions >= 300, "{checked:?}");
@@ -29,6 +29,6 @@ fn no_section_of_a_program_writes_what_its_restart_reads() {
 
 #[test]
 #[ignore = "writes to a file; run by .ci/sections"]
-fn sections_are_written_down() {
+fn restartable_sections_are_listed_in_the_document() {
     decoded::write_down(serde_json::json!({}));
 }

@@ -1,11 +1,11 @@
-//! Tests which inlined paths serve the process's malloc, and that each one works.
+//! Tests which inlined paths serve the process's malloc, and that each path works.
 
 use crate::process::alone;
 use std::alloc::{Layout, alloc, dealloc};
 use uslab::Uslab;
 use uslab_magazine::{Cpus, Mechanism};
 
-/// Allocates and frees objects of many sizes in several threads; the main thread frees those that are left. No object is
+/// Allocates and frees objects of many sizes in several threads; the main thread frees the rest. No object may be
 /// allocated twice.
 fn used() {
     let threads: Vec<_> = (1..=4_u8)
@@ -34,7 +34,7 @@ fn used() {
 }
 fn freed((address, layout): (usize, Layout), own: u8) {
     let memory = core::ptr::with_exposed_provenance_mut::<u8>(address);
-    // SAFETY: allocated above with this layout and written, freed once.
+    // SAFETY: the memory was allocated above with this layout and written, and is freed once.
     unsafe {
         assert!(core::slice::from_raw_parts(memory, layout.size()).iter().all(|byte| *byte == own));
         dealloc(memory, layout);
@@ -52,35 +52,41 @@ fn sequences_serve() -> bool {
 }
 
 #[test]
-fn static_paths_serve_where_restartable_sequences_do() {
-    alone("static_paths::child_as_it_is", "USLAB_OPTIONS=check=0");
-    alone("static_paths::child_without", "USLAB_RSEQ=off USLAB_OPTIONS=check=0");
+fn static_paths_serve_if_restartable_sequences_work() {
+    alone("static_paths::child_with_default_options", "USLAB_OPTIONS=check=0");
+    alone("static_paths::child_without_restartable_sequences", "USLAB_RSEQ=off USLAB_OPTIONS=check=0");
     // The library registers the threads instead of the C library.
-    alone("static_paths::child_as_it_is", "GLIBC_TUNABLES=glibc.pthread.rseq=0 USLAB_OPTIONS=check=0");
+    alone(
+        "static_paths::child_with_default_options",
+        "GLIBC_TUNABLES=glibc.pthread.rseq=0 USLAB_OPTIONS=check=0",
+    );
     // The malloc checks each free, so static paths are closed.
-    alone("static_paths::child_without", "USLAB_OPTIONS=check=1");
-    // Sequences serve, but the limit leaves pages fewer addresses: the malloc's own paths serve.
-    alone("static_paths::child_without", &format!("ulimit -v {} && USLAB_OPTIONS=check=0", 8 << 20));
+    alone("static_paths::child_without_restartable_sequences", "USLAB_OPTIONS=check=1");
+    // Sequences serve, but the limit leaves pages fewer addresses, so the malloc's own paths serve.
+    alone(
+        "static_paths::child_without_restartable_sequences",
+        &format!("ulimit -v {} && USLAB_OPTIONS=check=0", 8 << 20),
+    );
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_as_it_is() {
+fn child_with_default_options() {
     assert_eq!(static_paths_serve(), sequences_serve());
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_without() {
+fn child_without_restartable_sequences() {
     assert!(!static_paths_serve());
 }
 
 /// Objects allocated on static paths are freed on the other paths.
 #[test]
 fn static_paths_close_when_pages_lose_addresses() {
-    alone("static_paths::child_that_limits_itself", "USLAB_OPTIONS=check=0");
+    alone("static_paths::child_that_limits_its_addresses", "USLAB_OPTIONS=check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_that_limits_itself() {
+fn child_that_limits_its_addresses() {
     let held: Vec<_> = (0..10_000_u32).map(Box::new).collect();
     assert_eq!(static_paths_serve(), sequences_serve());
     nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_AS, 4 << 30, 1 << 62).unwrap();
@@ -90,9 +96,9 @@ fn child_that_limits_itself() {
     assert!(!static_paths_serve());
 }
 
-/// A cache of the program belongs to another table. It does not use the malloc's per-CPU words.
+/// A cache that the program creates belongs to another table. Such a cache does not use the malloc's per-CPU words.
 #[test]
-fn caches_of_the_program_have_words_of_their_own() {
+fn program_caches_use_separate_cpu_words() {
     alone("static_paths::child_with_a_cache", "USLAB_OPTIONS=check=0");
 }
 #[test]

@@ -1,12 +1,12 @@
-//! A strict reader of Prometheus' text format 0.0.4: it accepts what a server accepts and its linter does not
+//! A strict reader of Prometheus' text format 0.0.4, which accepts what a server accepts and its linter does not
 //! criticise.
 
 use std::collections::BTreeMap;
 
-/// The values of a text by series: name and labels as the text has them.
+/// Returns the values of a text by series: name and labels as the text has them.
 ///
 /// # Errors
-/// Names the first line that is not valid.
+/// Fails with the first invalid line.
 pub(crate) fn read(text: &str) -> Result<BTreeMap<String, f64>, String> {
     let mut series = BTreeMap::new();
     let mut types: BTreeMap<String, String> = BTreeMap::new();
@@ -59,7 +59,7 @@ fn is_name(name: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// Parses `{a="b",c="d"}`. Each name may occur once.
+/// Parses labels such as `{a="b",c="d"}`. Each name may occur once.
 pub(crate) fn read_labels(text: &str) -> Option<BTreeMap<String, String>> {
     let mut rest = text.strip_prefix('{')?;
     let mut labels = BTreeMap::new();

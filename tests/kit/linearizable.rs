@@ -1,18 +1,18 @@
-//! Checks that a history of concurrent operations is linearizable: each operation can be assigned one point in time between its
-//! call and its return, so that a sequential specification allows all results in that order.
+//! Checks that a history of concurrent operations is linearizable. Each operation must have one point in time between
+//! its call and its return, such that a sequential specification allows all results in that order.
 //!
-//! The search is Wing and Gong's (1993) with Lowe's cache of visited states (2017): a state of the specification after the same
-//! set of operations is searched once. A history of independent objects is checked one object at a time, which is equivalent by
-//! locality (Herlihy and Wing 1990): see [`check_each`].
+//! The search is Wing and Gong's (1993) with Lowe's cache of visited states (2017): a state after the same set of
+//! operations is searched once. A history of independent objects is checked one object at a time, which is equivalent
+//! by locality (Herlihy and Wing 1990): see [`check_each`].
 //!
-//! `uslab-magazine` and `uslab` also include this file, for histories of schedules; so it imports from the
-//! module that includes it.
+//! `uslab-magazine` and `uslab` also include this file, for histories of schedules. The imports of this file are
+//! therefore from the including module.
 
 use super::sync::{AtomicU64, Mutex, Ordering::SeqCst, thread::yield_now};
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
 
-/// An operation with its result, and the clock's values at its call and after its return.
+/// A recorded operation with its result, and the clock's values at its call and after its return.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call<O> {
     pub(crate) called: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Call<O> {
     pub(crate) op: O,
 }
 
-/// A sequential specification.
+/// The sequential specification of an object.
 pub(crate) trait Spec: Clone + Eq + Hash {
     type Op;
     /// Applies `op` and returns `true` if its result is allowed in this state.
@@ -30,7 +30,7 @@ pub(crate) trait Spec: Clone + Eq + Hash {
 /// Checks a history against a specification.
 ///
 /// # Errors
-/// The index of the call that cannot follow the longest valid order that was found.
+/// Fails with the index of the call that cannot follow the longest valid order found.
 pub(crate) fn check<S: Spec>(start: &S, history: &[Call<S::Op>]) -> Result<(), usize> {
     let mut order: Vec<usize> = (0..history.len()).collect();
     order.sort_by_key(|i| history[*i].called);
@@ -41,7 +41,7 @@ pub(crate) fn check<S: Spec>(start: &S, history: &[Call<S::Op>]) -> Result<(), u
     let (mut state, mut next, mut tried) = (start.clone(), 0, HashSet::new());
     let (mut deepest, mut culprit) = (0, 0);
     loop {
-        // Calls that may come first among the remaining ones: those called before any remaining one returned.
+        // The calls that may come first among the remaining calls: each began before any remaining call returned.
         let mut first_return = u64::MAX;
         let mut found = None;
         for at in 0..order.len() {
@@ -86,7 +86,7 @@ pub(crate) fn check<S: Spec>(start: &S, history: &[Call<S::Op>]) -> Result<(), u
 /// Checks a history object by object.
 ///
 /// # Errors
-/// The object whose history has no valid order, and the call as in [`check`].
+/// Fails with the object whose history has no valid order, and the call as in [`check`].
 pub(crate) fn check_each<S: Spec, K: Ord>(
     start: &S,
     history: &[Call<S::Op>],
@@ -129,7 +129,7 @@ impl Spec for Object {
     }
 }
 
-/// Records the calls of threads.
+/// A recorder of threads' calls.
 pub(crate) struct Recorder<O> {
     clock: AtomicU64,
     calls: Mutex<Vec<Call<O>>>,
@@ -139,14 +139,14 @@ impl<O> Recorder<O> {
     pub(crate) fn new() -> Self {
         Self { clock: AtomicU64::new(0), calls: Mutex::new(vec![]) }
     }
-    /// Runs `call`, and records the operation that `op` derives from its result, if any. Every fifth call yields, so that calls
-    /// overlap.
+    /// Runs `call`, and records the operation that `op` derives from its result, if any. Every fifth call yields, so
+    /// that calls overlap.
     pub(crate) fn call<R, N: Into<Option<O>>>(
         &self,
         call: impl FnOnce() -> R,
         op: impl FnOnce(&R) -> N,
     ) -> R {
-        // SeqCst: one clock on which all threads agree; no part of the operation moves out of the recorded interval.
+        // SeqCst: all threads agree on one clock, and no part of the operation moves out of the recorded interval.
         let called = self.clock.fetch_add(1, SeqCst);
         let between = called.is_multiple_of(5);
         if between {
@@ -197,11 +197,11 @@ mod tests {
     }
 
     #[test]
-    fn known_histories_are_told_apart() {
+    fn linearizable_and_other_histories_are_distinguished() {
         let good: [&[_]; 4] = [
             &[],
             &[(0, 1, Write(1)), (2, 3, Read(1))],
-            // A read concurrent with the write may return either value; a read after that one returns the new value.
+            // A read concurrent with the write may return either value; a later read returns the new value.
             &[(0, 9, Write(1)), (1, 2, Read(0)), (3, 4, Read(1)), (5, 6, Read(1))],
             &[(0, 5, Write(1)), (1, 6, Write(2)), (7, 8, Read(1)), (9, 10, Read(1))],
         ];
@@ -211,7 +211,7 @@ mod tests {
         let bad: [(&[_], usize); 4] = [
             (&[(0, 1, Read(1))], 0),
             (&[(0, 1, Write(1)), (2, 3, Read(0))], 1),
-            // Reads of the new value and then of the old one.
+            // One thread reads the new value and then the old one.
             (&[(0, 9, Write(1)), (1, 2, Read(1)), (3, 4, Read(0))], 2),
             (&[(0, 5, Write(1)), (1, 6, Write(2)), (7, 8, Read(1)), (9, 10, Read(2))], 3),
         ];
@@ -222,7 +222,7 @@ mod tests {
 
     /// Without the cache of visited states this search would not end.
     #[test]
-    fn hundreds_of_calls_that_overlap_are_checked() {
+    fn hundreds_of_overlapping_calls_are_checked() {
         let calls = |last: u32| {
             let reads = (0..200_u64).map(|i| (i, i + 4, if i % 4 == 0 { Write(0) } else { Read(0) }));
             let mut calls = history(&reads.collect::<Vec<_>>());

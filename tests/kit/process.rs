@@ -1,12 +1,12 @@
-//! Runs tests in separate processes, so that what is measured or limited there concerns one test.
+//! Runs tests in separate processes, so that a measurement or limit concerns one test.
 
 // Not every target uses every function.
 #![allow(dead_code)]
 
 use std::process::Command;
 
-/// Runs the test with the full name `test` in a separate process of this program. `before` precedes the command in a shell:
-/// limits or variables. Returns what the process printed.
+/// Runs the test with the full name `test` in a separate process of this program. `before` precedes the command in a
+/// shell: limits or variables. Returns the text that the process printed.
 #[track_caller]
 pub(crate) fn alone(test: &str, before: &str) -> String {
     let script = format!("{before} exec \"$0\" --exact {test} --include-ignored --nocapture");
@@ -18,14 +18,14 @@ pub(crate) fn alone(test: &str, before: &str) -> String {
     said.into_owned()
 }
 
-/// Resident bytes of this process.
+/// Returns the resident bytes of this process.
 pub(crate) fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-/// Returns `true` if this process runs `test` alone. Otherwise it runs the test in such a process, and returns `false` when it
-/// has passed there.
+/// Returns `true` if this process runs `test` alone. In any other process, `is_alone` runs the test in a process of its
+/// own, and returns `false` when the test has passed there.
 #[track_caller]
 pub(crate) fn is_alone(test: &str) -> bool {
     let variable = "USLAB_TEST_ALONE";

@@ -7,7 +7,7 @@ use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier
 mod test_round;
 pub(crate) use test_round::{TestRound, table};
 
-/// The free rounds, and for each round the stamp of its owner, 0 if it has none.
+/// The free rounds, and for each round the stamp of its owner, 0 without an owner.
 pub(crate) struct TestSupplier {
     pub(crate) free: Mutex<Vec<usize>>,
     stamps: Vec<AtomicU64>,
@@ -20,11 +20,11 @@ impl TestSupplier {
             stamps: (0..=rounds).map(|_| AtomicU64::new(0)).collect(),
         }
     }
-    /// Returns `true` if the round had no owner; then `me` owns it.
+    /// Stamps a round; returns `true` if the round had no owner.
     pub(crate) fn stamp(&self, round: TestRound, me: u64) -> bool {
         self.stamps[round.0].swap(me, AcqRel) == 0
     }
-    /// Returns `true` if the round belonged to `me`; it has no owner now.
+    /// Removes the stamp of a round; returns `true` if the round belonged to `me`.
     pub(crate) fn unstamp(&self, round: TestRound, me: u64) -> bool {
         self.stamps[round.0].swap(0, AcqRel) == me
     }
@@ -55,7 +55,7 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
-/// Creates a layer of these sizes.
+/// Creates a layer with the given sizes.
 pub(crate) fn layer(
     table: &Arc<Table<Heap>>,
     capacity: u16,

@@ -1,17 +1,19 @@
-//! Finds and checks the restartable sequences of the running program in its memory: all of them, from every crate, with the
-//! inlined copies. The knowledge of instructions is in one file for each processor.
+//! Finds and checks the restartable sequences of the running program in its memory: all of them, from every crate, with
+//! the inlined copies. The instructions of each processor are described in a separate file.
 //!
-//! [`check`] verifies what the kernel and a restart rely on. A section may be aborted before any of its instructions. It then
-//! runs again from its *restart label*, with registers and memory as the aborted attempt left them. A place is *live* at the
-//! restart label if it is read from there on before it is written. A section must not write a live place before its commit,
-//! because the second attempt would read the changed value.
+//! [`check`] verifies the properties on which the kernel and a restart rely. A section may be aborted before any of its
+//! instructions. An aborted section runs again from its *restart label*, with the registers and memory of the aborted
+//! attempt. A place is *live* at the restart label if it is read from there on before it is written. A section must not
+//! write a live place before its commit, because the second attempt would read the changed value.
 //!
-//! One store is excepted: a batch that widens its stack writes the new `cap` in the word next to the head that it commits. Any
-//! value computed from what the section has read is correct there for every reader; so `cap` must be stored, not added to.
+//! One store is an exception: a batch that widens its stack writes the new `cap` in the word next to the head that it
+//! commits. Every reader accepts any `cap` computed from what the section has read. The section must store `cap` and
+//! not add to it.
 //!
-//! Liveness is computed on the machine code: from the restart label through the section and beyond it, along all direct jumps, up
-//! to calls, returns, indirect jumps and unknown instructions. Registers and flags are exact. A place in memory is identified by
-//! the operand that names it: two operands for one address are not recognised as the same.
+//! Liveness is computed on the machine code, from the restart label through the section and beyond, along all direct
+//! jumps. The analysis ends at calls, returns, indirect jumps and unknown instructions. Registers and flags are tracked
+//! exactly. A place in memory is identified by the operand that names it, so two operands for one address count as
+//! different places.
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -54,20 +56,20 @@ pub(crate) enum Kind {
     PopBatch,
 }
 
-/// The registers that hold a section's operands, by their names in the source. All differ.
+/// The registers that hold a section's operands, by their names in the source. The registers are all different.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operands {
     pub(crate) kind: Kind,
     pub(crate) area: Register,
     pub(crate) words: Register,
     pub(crate) stack: Register,
-    /// `round`, which a pop writes; `rounds` or `into` of a batch.
+    /// The register `round` that a pop writes, or `rounds` or `into` of a batch.
     pub(crate) rounds: Register,
-    /// `count` of a batch.
+    /// The register `count` of a batch.
     pub(crate) count: Option<Register>,
 }
 
-/// Where execution continues after an instruction.
+/// The place where execution continues after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
     Next,
@@ -87,7 +89,7 @@ enum Place {
     Memory(Memory),
 }
 
-/// The effects of one instruction. The places that it always writes are also in `may_write`.
+/// The effects of one instruction. The places that the instruction always writes are also in `may_write`.
 #[derive(Clone, Debug, Default)]
 struct Effect {
     reads: HashSet<Place>,
@@ -95,7 +97,7 @@ struct Effect {
     writes: HashSet<Place>,
 }
 
-/// All sections of this program, in the order of their addresses.
+/// Returns all sections of this program, in the order of their addresses.
 ///
 /// # Panics
 /// Panics if a descriptor is invalid or a section does not end at the end of an instruction.
@@ -105,7 +107,8 @@ pub(crate) fn all() -> Vec<Section> {
     sections
 }
 
-/// The array `__rseq_cs_ptr_array`, in which every section announces its descriptor and which the linker gathers.
+/// Returns the array `__rseq_cs_ptr_array`, which the linker gathers, and in which every section announces its
+/// descriptor.
 fn descriptors() -> &'static [&'static Descriptor] {
     unsafe extern "C" {
         #[link_name = "__start___rseq_cs_ptr_array"]
@@ -139,7 +142,7 @@ impl Section {
         Self { code, instructions, abort, descriptor }
     }
 
-    /// The name of one of its instructions in messages.
+    /// Returns the name of a section's instruction for messages.
     pub(crate) fn name(&self, instruction: &Instruction) -> String {
         let at = instruction.ip() - self.code.start;
         format!("section at {:#x}, +{at:#x} `{instruction}`", self.code.start)
@@ -149,10 +152,10 @@ impl Section {
         instruction.effect().unwrap_or_else(|| panic!("{}: not known here", self.name(instruction)))
     }
 
-    /// Returns the instructions from the abort address to the start of the section, in the order in which they run, and the
-    /// address of the restart label: the target of the first jump. The instructions before that jump run only after an abort;
-    /// those at the restart label and after it also run without one.
-    fn way_back(&self) -> (Vec<Instruction>, usize) {
+    /// Returns the instructions from the abort address to the start of the section, in the order in which they run, and
+    /// the restart label's address: the target of the first jump. The instructions before that jump run only after an
+    /// abort; the instructions from the restart label on also run without one.
+    fn abort_path(&self) -> (Vec<Instruction>, usize) {
         let (mut way, mut restart, mut ip) = (vec![], None, self.abort);
         while ip != self.code.start {
             let instruction = Instruction::at(ip);
@@ -172,19 +175,19 @@ impl Section {
         (way, restart.unwrap_or(self.code.start))
     }
 
-    /// The label where the section starts, and where it runs again after an abort.
+    /// Returns the label where the section starts, and where it runs again after an abort.
     pub(crate) fn restart(&self) -> usize {
-        self.way_back().1
+        self.abort_path().1
     }
 
-    /// All instructions from the restart label on.
+    /// Returns all instructions from the restart label on.
     fn whole(&self) -> Vec<Instruction> {
-        let (way, restart) = self.way_back();
+        let (way, restart) = self.abort_path();
         let ahead = way.into_iter().filter(|one| (restart..self.code.start).contains(&one.ip()));
         ahead.chain(self.instructions.iter().copied()).collect()
     }
 
-    /// The address to which it jumps without a commit, other than its end.
+    /// Returns the address to which the section jumps without a commit, other than its end.
     pub(crate) fn miss(&self) -> Option<usize> {
         let mut out = self.instructions.iter().filter_map(|instruction| match instruction.flow() {
             Flow::Branch(target) if target != self.code.end && !self.code.contains(&target) => Some(target),
@@ -199,8 +202,8 @@ impl Section {
         miss
     }
 
-    /// Its operation and the registers of its operands, read from the operands of its instructions. This is a heuristic: callers
-    /// must verify that the section does this with these registers.
+    /// Reads the section's operation and operand registers from its instructions. The result is heuristic: callers must
+    /// verify that the section does this with these registers.
     pub(crate) fn operands(&self) -> Operands {
         let operands = self.read_operands().unwrap_or_else(|what| {
             panic!("the section at {:#x} has no {what}", self.code.start);
@@ -212,7 +215,7 @@ impl Section {
         operands
     }
 
-    /// The compare before a backward jump, which ends the loop of a batch.
+    /// Returns the compare before a backward jump, which ends the loop of a batch.
     fn loop_end(&self) -> Option<&Instruction> {
         let back = |one: &&[Instruction]| {
             matches!(one[1].flow(), Flow::Branch(target)
@@ -221,9 +224,9 @@ impl Section {
         self.instructions.windows(2).find(back).map(|one| &one[0])
     }
 
-    /// The description that a proof needs.
+    /// Returns the description that a proof needs.
     fn json(&self) -> Value {
-        let (way_back, restart) = self.way_back();
+        let (abort_path, restart) = self.abort_path();
         let Operands { kind, area, words, stack, rounds, count } = self.operands();
         let name = processor::name;
         let mut operands = json!({
@@ -242,13 +245,13 @@ impl Section {
             "kind": format!("{kind:?}"),
             "operands": operands,
             "form": self.form(),
-            "way_back": way_back.iter().map(Instruction::json).collect::<Vec<_>>(),
+            "way_back": abort_path.iter().map(Instruction::json).collect::<Vec<_>>(),
             "code": self.instructions.iter().map(Instruction::json).collect::<Vec<_>>(),
         })
     }
 
-    /// The places that are read before they are written, from the restart label on: the least solution of `live = reads + (live
-    /// after it - writes)` over all reachable instructions.
+    /// Returns the places that are read before they are written, from the restart label on. The result is the least
+    /// solution of `live = reads + (live after it - writes)` over all reachable instructions.
     fn live(&self) -> HashSet<Place> {
         let restart = self.restart();
         let (mut code, mut todo) = (BTreeMap::new(), vec![restart]);
@@ -295,8 +298,8 @@ impl Section {
         }
     }
 
-    /// Panics unless the section can be restarted at any of its instructions. Returns the number of places it writes that survive
-    /// an abort.
+    /// Panics unless the section can be restarted at any of its instructions. Returns the number of places that the
+    /// section writes and that survive an abort.
     fn check(&self) -> usize {
         let start = self.code.start;
         assert!(!self.code.contains(&self.abort), "the section at {start:#x}: its abort address lies in it");
@@ -321,10 +324,10 @@ impl Section {
             }
             _ => false,
         };
-        let (mut survive, (way_back, _)) = (0, self.way_back());
-        for (i, instruction) in way_back.iter().chain(before).enumerate() {
+        let (mut survive, (abort_path, _)) = (0, self.abort_path());
+        for (i, instruction) in abort_path.iter().chain(before).enumerate() {
             let mut effect = self.effect(instruction);
-            if i < way_back.len() && instruction.is_of_a_counter() {
+            if i < abort_path.len() && instruction.is_of_a_counter() {
                 effect.may_write.retain(|place| !matches!(place, Place::Memory(_)));
             }
             for place in effect.may_write.iter().filter(|place| live.contains(place)) {
@@ -340,8 +343,8 @@ impl Section {
     }
 }
 
-/// Writes all sections of this program to the file that `USLAB_SECTIONS` names, for their proof (`tests/sections/prove.py`).
-/// `beside` holds the other fields that it needs.
+/// Writes all sections of this program to the file that `USLAB_SECTIONS` names, for their proof
+/// (`tests/sections/prove.py`). `beside` holds the other fields that the proof needs.
 pub(crate) fn write_down(mut beside: Value) {
     beside["architecture"] = std::env::consts::ARCH.into();
     beside["sections"] = all().iter().map(Section::json).collect();
@@ -354,7 +357,7 @@ pub(crate) fn write_down(mut beside: Value) {
 pub(crate) struct Checked {
     pub(crate) sections: usize,
     pub(crate) instructions: usize,
-    /// Stores before a commit that survive an abort.
+    /// The number of stores before a commit that survive an abort.
     pub(crate) survive: usize,
 }
 
@@ -373,7 +376,7 @@ pub(crate) fn check() -> Checked {
     Checked { sections: sections.len(), instructions, survive }
 }
 
-/// The message of the check about a sample, a section that never runs; empty if it passes.
+/// Returns the check's message about a sample section that never runs; empty if it passes.
 fn verdict(sample: &'static Descriptor) -> String {
     let checked = uslab_sync::catch_panic(|| Section::of(sample).check());
     checked.err().map_or(String::new(), |said| *said.downcast::<String>().expect("a message"))

@@ -1,4 +1,4 @@
-//! The command `uslab` on a terminal.
+//! Runs the command `uslab` on a terminal.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,8 +9,8 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::pty::{Winsize, openpty};
 use nix::sys::termios::tcgetattr;
 
-/// Runs it on a terminal of 80 by 24 and calls `act` once the first picture is there. Returns its exit code, its output, and
-/// `true` if it restored the terminal.
+/// Runs `uslab` on a terminal of 80 by 24 and calls `act` once the first picture is drawn. Returns the exit code, the
+/// output, and `true` if the terminal was restored.
 pub(crate) fn on_a_terminal(args: &[&str], act: impl FnOnce(&mut File)) -> (Option<i32>, String, bool) {
     let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
     let pty = openpty(&size, None).unwrap();
@@ -22,7 +22,7 @@ pub(crate) fn on_a_terminal(args: &[&str], act: impl FnOnce(&mut File)) -> (Opti
     let (mut terminal, mut act) = (File::from(pty.master), Some(act));
     let (mut text, mut some) = (Vec::new(), [0; 4096]);
     let mut read = |terminal: &mut File, text: &mut Vec<u8>| {
-        // A timeout in milliseconds, so that the loop notices when the program has exited.
+        // The timeout in milliseconds lets the loop notice when the program has exited.
         let there = poll(&mut [PollFd::new(terminal.as_fd(), PollFlags::POLLIN)], 20_u8).unwrap() > 0;
         if there {
             let read = terminal.read(&mut some).unwrap();
@@ -38,7 +38,7 @@ pub(crate) fn on_a_terminal(args: &[&str], act: impl FnOnce(&mut File)) -> (Opti
         {
             break status;
         }
-        // The last row of both screens contains `quit`. Blanks are not written to an empty screen.
+        // The last row of each screen contains `quit`. Blanks are not written to an empty screen.
         if String::from_utf8_lossy(&text).contains("quit")
             && let Some(act) = act.take()
         {

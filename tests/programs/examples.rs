@@ -3,7 +3,7 @@
 use std::process::Command;
 use uslab_tests::workspace;
 
-/// What an example of `uslab` prints.
+/// Returns the output of an example of `uslab`.
 fn run(example: &str) -> String {
     let mut program = Command::new(uslab_tests::example(example));
     let output = program.current_dir(workspace()).output().unwrap();
@@ -36,7 +36,7 @@ fn constructed() {
 fn rcu_lookup() {
     let said = run("rcu_lookup");
     assert!(said.starts_with("600000 lookups, ") && said.contains("none wrong"), "{said}");
-    // Lookups of the keys that are never deleted; all lookups of the others may miss.
+    // Keys that are never deleted must be found; lookups of all other keys may miss.
     let keys = (0..3).flat_map(|reader| (0..200_000).map(move |n| (n * 7 + reader) % 128));
     assert!(number(&said, "lookups, ") >= keys.filter(|key| *key >= 64).count() as u64, "{said}");
 }
@@ -63,6 +63,6 @@ fn global_allocator() {
     let said = run("global_allocator");
     assert!(said.starts_with("{\"a\": 120, \"and\": 20, "), "{said}");
     let allocs = number(&said, "}\n");
-    // There is a line for each thread, and a word for each piece.
+    // The output has a line for each thread, and a word for each piece.
     assert!(allocs > 300 && said.contains("allocations and "), "{said}");
 }

@@ -1,5 +1,5 @@
-//! Mistakes with the example server's memory (`faulty_server/`), one for each run. Each mistake ends the server. The report names
-//! the mistake, the object's cache, and the code that allocated and freed the object.
+//! Mistakes with the example server's memory (`faulty_server/`), one for each run. Each mistake ends the server. The
+//! report names the mistake, the object's cache, and the code that allocated and freed the object.
 
 use crate::server::{Client, Server};
 use std::io::Read;
@@ -10,7 +10,7 @@ use uslab_tests::faulty_server;
 /// Requests sent after a mistake, until the server ends.
 #[derive(Clone, Copy, Debug)]
 enum Then {
-    /// None: the mistake is noticed immediately.
+    /// No request: the mistake is noticed immediately.
     AtOnce,
     /// Deletes the key.
     Delete,
@@ -18,7 +18,7 @@ enum Then {
     DeleteLater,
     /// Sets more keys to values of the same size.
     Set,
-    /// Sets and deletes such keys.
+    /// Sets and deletes more keys with values of the same size.
     Renew,
     /// Makes the same mistake with another value.
     Again,
@@ -51,7 +51,7 @@ impl Then {
     }
 }
 
-/// The server's messages about a mistake, until it ends.
+/// Returns the server's messages about a mistake, until the server ends.
 fn said(mistake: &str, options: &[&str], then: Then) -> String {
     let mut server = Server::of(
         Command::new(faulty_server()).args(options).env("USLAB_OPTIONS", "check=1").stderr(Stdio::piped()),
@@ -73,7 +73,7 @@ fn said(mistake: &str, options: &[&str], then: Then) -> String {
     text
 }
 
-/// The line that begins with `begin`, and the indented lines after it: a stack.
+/// Returns the line that begins with `begin`, and the indented lines of the stack after it.
 fn part<'t>(text: &'t str, begin: &str) -> Option<&'t str> {
     let start = text.find(&format!("\n{begin}"))? + 1;
     let part = &text[start..];
@@ -81,15 +81,15 @@ fn part<'t>(text: &'t str, begin: &str) -> Option<&'t str> {
     Some(&part[..end.map_or(part.len(), |(at, _)| at)])
 }
 
-/// Functions that must be on the stacks of the allocation, of the free, and of the detection. The entries and the connection's
-/// buffer were not freed before.
+/// Functions that must be on the stacks of the allocation, of the free, and of the detection. The entries and the
+/// connection's buffer were not freed earlier.
 type Stacks = [Option<&'static str>; 3];
 const VALUE: Stacks = [Some("Store"), Some("Store"), Some("Store")];
 const FREED_TWICE: Stacks = [Some("Store"), Some("the_first_free"), Some("the_second_free")];
 const ENTRY: Stacks = [Some("the_entry"), None, Some("the_end_of")];
 const NONE: Stacks = [None; 3];
 
-/// Mistakes: the requests that follow, the cache of the object, a part of the report, and its stacks.
+/// The mistakes: the requests that follow, the cache of the object, a part of the report, and its stacks.
 const MISTAKES: [(&str, Then, &str, &str, Stacks); 22] = [
     ("overflow_by_1", Delete, "malloc-112", "Right Redzone overwritten", VALUE),
     ("overflow_by_8", Delete, "malloc-112", "Right Redzone overwritten", VALUE),
@@ -128,7 +128,7 @@ const MISTAKES: [(&str, Then, &str, &str, Stacks); 22] = [
         "wrong_size",
         AtOnce,
         "malloc-112",
-        "free with a size that is not the object's",
+        "free with a wrong size",
         [Some("Store"), Some("Store"), Some("the_second_free")],
     ),
     (
@@ -189,7 +189,7 @@ fn is_named(mistake: &str, text: &str, cache: &str, what: &str, stacks: Stacks) 
 }
 
 #[test]
-fn each_mistake_in_the_server_is_named_with_who_allocated_and_who_freed() {
+fn each_server_bug_is_reported_with_both_stacks() {
     let work = |mistakes: &[(&str, Then, &str, &str, Stacks)]| {
         for &(mistake, then, cache, what, stacks) in mistakes {
             let text = said(mistake, &["FZPU", "0"], then);
@@ -208,17 +208,17 @@ fn each_mistake_in_the_server_is_named_with_who_allocated_and_who_freed() {
     std::thread::scope(|scope| MISTAKES.chunks(11).for_each(|some| _ = scope.spawn(|| work(some))));
 }
 
-/// A freed object is kept from reuse for some time, and written to while it is kept.
+/// A freed object is kept from reuse for some time, and is overwritten in that time.
 #[test]
-fn a_write_to_what_the_quarantine_keeps_is_named_when_it_is_used_again() {
+fn write_to_a_quarantined_object_is_reported_at_its_reuse() {
     let text = said("write_after_free", &["FZPU", "4096"], Renew);
     is_named("write_after_free", &text, "malloc-112", "Poison overwritten", VALUE);
 }
 
-/// Regression test: one allocation in two or three is sampled by the guard, and the server ended in the middle of the report,
-/// because Rust's threads have a small stack for signal handlers.
+/// Regression test: when the guard sampled one allocation in two or three, the server ended in the middle of the
+/// report. Rust's threads have a small stack for signal handlers.
 #[test]
-fn a_read_after_a_free_is_named_where_the_allocation_was_sampled() {
+fn read_after_free_of_a_sample_is_reported() {
     let text = said("read_after_free", &["heap"], Again);
     assert!(text.contains("uslab: guard: use after free: 0x"), "{text}");
     assert!(text.contains(", 0 bytes behind the beginning of an object of 100 bytes at 0x"), "{text}");

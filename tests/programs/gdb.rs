@@ -1,5 +1,5 @@
-//! Tests the gdb script on a core of the example server, made here, and on live programs. They are skipped if there is no gdb or
-//! it may not trace other processes.
+//! Tests the gdb script on a core of the example server, made here, and on live programs. The tests are skipped without
+//! gdb, or if gdb may not trace other processes.
 
 use crate::server::Server;
 use nix::sys::signal::{Signal, kill};
@@ -11,12 +11,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use uslab_tests::{faulty_server, libuslab, libuslab_cache, server, workspace};
 
-/// gdb's message if it may not trace another process.
+/// The message of a gdb that may not trace another process.
 const MAY_NOT: &str = "ptrace: Operation not permitted";
 
-/// A gdb command with the script loaded, and further commands.
+/// Returns a gdb command with the script loaded, and further commands.
 fn with_script(arguments: &[&str], commands: &[&str]) -> Command {
-    // Limits a file to 4 GiB, in units of 512 bytes: a core that contains reserved memory would fill the disk.
+    // A file is limited to 4 GiB, in units of 512 bytes, because a core that contains reserved memory would fill the
+    // disk.
     let mut gdb = Command::new("sh");
     gdb.args(["-c", "ulimit -f 8388608 && exec \"$0\" \"$@\"", "gdb"]);
     gdb.args(["-batch", "-nx", "-iex", "set debuginfod enabled off", "-iex", "set auto-load no"]);
@@ -26,7 +27,7 @@ fn with_script(arguments: &[&str], commands: &[&str]) -> Command {
     gdb
 }
 
-/// gdb's output; `None` if gdb does not exist or may not trace.
+/// Returns gdb's output; `None` if gdb does not exist or may not trace.
 fn gdb(arguments: &[&str], commands: &[&str]) -> Option<String> {
     let output = match with_script(arguments, commands).output() {
         Ok(output) if output.status.code() == Some(127) => {
@@ -46,13 +47,13 @@ fn gdb(arguments: &[&str], commands: &[&str]) -> Option<String> {
     Some(said + &errors)
 }
 
-/// Commands that show the magazines of each CPU, including CPUs that the test may not run on.
+/// Returns commands that show the magazines of each CPU, including CPUs that the test may not run on.
 fn magazines() -> impl Iterator<Item = String> {
     let cpus = sysconf(SysconfVar::_NPROCESSORS_CONF).unwrap().unwrap();
     (0..cpus).map(|cpu| format!("uslab magazines {cpu}"))
 }
 
-/// The rows of a table that `uslab` printed after `echo NAME`: numbers, by their first column.
+/// Returns the rows of a table that `uslab` printed after `echo NAME`: numbers, by their first column.
 fn rows<'s>(said: &'s str, name: &str) -> BTreeMap<&'s str, Vec<usize>> {
     let mut lines = said.lines().skip_while(|line| *line != name).skip(1);
     assert!(lines.next().is_some_and(|header| header.starts_with("cache ")), "{said}");
@@ -62,26 +63,26 @@ fn rows<'s>(said: &'s str, name: &str) -> BTreeMap<&'s str, Vec<usize>> {
     rows.map(|cells| (cells[0], numbers(&cells[1..]))).collect()
 }
 
-/// The word after `before`.
+/// Returns the word after `before`.
 fn word<'s>(said: &'s str, before: &str) -> &'s str {
     let (_, behind) = said.split_once(before).unwrap_or_else(|| panic!("no {before} in {said}"));
     behind.split_whitespace().next().unwrap()
 }
 
 #[test]
-fn a_core_of_the_server_is_read() {
+fn gdb_commands_read_a_core_of_the_server() {
     let running = Server::start(&["--threads", "2"]);
     let mut clients = [running.client(), running.client()];
     for key in 0..300 {
         clients[key % 2].say(&format!("set key:{key} {}", "v".repeat(100)));
     }
-    // Deletes each third key, so that on every CPU some objects of each slab remain.
+    // Each third key is deleted, so that some objects of each slab remain on every CPU.
     for key in (0..300).step_by(3) {
         clients[0].say(&format!("del key:{key}"));
     }
     let dir = tempfile::tempdir().unwrap();
     let core = dir.path().join("core");
-    // Stops the server, whose reaper would otherwise take objects from the magazines while gdb starts.
+    // The server is stopped, because its reaper would take objects from the magazines while gdb starts.
     kill(Pid::from_raw(running.process.id().cast_signed()), Signal::SIGSTOP).unwrap();
     let pid = running.process.id().to_string();
     if gdb(&["-p", &pid], &[&format!("gcore {}", core.display())]).is_none() {
@@ -106,8 +107,8 @@ fn a_core_of_the_server_is_read() {
     // Free buffers keep their memory.
     assert!(leaks.values().all(|row| row[3] == 0), "{leaks:?}");
 
-    // An entry that a CPU would allocate next, then an entry of its slab that is in use. A slab may have none in use, if the CPU
-    // held all its remaining objects.
+    // One entry is the CPU's next to allocate, the other is an entry in use of the same slab. A slab may have no entry
+    // in use, if the CPU held all its remaining objects.
     let (_, held) = said.split_once("MAGAZINES\n").unwrap();
     let entries = held.lines().filter(|line| line.starts_with("entry "));
     let (said, letters) = entries
@@ -136,12 +137,13 @@ fn a_core_of_the_server_is_read() {
     assert!(gdb(&core, &["uslab whatis $sp"]).unwrap().contains("in no subsystem's pages"));
 }
 
-/// The server writes to a value that it has freed, and aborts. The core shows whose memory it was, and what leaked before.
+/// The server writes to a value that it has freed, and aborts. The core shows whose memory was overwritten, and what
+/// leaked earlier.
 #[test]
-fn in_a_core_of_a_server_that_made_a_mistake_the_culprit_is_found() {
+fn gdb_finds_the_culprit_in_a_core() {
     let mut command = Command::new(faulty_server());
-    // A small heap keeps the core small, with room for the names of functions, which the report looks up in debug information if
-    // there is any.
+    // A small heap keeps the core small. The heap has room for the names of functions, which the report looks up in
+    // debug information.
     let mut server =
         Server::of(command.args(["FZPU", "4096"]).env("USLAB_OPTIONS", "limit=256m").stderr(Stdio::piped()));
     let mut client = server.client();
@@ -189,7 +191,7 @@ fn in_a_core_of_a_server_that_made_a_mistake_the_culprit_is_found() {
     let said = gdb(&core, &[&slab]).unwrap();
     let [start, apart] = ["\nslab 0x", "bytes each, "].map(|before| word(&said, before));
     let number = |hex: &str| usize::from_str_radix(hex.trim_start_matches("0x"), 16).unwrap();
-    // Objects are between red zones: none begins at the start of its slab.
+    // Objects are between red zones, so none begins at the start of its slab.
     let offset = number(culprit) - number(start);
     assert!(offset % apart.parse::<usize>().unwrap() != 0, "{said}");
     let letters = said.lines().find(|line| line.starts_with("0x")).unwrap();
@@ -220,7 +222,7 @@ fn in_a_core_of_a_server_that_made_a_mistake_the_culprit_is_found() {
 fn preloaded(libraries: &[&Path], dir: &Path) -> Child {
     let (source, program) = (workspace().join("tests/programs/gdb.c"), dir.join("program"));
     let mut cc = Command::new("cc");
-    // `-s` strips the program.
+    // The option `-s` strips the program.
     cc.args(["-O1", "-s", "-o"]).arg(&program).arg(source).args(libraries);
     assert!(cc.status().expect("a C compiler").success());
     let mut command = Command::new(program);
@@ -234,10 +236,10 @@ fn preloaded(libraries: &[&Path], dir: &Path) -> Child {
     child
 }
 
-/// Regression test: blocks of pages were no roots if another library's subsystem came first, so objects that only they referred
-/// to were reported as leaks.
+/// Regression test: blocks of pages were no roots if another library's subsystem came first. Objects that only they
+/// referred to were reported as leaks.
 #[test]
-fn what_a_stripped_program_has_lost_is_named() {
+fn gdb_reports_what_a_stripped_program_lacks() {
     let dir = tempfile::tempdir().unwrap();
     let library = dir.path().join("libuslab.so");
     std::fs::copy(libuslab(), &library).unwrap();
@@ -249,8 +251,8 @@ fn what_a_stripped_program_has_lost_is_named() {
         drop(child.stdin.take());
         assert!(child.wait().unwrap().success());
         let Some(said) = said else { return };
-        // The columns: subsystem, in use, bytes, unreachable. Some leaked objects may look reachable, because a stale word holds
-        // their address.
+        // The columns are: subsystem, in use, bytes, unreachable. Some leaked objects may look reachable, because a
+        // stale word holds their address.
         let [of, in_use, _, unreachable] = rows(&said, "LEAKS")["malloc-320"][..] else { panic!("{said}") };
         assert_eq!(of, libraries.len() - 1, "{said}");
         assert!((1000..1100).contains(&in_use) && (450..=500).contains(&unreachable), "{said}");
@@ -259,7 +261,7 @@ fn what_a_stripped_program_has_lost_is_named() {
 }
 
 #[test]
-fn a_program_without_the_library_is_told_from_one_with_it() {
+fn gdb_recognizes_programs_without_the_library() {
     let said = gdb(&["/bin/true"], &["uslab caches"]);
     assert!(said.is_none_or(|said| said.contains("uslab: no section .uslab")));
 }

@@ -1,8 +1,8 @@
-//! Programs that make mistakes, and the outcome of each. `security/expected.txt` lists the outcomes, for four ways to run the
-//! library.
+//! Programs that make mistakes, and the outcome of each. `security/expected.txt` lists the outcomes, for four ways to
+//! run the library.
 //!
-//! Each run has a seed, which determines the order of objects. `USLAB_PRELOAD=full` makes 20 runs of each and checks how many of
-//! them ended; otherwise there are 3 runs, and each must have one of the outcomes that the table allows.
+//! Each run has a seed, which determines the order of objects. `USLAB_PRELOAD=full` makes 20 runs of each program and
+//! checks how many of them ended. By default, 3 runs must each have an outcome that the table allows.
 
 use crate::preload::{full, preloaded, say, text};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::process::Command;
 use uslab_magazine::sync::{AtomicUsize, Mutex, Ordering::Relaxed};
 use uslab_tests::{compiled_from, workspace};
 
-/// Columns of the table.
+/// The columns of the table.
 const MODES: [(&str, &str); 4] = [
     ("default", "check=0,guard=0"),
     ("check", "check=1,guard=0"),
@@ -22,7 +22,7 @@ const MODES: [(&str, &str); 4] = [
 ];
 const SIZES: [usize; 3] = [24, 1000, 100_000];
 
-/// The outcome of a run: the program was ended, the mistake had an effect, or it had none.
+/// Returns the outcome of a run: the program was ended, the mistake had an effect, or it had none.
 fn outcome(program: &Path, kind: &str, size: usize, options: &str) -> char {
     let mut command = Command::new(program);
     let output = preloaded(command.args([kind, &size.to_string()]), options);
@@ -34,7 +34,8 @@ fn outcome(program: &Path, kind: &str, size: usize, options: &str) -> char {
     }
 }
 
-/// `x`: ended each time. `x5!.`: ended at least 5 times in 20; the other runs had an effect (`!`) or none (`.`).
+/// In a cell, `x` means that each run ended. In a cell, `x5!.` means that at least 5 runs in 20 ended; the other runs
+/// had an effect (`!`) or none (`.`).
 fn agrees(cell: &str, seen: &BTreeMap<char, usize>) -> bool {
     let least: usize = cell.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
     let runs: usize = seen.values().sum();
@@ -42,7 +43,7 @@ fn agrees(cell: &str, seen: &BTreeMap<char, usize>) -> bool {
     seen.keys().all(|outcome| cell.contains(*outcome)) && (runs < 20 || ended >= least)
 }
 
-/// The rows: a kind of mistake, and a cell for each mode and size.
+/// Returns the rows: a kind of mistake, and a cell for each mode and size.
 fn table() -> Vec<(String, Vec<String>)> {
     let file = workspace().join("tests/programs/security/expected.txt");
     let text = std::fs::read_to_string(file).unwrap();
@@ -55,7 +56,7 @@ fn table() -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn each_mistake_comes_to_what_the_table_says() {
+fn each_memory_bug_ends_as_documented() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled_from("tests/programs/security/defects.c", &["-O1", "-fno-builtin"], dir.path());
     let kinds = text(&Command::new(&program).output().unwrap().stdout);
@@ -106,7 +107,7 @@ fn each_mistake_comes_to_what_the_table_says() {
 
 /// A report must name the mistake, with the stacks of the allocation and of the free.
 #[test]
-fn the_guard_names_an_overflow_an_underflow_a_use_after_free_and_a_double_free_with_stacks() {
+fn guard_reports_each_bug_with_stacks() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled_from("tests/programs/security/defects.c", &["-O0", "-fno-builtin"], dir.path());
     let said = |kind: &str, size: &str| {
@@ -155,7 +156,7 @@ fn the_guard_names_an_overflow_an_underflow_a_use_after_free_and_a_double_free_w
 
 /// Faults elsewhere still reach the program's own handler.
 #[test]
-fn faults_elsewhere_reach_the_handler_that_the_program_has() {
+fn unrelated_faults_reach_the_programs_handler() {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("handler.c");
     let code = r#"

@@ -1,5 +1,5 @@
-//! Tests the example server over sockets: requests in one piece and in many, large and invalid ones, many clients, the memory
-//! limit, and the statistics of its caches. `redis-benchmark` loads it, if the machine has it.
+//! Tests the example server over sockets: requests in one piece and in many, large and invalid requests, many clients,
+//! the memory limit, and the statistics of its caches. `redis-benchmark` loads the server, if the machine has it.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -8,14 +8,14 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 use uslab_tests::server;
 
-/// Longer than any request takes on a busy machine.
+/// A time longer than any request takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server on a free port; it is killed on drop.
+/// A server on a free port, which is killed on drop.
 pub(crate) struct Server {
     pub(crate) process: Child,
     address: SocketAddr,
-    /// Its output before it listened.
+    /// The server's output before it listened.
     said: String,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Client {
     reader: BufReader<TcpStream>,
 }
 
-/// A request in the form that clients send.
+/// Formats a request in the form that clients send.
 fn request(arguments: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     for argument in arguments {
@@ -112,7 +112,7 @@ impl Client {
         self.send(&request(arguments));
         self.reply()
     }
-    /// Sends the words of a text as arguments to a server that may abort. Returns `true` if it answered.
+    /// Sends the words of a text as arguments to a server that may abort. Returns `true` if the server answered.
     pub(crate) fn is_answered(&mut self, words: &str) -> bool {
         let arguments: Vec<_> = words.split(' ').map(str::as_bytes).collect();
         let sent = self.stream.write_all(&request(&arguments));
@@ -140,7 +140,7 @@ impl Client {
             other => panic!("{other:?}"),
         }
     }
-    /// The number called `field` of a line of `INFO`; 0 if there is no such line.
+    /// Returns the number called `field` of a line of `INFO`; 0 without the line.
     fn number(&mut self, line: &str, field: &str) -> u64 {
         let info = self.info("INFO");
         let Some(fields) = info.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':')) else {
@@ -149,7 +149,7 @@ impl Client {
         let value = fields.split(',').find_map(|pair| pair.strip_prefix(field)?.strip_prefix('='));
         value.unwrap_or_else(|| panic!("no {field} in {fields}")).parse().unwrap()
     }
-    /// Objects in use in the caches of the data: entries, strings, and blocks of pages.
+    /// Returns the objects in use in the caches of the data: entries, strings, and blocks of pages.
     fn data_in_use(&mut self) -> u64 {
         let info = self.info("INFO");
         let lines = info.lines().filter(|line| line.starts_with("data_"));
@@ -176,10 +176,10 @@ fn on_both(test: impl Fn(&Server)) {
     }
 }
 
-/// One page for Prometheus has the caches and tokio's own statistics. The program's malloc is the C library's, so it is not on
-/// the page.
+/// One page for Prometheus has the caches and tokio's own statistics. The program's malloc is the C library's, so it is
+/// not on the page.
 #[test]
-fn its_metrics_are_a_page_of_heaps_and_of_the_runtime() {
+fn server_metrics_cover_heaps_and_runtime() {
     let server = Server::start(&["--threads", "2", "--metrics", "127.0.0.1:0"]);
     let mut client = server.client();
     assert_eq!(client.say("SET key value"), Status("OK".into()));
@@ -213,7 +213,7 @@ fn its_metrics_are_a_page_of_heaps_and_of_the_runtime() {
 }
 
 #[test]
-fn a_server_whose_objects_are_watched_serves_as_any_other() {
+fn server_works_with_slab_debugging() {
     let server = Server::start(&["--slab-debug", "FZPU,entry;FZP"]);
     let mut client = server.client();
     for n in 0..300_usize {
@@ -231,12 +231,12 @@ fn a_server_whose_objects_are_watched_serves_as_any_other() {
     assert_eq!(client.say("FLUSHALL"), Status("OK".into()));
 }
 
-/// There are more clients than the server allows connections: each is served when another one disconnects. They may be served in
-/// another order than they connected in, so each disconnects as soon as it has its answer.
+/// The server has more clients than it allows connections: each is served when another disconnects. Clients may be
+/// served in another order than they connected in, so each disconnects as soon as it has its answer.
 #[test]
-fn clients_beyond_the_limit_wait_for_their_turn() {
+fn clients_beyond_the_limit_wait() {
     let server = Server::start(&["--max-clients", "100"]);
-    // More than are served at a time, but fewer than a process may have open files.
+    // The number of clients exceeds the served ones, but not the files that a process may open.
     let mut clients: Vec<_> = (0..400).map(|_| server.client()).collect();
     clients.iter_mut().for_each(|client| client.send(b"*1\r\n$4\r\nPING\r\n"));
     let counted = Once::new();
@@ -245,7 +245,7 @@ fn clients_beyond_the_limit_wait_for_their_turn() {
             let counted = &counted;
             scope.spawn(move || {
                 assert_eq!(client.reply(), Status("PONG".into()), "client {i}");
-                // No client disconnects before this.
+                // No client disconnects before this point.
                 counted.call_once(|| {
                     let served = client.number("clients_connection", "used");
                     assert!(served <= 103, "{served} were served at once");
@@ -256,7 +256,7 @@ fn clients_beyond_the_limit_wait_for_their_turn() {
 }
 
 #[test]
-fn commands_do_what_their_names_say() {
+fn server_commands_work() {
     on_both(|server| {
         let mut client = server.client();
         let ok = || Status("OK".into());
@@ -301,10 +301,10 @@ fn commands_do_what_their_names_say() {
 }
 
 #[test]
-fn requests_come_in_any_pieces() {
+fn requests_may_arrive_in_pieces() {
     on_both(|server| {
         let mut client = server.client();
-        // Two requests, with an inline one and an empty line between them, byte by byte.
+        // The bytes have two requests, with an inline one and an empty line between them, byte by byte.
         let mut bytes = request(&[b"SET", b"key", b"a\r\nb"]);
         bytes.extend(b"\r\nget key\r\n*0\r\n*-1\r\n");
         bytes.extend(request(&[b"GET", b"key"]));
@@ -314,7 +314,7 @@ fn requests_come_in_any_pieces() {
         assert_eq!(client.reply(), Status("OK".into()));
         assert_eq!([client.reply(), client.reply()], [string("a\r\nb"), string("a\r\nb")]);
 
-        // Ten thousand requests, more than fit into a buffer or a socket.
+        // Ten thousand requests are more than fit into a buffer or a socket.
         let mut other = client.stream.try_clone().unwrap();
         let sender = std::thread::spawn(move || {
             for n in 0..10_000 {
@@ -333,7 +333,7 @@ fn requests_come_in_any_pieces() {
 }
 
 #[test]
-fn large_values_come_back_as_they_went() {
+fn large_values_are_returned_unchanged() {
     on_both(|server| {
         let mut client = server.client();
         for length in [0, 1, 8191, 8193, 16 << 10, 1 << 20, 4 << 20] {
@@ -352,7 +352,7 @@ fn large_values_come_back_as_they_went() {
 }
 
 #[test]
-fn what_is_no_request_is_told_so_and_ends_its_connection_only() {
+fn invalid_request_closes_only_its_connection() {
     on_both(|server| {
         let mut bystander = server.client();
         assert_eq!(bystander.say("SET a 1"), Status("OK".into()));
@@ -380,7 +380,7 @@ fn what_is_no_request_is_told_so_and_ends_its_connection_only() {
         client.send(&[&request(&[b"INCR", b"a"])[..], b"*1\r\n!\r\n"].concat());
         assert_eq!(client.reply(), Integer(2));
         assert!(matches!(client.reply(), Error(_)) && client.is_closed());
-        // Clients that disconnect in the middle of a request, or of the replies.
+        // Some clients disconnect in the middle of a request, or of the replies.
         let mut client = server.client();
         client.send(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$100\r\nhalf");
         drop(client);
@@ -393,7 +393,7 @@ fn what_is_no_request_is_told_so_and_ends_its_connection_only() {
 }
 
 #[test]
-fn many_clients_at_once_and_nothing_is_left_of_them() {
+fn many_clients_leave_no_objects() {
     let server = Server::start(&["--threads", "4"]);
     let mut control = server.client();
     let clients: Vec<_> = (0..100).map(|_| server.client()).collect();
@@ -416,7 +416,7 @@ fn many_clients_at_once_and_nothing_is_left_of_them() {
     assert_eq!(control.say("GET all"), string("20000"));
     assert_eq!(control.say("DBSIZE"), Integer(5001));
     assert_eq!(control.number("data_entry", "used"), 5001);
-    // Keys, values and tables are all allocated there.
+    // Keys, values and tables are all allocated in these caches.
     assert!(control.data_in_use() > 3 * 5001);
     let slabinfo = control.info("INFO slabinfo");
     for cache in ["entry", "buffer", "connection", "malloc-16"] {
@@ -436,7 +436,7 @@ fn many_clients_at_once_and_nothing_is_left_of_them() {
 }
 
 #[test]
-fn an_idle_connection_holds_no_buffer() {
+fn idle_connection_holds_no_buffer() {
     const IDLE: u64 = 200;
     let server = Server::start(&[]);
     let mut control = server.client();
@@ -458,7 +458,7 @@ fn an_idle_connection_holds_no_buffer() {
 }
 
 #[test]
-fn at_the_memory_limit_clients_are_told_and_can_make_room() {
+fn clients_can_free_memory_at_the_limit() {
     let server = Server::start(&["--max-memory", "16"]);
     let mut client = server.client();
     let value = vec![7; 3000];
@@ -473,7 +473,7 @@ fn at_the_memory_limit_clients_are_told_and_can_make_room() {
     assert!(matches!(&refused, Error(text) if text.starts_with("OOM ")), "{refused:?}");
     assert!(kept > 2000, "most of the memory is the values': {kept} of 3000 bytes");
     assert_eq!(client.say("DBSIZE"), Integer(kept));
-    // A value that does not fit leaves the old one unchanged.
+    // A value that does not fit leaves the old value unchanged.
     assert!(matches!(client.bytes(&[b"SET", b"key0", &vec![1; 4 << 20]]), Error(_)));
     assert_eq!(client.say("GET key0"), Bulk(value.clone()));
     // Other clients can connect, read, and free memory.
@@ -490,7 +490,7 @@ fn at_the_memory_limit_clients_are_told_and_can_make_room() {
 }
 
 #[test]
-fn wrong_options_name_themselves() {
+fn invalid_server_option_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let cases: [(&[&str], &str); 7] = [
@@ -511,9 +511,9 @@ fn wrong_options_name_themselves() {
 }
 
 #[test]
-fn redis_benchmark_loads_it() {
+fn redis_benchmark_runs_against_the_server() {
     if let Err(error) = Command::new("redis-benchmark").arg("--version").output() {
-        // Bypasses libtest's capture.
+        // The line bypasses libtest's capture.
         _ = std::io::stdout().write_all(format!("server: skipped redis-benchmark: {error}\n").as_bytes());
         return;
     }

@@ -1,5 +1,5 @@
-//! Checks what the project's pages state about the project: links lead somewhere, named files and commands exist, the book has
-//! the pages of its summary, and ARCHITECTURE.md has the right numbers of shipping lines.
+//! Checks what the project's pages state about the project. Links lead somewhere, named files and commands exist, the
+//! book has the pages of its summary, and ARCHITECTURE.md has the right numbers of shipping lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -13,19 +13,19 @@ const BOOK: &str = "slab/book/src";
 
 /// The crates that make up the allocator.
 const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
-/// Parts of these crates that are counted in rows of their own: separate products, and code that finds mistakes and does nothing
-/// unless it is enabled. Each has the row in which its lines are counted. Two files that find mistakes are in higher rooms, where
-/// they may import caches.
+/// Parts of these crates that are counted in separate rows: separate products, and code that finds mistakes and does
+/// nothing unless enabled. Each part has the row in which its lines are counted. Two files that find mistakes are in
+/// higher rooms, where they may import caches.
 const APART: [(&str, &str); 4] = [
     ("slab/src/debug", "slab/src/debug"),
     ("slab/src/cache/debugged.rs", "slab/src/debug"),
     ("slab/src/report/leaks.rs", "slab/src/debug"),
     ("slab/src/handle", "slab/src/handle"),
 ];
-/// The number of lines by which a row of ARCHITECTURE.md's table may be off before it must be written again.
+/// The number of lines by which a row of ARCHITECTURE.md's table may be off before it must be rewritten.
 const OFF: usize = 100;
 
-/// Pages in which every file that is named must exist.
+/// Pages in which every named file must exist.
 const MAPS: [&str; 12] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -41,7 +41,7 @@ const MAPS: [&str; 12] = [
     "slab/book/src/c.md",
 ];
 
-/// Subcommands built into `cargo`.
+/// The subcommands built into `cargo`.
 const CARGO: [&str; 10] =
     ["bench", "build", "check", "clippy", "doc", "fmt", "install", "publish", "run", "test"];
 
@@ -63,12 +63,12 @@ fn pages() -> BTreeMap<PathBuf, String> {
     pages.map(|page| (page.clone(), std::fs::read_to_string(page).unwrap())).collect()
 }
 
-/// The path relative to the workspace.
+/// Returns the path relative to the workspace.
 fn shown(path: &Path) -> String {
     path.strip_prefix(workspace()).unwrap_or(path).display().to_string()
 }
 
-/// The lines of a page with their numbers, and `true` for lines between code fences.
+/// Returns the lines of a page with their numbers, and `true` for lines between code fences.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     let mut fenced = false;
     (1..).zip(text.lines()).map(move |(number, line)| {
@@ -78,12 +78,12 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     })
 }
 
-/// The parts of a line that are code, or the parts that are not.
+/// Returns the parts of a line that are code, or the parts that are not.
 fn parts(line: &str, code: bool) -> impl Iterator<Item = &str> {
     line.split('`').skip(usize::from(code)).step_by(2)
 }
 
-/// The targets of a line's links.
+/// Returns the targets of a line's links.
 fn links(line: &str) -> Vec<&str> {
     // Code may contain the characters of a link, so it is skipped; a link's own text may be code.
     let inline =
@@ -97,7 +97,7 @@ fn links(line: &str) -> Vec<&str> {
     links.into_iter().filter_map(|link| link.split_whitespace().next()).collect()
 }
 
-/// The anchor of a heading.
+/// Returns the anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
@@ -110,7 +110,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 
 /// Regression test: ARCHITECTURE.md had such marks, and all files that it named existed.
 #[test]
-fn no_page_has_the_marks_of_a_merge() {
+fn no_document_has_merge_markers() {
     for (page, text) in pages() {
         let mark = text.lines().find(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> "));
         assert_eq!(mark, None, "{}", shown(&page));
@@ -118,7 +118,7 @@ fn no_page_has_the_marks_of_a_merge() {
 }
 
 #[test]
-fn every_relative_link_of_every_page_leads_somewhere() {
+fn each_relative_link_has_a_target() {
     let pages = pages();
     let (mut wrong, mut count) = (String::new(), 0);
     for (page, text) in &pages {
@@ -156,7 +156,7 @@ fn every_relative_link_of_every_page_leads_somewhere() {
 }
 
 #[test]
-fn the_book_has_the_pages_of_its_summary_and_no_others() {
+fn book_summary_lists_each_page() {
     let book = workspace().join(BOOK);
     let summary = std::fs::read_to_string(book.join("SUMMARY.md")).unwrap();
     let mut named: BTreeSet<PathBuf> = summary.lines().flat_map(links).map(|page| book.join(page)).collect();
@@ -186,7 +186,7 @@ fn is_path(code: &str) -> bool {
 }
 
 #[test]
-fn every_file_that_a_map_names_exists() {
+fn each_file_named_in_a_map_exists() {
     let mut all = Vec::new();
     files(workspace(), &mut all);
     let all: Vec<String> = all.iter().map(|file| format!("/{}", shown(file))).collect();
@@ -211,9 +211,9 @@ fn every_file_that_a_map_names_exists() {
     assert!(count > 60, "{count} files: most are not seen");
 }
 
-/// A list item that begins with a file names what is to be changed in that file.
+/// A list item that begins with a file names what to change in that file.
 #[test]
-fn what_contributing_names_in_a_file_is_there() {
+fn names_in_contributing_exist() {
     let text = std::fs::read_to_string(workspace().join("CONTRIBUTING.md")).unwrap();
     let (mut wrong, mut count) = (String::new(), 0);
     for point in text.split("\n- `").skip(1) {
@@ -233,7 +233,7 @@ fn what_contributing_names_in_a_file_is_there() {
 }
 
 #[test]
-fn every_cargo_command_of_a_page_exists() {
+fn each_documented_cargo_command_exists() {
     let config = std::fs::read_to_string(workspace().join(".cargo/config.toml")).unwrap();
     let config: toml::Table = config.parse().unwrap();
     let aliases = config["alias"].as_table().unwrap();
@@ -260,9 +260,9 @@ fn every_cargo_command_of_a_page_exists() {
     assert!(unsaid.is_empty(), "no page names {unsaid:?}");
 }
 
-/// CI runs the two commands with which README.md begins.
+/// CI runs the two commands at the beginning of README.md.
 #[test]
-fn the_first_two_commands_are_run_by_ci() {
+fn ci_runs_the_readmes_first_two_commands() {
     let readme = std::fs::read_to_string(workspace().join("README.md")).unwrap();
     let ci = std::fs::read_to_string(workspace().join(".ci/run")).unwrap();
     let commands = readme.lines().filter_map(|line| line.strip_prefix("$ "));
@@ -273,8 +273,40 @@ fn the_first_two_commands_are_run_by_ci() {
     }
 }
 
+/// A `--skip` in a script that matches no test skips nothing, and the test that it should skip fails there.
 #[test]
-fn what_is_no_link_no_file_and_no_heading_is_told_apart() {
+fn each_skip_in_a_script_matches_a_test() {
+    let mut sources = Vec::new();
+    for folder in ["magazine", "buddy", "slab", "sim", "tests"] {
+        files(&workspace().join(folder), &mut sources);
+    }
+    let is_source = |file: &&PathBuf| file.extension().is_some_and(|kind| kind == "rs");
+    let sources: Vec<_> =
+        sources.iter().filter(is_source).map(|file| std::fs::read_to_string(file).unwrap()).collect();
+    let mut skips = 0;
+    for script in std::fs::read_dir(workspace().join(".ci")).unwrap() {
+        let script = script.unwrap().path();
+        let text = std::fs::read_to_string(&script).unwrap();
+        for skip in text.split("--skip ").skip(1) {
+            let skip = skip.split([' ', '\n', '"']).next().unwrap().trim_end_matches("::");
+            let name = skip.rsplit("::").next().unwrap();
+            let is_named = |line: &str| {
+                let item = line.split_once("fn ").or_else(|| line.split_once("mod "));
+                item.is_some_and(|(_, rest)| rest.contains(name))
+            };
+            assert!(
+                sources.iter().any(|source| source.lines().any(is_named)),
+                "{}: no test has `{skip}` in its name",
+                shown(&script)
+            );
+            skips += 1;
+        }
+    }
+    assert!(skips > 10, "{skips}");
+}
+
+#[test]
+fn broken_links_are_reported_by_kind() {
     assert_eq!(links("[a](b.md) and [`c`](d.md#e \"f\"), `[g](h)`"), ["b.md", "d.md#e"]);
     assert_eq!(links("[loom]: ../x.md"), ["../x.md"]);
     assert_eq!(anchor(" Who's `first`, and why?"), "whos-first-and-why");
@@ -286,12 +318,12 @@ fn what_is_no_link_no_file_and_no_heading_is_told_apart() {
     assert_eq!(anchors(page), BTreeSet::from(["c".to_owned()]));
 }
 
-/// Lines of shipping code of each crate, without comments, docs, tests, and code for checkers only, as ARCHITECTURE.md's first
-/// table has them. Examples and benches are not counted. Two numbers of the allocator's crates have an upper bound in its second
-/// table: lines with a checker's `cfg` for each 1,000 shipping lines, and the lines of the longest function. `WRITE=1` writes both
-/// tables, the second one with what is less.
+/// Counts the lines of shipping code of each crate, without comments, docs, tests, and code for checkers only, as in
+/// ARCHITECTURE.md's first table. Examples and benches are not counted. Two numbers of the allocator's crates have an
+/// upper bound in its second table: lines with a checker's `cfg` for each 1,000 shipping lines, and the lines of the
+/// longest function. `WRITE=1` writes both tables, the second one with lower bounds only.
 #[test]
-fn shipping_lines_are_as_architecture_says_and_its_numbers_only_fall() {
+fn shipping_lines_equal_the_documented_numbers() {
     let mut table: BTreeMap<String, usize> = BTreeMap::new();
     let mut numbers: BTreeMap<String, Numbers> = BTreeMap::new();
     let mut core = 0;
@@ -349,7 +381,7 @@ fn shipping_lines_are_as_architecture_says_and_its_numbers_only_fall() {
                 .into_iter()
                 .zip(now.into_iter().zip(said.iter().copied().chain([f64::INFINITY; 2])))
         {
-            // Printed with one digit.
+            // The number is printed with one digit.
             if now > most + 0.05 {
                 writeln!(wrong, "{name}: {now:.1} {what} (`{}`), at most {most}", numbers[name].longest.1)
                     .unwrap();
@@ -367,12 +399,12 @@ fn shipping_lines_are_as_architecture_says_and_its_numbers_only_fall() {
     );
 }
 
-/// Numbers of a crate that may only fall.
+/// The numbers of a crate that may only fall.
 #[derive(Default)]
 struct Numbers {
     lines: usize,
     cfgs: usize,
-    /// Lines of the longest function, and its name.
+    /// The lines of the longest function, and its name.
     longest: (usize, String),
 }
 

@@ -1,11 +1,11 @@
-//! Imports run downwards. This checks the drawing of all imports.
+//! Imports run downwards. The test checks the drawing of all imports.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use uslab_tests::imports::{Imports, crates};
 use uslab_tests::workspace;
 
-/// The floors, the ground first. Other folders (tests, benches) may import from all of them.
+/// The floors, the ground first. Other folders (tests, benches) may import from all floors.
 const FLOORS: [&str; 4] = ["magazine", "buddy", "slab", "sim"];
 
 /// The rooms of `slab/src`, the ground first. A room may import from the rooms before it and from itself.
@@ -27,11 +27,11 @@ const ROOMS: [&str; 15] = [
     "process",
 ];
 
-/// If more than two files import from each other, they are one module in pieces.
+/// The most files that may import from each other; more would be one module in pieces.
 const MOST: usize = 2;
 
 #[test]
-fn a_drawing_follows_re_exports_and_leaves_out_what_does_not_ship() {
+fn import_graph_follows_re_exports() {
     let folder = tempfile::tempdir().unwrap();
     let write = |file: &str, text: &str| std::fs::write(folder.path().join(file), text).unwrap();
     write("lib.rs", "mod a; mod b; mod c; mod d; pub use a::A;");

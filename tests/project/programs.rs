@@ -1,10 +1,11 @@
-//! Builds that must share their libraries. If their features differed, each would compile its own.
+//! Builds that must share their libraries. If the features of two builds differed, each would compile its own
+//! libraries.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
 use uslab_tests::{PROGRAMS, cargo};
 
-/// The libraries of a build with their features, as cargo would build them.
+/// Returns the libraries of a build with their features, as cargo would build them.
 fn libraries(arguments: &[&str]) -> BTreeSet<String> {
     // Only the unit graph is printed, whose format is unstable; nothing is built.
     let mut cargo = cargo();
@@ -12,7 +13,7 @@ fn libraries(arguments: &[&str]) -> BTreeSet<String> {
     let output = cargo.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let graph: Value = serde_json::from_slice(&output.stdout).unwrap();
-    // The library of `uslab-protocol` contains only tests: no other package depends on it.
+    // The library of `uslab-protocol` contains only tests, so no other package depends on it.
     let library = |unit: &&Value| {
         unit["mode"] == "build"
             && unit["target"]["name"] != "uslab_protocol"
@@ -23,7 +24,7 @@ fn libraries(arguments: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn programs_that_tests_start_are_built_of_what_tests_have_built() {
+fn test_programs_use_libraries_built_for_tests() {
     let programs = libraries(&[&PROGRAMS[..], &["--bins", "--lib", "--examples"]].concat());
     for tests in [&["test", "--workspace"][..], &["test", "--package", "uslab-tests"]] {
         let built = libraries(tests);
@@ -34,7 +35,7 @@ fn programs_that_tests_start_are_built_of_what_tests_have_built() {
 }
 
 #[test]
-fn check_all_is_built_of_libraries_that_the_tests_need() {
+fn check_all_uses_libraries_built_for_tests() {
     let programs = libraries(&["build", "--package", "uslab-tests", "--bin", "check-all"]);
     let built = libraries(&["test", "--workspace"]);
     let twice: Vec<_> = programs.difference(&built).collect();

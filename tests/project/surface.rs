@@ -1,13 +1,13 @@
-//! Limits each crate's public surface, and requires examples for it. A limit is raised only with a reason next to it.
+//! Limits each crate's public surface, and requires examples. A limit is raised only with a stated reason.
 
 use std::fmt::Write;
 use uslab_tests::surface::items;
 
-/// A crate, the most public paths that it may have, and `true` if each of its types must have an example that runs. Of the paths
-/// of `uslab-buddy`, 41 are `Gfp`: Linux's flags, and the set operations that bitflags generates.
+/// A crate, the most public paths that it may have, and `true` if each of its types must have an example that runs. Of
+/// the paths of `uslab-buddy`, 41 are `Gfp`: Linux's flags, and the set operations that bitflags generates.
 const CRATES: [(&str, usize, bool); 4] = [
-    // 380 paths, plus `slab_debug` (41 are the set operations that bitflags generates for its flags, the others are the contents
-    // of a report), hardening, profiles, and what objects hold.
+    // The crate has 380 paths, plus `slab_debug` (41 are the set operations that bitflags generates for its flags, the
+    // others are the contents of a report), hardening, profiles, and what objects hold.
     ("uslab", 484, true),
     ("uslab-handle", 74, true),
     ("uslab-magazine", 60, false),
@@ -15,7 +15,7 @@ const CRATES: [(&str, usize, bool); 4] = [
 ];
 
 #[test]
-fn no_crate_shows_more_than_its_users_need_and_types_have_examples() {
+fn public_interface_is_minimal_and_types_have_examples() {
     let mut wrong = String::new();
     for (package, most, must_have_examples) in CRATES {
         let items = items(package).unwrap();

@@ -1,17 +1,16 @@
 //! All reachable states as a graph, and the infinite runs in it.
 //!
-//! `stateright`'s `eventually` follows each path until a state repeats, so it misses failures in a cycle. This searches for the
-//! cycles. **A thread waits for ever** if it is in the same operation in all states of some strongly connected set, and a fair
-//! run can stay in that set.
+//! The property `eventually` of `stateright` follows each path until a state repeats, so it misses failures in a cycle.
+//! This search finds such cycles. **A thread waits for ever** if it is in the same operation in all states of some
+//! strongly connected set, and a fair run can stay in that set.
 //!
 //! A run is fair if:
 //! * a thread that can take its next step in every state from some point on takes it (weak fairness);
-//! * a thread that waits for a lock, or for a claim as drains do, gets it if it is free again and again (strong fairness).
+//! * a thread that waits for a lock, or for a claim as drains do, gets it if it is repeatedly free (strong fairness).
 //!   `std`'s locks promise no order, but a thread that never finds the lock free would have to be unlucky for ever;
 //! * no section is interrupted for ever.
 //!
-//! Operations need not begin: threads may be idle from some point on, and whatever other threads wait for must happen
-//! nevertheless.
+//! Operations need not begin: threads may stay idle from some point on, and other threads' waits must end nevertheless.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
@@ -34,9 +33,9 @@ pub(crate) trait Fair {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Move<S> {
     pub(crate) thread: usize,
-    /// The move begins an operation. Fairness does not require it.
+    /// `true` if the move begins an operation. Fairness does not require a move that begins an operation.
     pub(crate) begins: bool,
-    /// Threads whose section the move interrupts, by bit.
+    /// The threads whose section the move interrupts, by bit.
     pub(crate) interrupts: u8,
     pub(crate) to: S,
 }
@@ -54,10 +53,10 @@ pub(crate) struct Graph<S> {
     edges: Vec<Edge>,
     /// The index of each state's first edge.
     first: Vec<u32>,
-    /// The state from which each state was reached first.
+    /// The state from which each state was first reached.
     from: Vec<u32>,
     threads: usize,
-    /// For each state, by bit: threads that are busy, that wait, and that can take a step of their operation.
+    /// Three sets of threads for each state, by bit: busy, waiting, and able to take a step of their operation.
     busy: Vec<u8>,
     waits: Vec<u8>,
     ready: Vec<u8>,
@@ -69,7 +68,7 @@ pub(crate) struct Endless<S> {
     /// The thread whose operation does not end.
     pub(crate) thread: usize,
     pub(crate) way: Vec<S>,
-    /// Empty if no thread can move any more.
+    /// The states of the cycle; empty if no thread can move any more.
     pub(crate) round: Vec<S>,
 }
 
@@ -135,7 +134,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         let all = || 0..self.states.len() as u32;
         (0..self.threads).find_map(|thread| {
             let busy = |at: &u32| self.busy[*at as usize] >> thread & 1 == 1;
-            // No thread can move, except by beginning an operation, which no thread has to.
+            // No thread can move, except by beginning an operation, which no thread must do.
             if let Some(at) = all().find(|at| busy(at) && self.ready[*at as usize] == 0) {
                 return Some(Endless { thread, way: self.way(at), round: vec![] });
             }
@@ -145,10 +144,10 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         })
     }
 
-    /// Finds a strongly connected component of these states in which a fair run can stay.
+    /// Finds a strongly connected component of `states` in which a fair run can stay.
     fn fair_cycle(&self, thread: usize, states: Vec<u32>) -> Option<Vec<u32>> {
         let all = (1_u8 << self.threads) - 1;
-        // For each state the set of `todo`, or the component, that it is in.
+        // For each state, the set of `todo` or the component that contains it.
         let (mut group, mut groups) = (vec![0_u32; self.states.len()], 0);
         let mut todo = vec![states];
         while let Some(states) = todo.pop() {
@@ -167,8 +166,8 @@ impl<S: Copy + Eq + Hash> Graph<S> {
                 if moved == 0 || (moved | not_ready) & all != all {
                     continue;
                 }
-                // Strong fairness: a thread that waits for ever never finds the lock free, so states in which it is free are
-                // removed.
+                // Strong fairness: a thread that waits for ever never finds the lock free, so states in which it is
+                // free are removed.
                 let unlucky = |at: &u32| self.waits[*at as usize] & self.ready[*at as usize] & !moved != 0;
                 let rest: Vec<u32> = component.iter().copied().filter(|at| !unlucky(at)).collect();
                 if rest.len() == component.len() {
@@ -179,12 +178,13 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         }
         None
     }
-    /// Returns `true` if a run in which the operation of `thread` does not end may make this move again and again.
+    /// Returns `true` if a run in which the operation of `thread` does not end may repeat this move for ever.
     fn stays(&self, thread: usize, edge: &Edge) -> bool {
         edge.interrupts >> thread & 1 == 0
     }
 
-    /// The strongly connected components of `states`, which form a group (Tarjan's algorithm, without recursion).
+    /// Returns the strongly connected components of `states`, which form a group (Tarjan's algorithm, without
+    /// recursion).
     fn components(&self, thread: usize, states: &[u32], group: &[u32]) -> Vec<Vec<u32>> {
         const NEW: u32 = u32::MAX;
         let mut number = vec![NEW; self.states.len()];
@@ -230,7 +230,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         found
     }
 
-    /// The shortest path to a state.
+    /// Returns the shortest path to a state.
     fn way(&self, mut to: u32) -> Vec<S> {
         let mut way = vec![self.states[to as usize]];
         while self.from[to as usize] != to {

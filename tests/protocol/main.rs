@@ -1,15 +1,15 @@
-//! The protocol of slots, depot, drains, forks and the reaper, as models without a bound on pre-emptions: all states are
-//! explored.
+//! The protocol of slots, depot, drains, forks and the reaper, as models without a bound on pre-emptions: all states
+//! are explored.
 //!
-//! `model.rs` models one class with its stacks on three CPUs, its depot and its supplier; `reaper.rs` models how the reaper
-//! sleeps and is woken. `stateright` explores each scenario and checks the invariants in every state. `graph.rs` explores it
-//! again to find operations that never end; both must find the same number of states. Each planted bug must be found, by the
-//! failure that is named for it.
+//! `model.rs` models one class with its stacks on three CPUs, its depot and its supplier; `reaper.rs` models how the
+//! reaper sleeps and is woken. `stateright` explores each scenario and checks the invariants in every state. `graph.rs`
+//! explores each scenario again to find operations that never end. The two must find the same number of states. Each
+//! planted bug must be found, by its named failure.
 //!
 //! `PROTOCOL=full` adds the larger scenarios. `STORY=1` prints the counterexample traces of planted bugs, and
 //! `STORY_JSON=DIRECTORY` writes them for `uslab story FILE --html`.
 //!
-//! The unit test `in_step` of `uslab-magazine` shows that the code does what `model.rs` does.
+//! The unit test `in_step` of `uslab-magazine` shows that the code follows `model.rs`.
 #![cfg(all(test, not(any(loom, shuttle, uslab_heap, uslab_no_rseq))))]
 
 mod graph;
@@ -98,11 +98,11 @@ impl Fair for Explored {
     }
 }
 
-/// Sizes: rounds in a magazine, places of a stack, magazines in a depot, rounds, and rounds that a user holds.
+/// The sizes: rounds in a magazine, places of a stack, magazines in a depot, rounds, and rounds that a user holds.
 type Sizes = [u8; 5];
 /// Magazines of one round, a stack that grows from one place to two, and a depot of one magazine.
 const SINGLE: Sizes = [1, 2, 1, 2, 1];
-/// One round more than a stack has places for.
+/// Sizes with one round more than a stack has places for.
 const OVERFLOW: Sizes = [1, 2, 1, 3, 3];
 /// Magazines of two rounds, so that batches occur.
 const PAIRS: Sizes = [2, 2, 1, 3, 1];
@@ -121,11 +121,11 @@ struct Failure {
     way: Vec<State>,
 }
 
-/// Explores all states with `stateright`, up to the first one that violates an invariant.
+/// Explores all states with `stateright`, up to the first that violates an invariant.
 fn check(model: &Explored) -> Result<usize, Failure> {
     let any = stateright::HasDiscoveries::Any;
     let checker = model.clone().checker().threads(1).finish_when(any).spawn_bfs().join();
-    // The shortest of the paths that were found.
+    // The shortest of the found paths is kept.
     let failures = checker.discoveries().into_iter().map(|(rule, path)| {
         let way = path.into_states();
         let fault = way.last().and_then(|state| state.fault);
@@ -145,8 +145,8 @@ fn check_ends(model: &Explored, most: usize) -> Result<(usize, usize), Failure> 
             let how =
                 if endless.round.is_empty() { "nothing moves any more" } else { "others go on for ever" };
             let end = format!("{ENDS}, but that of thread {} does not: {how}", endless.thread);
-            // The cycle is shown once round. It is only one possible order of its states: the search knows which states a run may
-            // visit, not in which order.
+            // The cycle is shown once round. The shown order is only one possible order of the cycle's states: the
+            // search knows which states a run may visit, not in which order.
             Err(Failure { end, way: endless.way })
         }
     }
@@ -160,7 +160,7 @@ struct Scenario {
     name: &'static str,
     sizes: Sizes,
     roles: &'static [Role],
-    /// CPUs in the quick run, and in the full one; 0 if the scenario is not run.
+    /// The number of CPUs in the quick run, and in the full one; 0 if the scenario is not run.
     cpus: [u8; 2],
 }
 
@@ -197,7 +197,7 @@ fn full() -> bool {
 }
 
 #[test]
-fn every_state_is_as_it_should_be_and_each_operation_ends() {
+fn protocol_states_are_valid_and_operations_end() {
     let chosen = std::env::var("SCENARIO").unwrap_or_default();
     for scenario in SCENARIOS.iter().filter(|scenario| scenario.name.contains(&chosen)) {
         let cpus = scenario.cpus[usize::from(full())];
@@ -250,7 +250,7 @@ const OWNED: &str = "a region was written that a drain has to itself";
 const CLOSED: &str = "a class that is closed and flushed keeps rounds";
 
 #[test]
-fn each_planted_bug_breaks_what_it_should() {
+fn each_planted_protocol_bug_violates_its_property() {
     let chosen = std::env::var("SCENARIO").unwrap_or_default();
     for (bug, mechanisms, sizes, roles, expected) in
         PLANTED.iter().filter(|row| format!("{:?}", row.0).contains(&chosen))
@@ -273,7 +273,7 @@ fn each_planted_bug_breaks_what_it_should() {
 }
 
 #[test]
-fn each_planted_bug_that_stops_somebody_for_ever_is_found() {
+fn each_planted_livelock_is_detected() {
     let rows: &[(Bug, Mechanism, Sizes, &[Role])] = &[
         (TriesAgain, Rseq, PAIRS, &[User, Drainer]),
         (TriesAgain, Claimed, PAIRS, &[User, Drainer]),
@@ -305,9 +305,9 @@ fn keep(name: &str, story: &uslab_sim::story::Story) {
     }
 }
 
-/// `uslab story` opens such a file as a page.
+/// `uslab story` opens the file as a page.
 #[test]
-fn a_counter_example_opens_as_a_page() {
+fn protocol_counterexample_is_written_as_a_page() {
     let model = explored(Rseq, 2, SINGLE, &[User, Drainer], Some(EmptyHasPlaces));
     let Err(failure) = check(&model) else { panic!("a planted bug") };
     let directory = tempfile::tempdir().unwrap();
@@ -321,7 +321,7 @@ fn a_counter_example_opens_as_a_page() {
 }
 
 #[test]
-fn no_wake_up_of_the_reaper_is_lost_and_it_ends_with_its_subsystem() {
+fn reaper_loses_no_wake_up() {
     let graph = Graph::of(&reaper::Reaper(None), 1_000_000);
     if let Some(endless) = graph.endless() {
         panic!("{endless:#?}");

@@ -1,18 +1,19 @@
-//! The protocol of one class as a transition system: the operations of threads on its stacks, its depot and its supplier, one
-//! atomic action at a time.
+//! The protocol of one class as a transition system: the operations of threads on its stacks, its depot and its
+//! supplier, one atomic action at a time.
 //!
-//! An action is atomic for all other threads: a load or a store inside a section, taking a lock with all that is done under it, a
-//! system call. Each action may be any thread's, so nothing bounds how often a thread is interrupted, nor the number of its
-//! operations. A thread may run on any CPU, on another one for each section.
+//! An action is atomic for all other threads: a load or a store inside a section, taking a lock with all work under it,
+//! a system call. Each action may be any thread's. Nothing bounds how often a thread is interrupted, nor the number of
+//! its operations. A thread may run on any CPU, and on another CPU in each section.
 //!
-//! Both mechanisms are modelled. A *restartable sequence* may be aborted after each of its steps: when another thread runs on its
-//! CPU, or a drain fences that CPU. A *claimed slot* is claimed for the length of a section, by a thread that finds it free.
+//! Both mechanisms are modelled. A *restartable sequence* may be aborted after each of its steps: when another thread
+//! runs on its CPU, or a drain fences that CPU. A *claimed slot* is claimed for the length of a section, by a thread
+//! that finds it free.
 //!
-//! Not modelled: statistics, pages returned to the system, failed allocations of memory, several nodes, and memory orderings
-//! (here everything is sequentially consistent). The models under loom cover these.
+//! The model omits statistics, pages returned to the system, failed allocations of memory, several nodes, and memory
+//! orderings (everything is sequentially consistent). The models under loom cover the omitted parts.
 //!
-//! Two programs compile this file: the target `protocol` explores it, and the unit test `in_step` of `uslab-magazine` compares it
-//! with the code. It uses only `core`.
+//! Two programs compile this file: the target `protocol` explores the model, and the unit test `in_step` of
+//! `uslab-magazine` compares it with the code. The file uses only `core`.
 
 pub(crate) const CPUS: usize = 3;
 /// The most places of a stack.
@@ -44,19 +45,19 @@ use Mechanism::{Claimed, Rseq};
 /// The operations that a thread repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
-    /// Allocates and frees.
+    /// The thread allocates and frees.
     User,
-    /// Drains all CPUs.
+    /// The thread drains all CPUs.
     Drainer,
-    /// Sweeps idle stacks, collects their rounds, and frees the depot's surplus.
+    /// The thread sweeps idle stacks, collects their rounds, and frees the depot's surplus.
     Reaper,
-    /// Closes the class and flushes it, once.
+    /// The thread closes the class and flushes it, once.
     Closer,
-    /// Returns the class's number once nothing uses the class, once; another owner gets it.
+    /// The thread returns the class's number once nothing uses the class, once; another owner gets the number.
     Successor,
-    /// Forks, once. In the child it allocates and frees.
+    /// The thread forks, once. The child allocates and frees.
     Forker,
-    /// Makes stacks smaller, then larger again.
+    /// The thread shrinks stacks, then grows them.
     Resizer,
 }
 
@@ -93,7 +94,7 @@ pub(crate) enum Bug {
     SweepForgotten,
     /// A drain does not open the class again.
     NeverReopens,
-    /// A drain of a closed class leaves empty stacks open.
+    /// A drain of closing a class skips empty stacks.
     ClosedStaysOpen,
     /// A closed depot takes magazines.
     ClosedDepotTakes,
@@ -120,23 +121,23 @@ pub(crate) enum Bug {
 /// A violation that the exploration found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fault {
-    /// A store to a region that a drain owns.
+    /// A thread stored to a region that a drain owns.
     WrittenBehindFence,
-    /// A store to the empty region.
+    /// A thread stored to the empty region.
     EmptyWritten,
-    /// A store to a region by a thread that has not claimed it.
+    /// A thread stored to a region that it had not claimed.
     WrittenUnclaimed,
-    /// A stack gets more places than its reach.
+    /// A stack got more places than its reach.
     BeyondReach,
     /// A place below the length holds no round.
     NoRound,
-    /// A drain finds rounds on a stack that another drain took.
+    /// A drain found rounds on a stack that another drain took.
     TakenTwice,
-    /// A round is returned to the supplier twice.
+    /// A round was returned to the supplier twice.
     BackTwice,
-    /// A round of the number's previous owner appears.
+    /// A round of the number's previous owner appeared.
     OldRound,
-    /// A drain that has ended ends again.
+    /// A drain ended twice.
     EndedTwice,
     /// The child would have a CPU without its region.
     AwayInChild,
@@ -145,7 +146,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// The description in messages.
+    /// Returns the description for messages.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::WrittenBehindFence => "a region was written that a drain has to itself",
@@ -166,21 +167,21 @@ impl Fault {
 /// A region: one CPU's stack of the class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Region {
-    /// `true` if it may be written to.
+    /// `true` if the region may be written to.
     pub(crate) committed: bool,
     pub(crate) len: u8,
     pub(crate) cap: u8,
     /// The most places that the stack may get; 0 if it is closed.
     pub(crate) limit: u8,
-    /// `true` if a pop or a push came since the head was last sampled.
+    /// `true` if a pop or a push happened since the head was last sampled.
     served: bool,
     /// The length when the head was last sampled.
     seen: u8,
-    /// Rounds that a drain took and has not begun to flush.
+    /// The rounds that a drain took and has not begun to flush.
     pub(crate) taken: u8,
-    /// The drain that took them.
+    /// The drain that took the rounds.
     taken_by: u8,
-    /// The thread that claimed it, counted from 1; 0 if it is not claimed.
+    /// The thread that claimed the region, counted from 1; 0 if it is not claimed.
     claim: u8,
     pub(crate) places: [Round; PLACES],
 }
@@ -189,7 +190,7 @@ impl Region {
     pub(crate) fn is_idle(&self) -> bool {
         self.len > 0 && !self.served && self.seen == self.len
     }
-    /// The thread that claimed it, counted from 1; 0 if it is not claimed.
+    /// Returns the thread that claimed the region, counted from 1; 0 if it is not claimed.
     pub(crate) fn claim_of(&self) -> u8 {
         self.claim
     }
@@ -201,13 +202,13 @@ impl Region {
 /// The table's state of the class, under the lock of drains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Number {
-    /// The limit of stacks when no drain is at work; 0 if the class is closed for good.
+    /// The limit of stacks when no drain is active; 0 if the class is closed for good.
     pub(crate) open: u8,
-    /// The limit now.
+    /// The current limit of stacks.
     pub(crate) limit: u8,
-    /// The number of drains at work.
+    /// The number of active drains.
     pub(crate) drains: u8,
-    /// The drain whose rounds wait to be flushed; 0 if there is none.
+    /// The drain whose rounds wait to be flushed; 0 if no drain has any.
     pub(crate) waiting: u8,
 }
 
@@ -228,13 +229,13 @@ pub(crate) enum Stage {
     Pop,
     /// The rest of the magazine is pushed on the stack.
     Rest,
-    /// The same, after the stack was opened.
+    /// The rest of the magazine is pushed on the stack, after the stack was opened.
     RestAgain,
     /// The fast path of a free.
     Push,
     /// The stack gets more places.
     Widen,
-    /// The same, after the stack was opened.
+    /// The stack gets more places, after the stack was opened.
     WidenAgain,
     /// A magazine leaves the stack.
     Overflow,
@@ -245,17 +246,17 @@ pub(crate) enum Stage {
 /// A thread's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Pc {
-    /// Nothing.
+    /// The thread has no operation.
     Idle,
     /// The thread does not exist in the child of a fork.
     Gone,
-    /// Begins the section on a CPU.
+    /// The thread begins the section on a CPU.
     Enter(Stage),
     Read(Stage),
     Store(Stage),
     Write(Stage),
     Commit(Stage),
-    /// Releases the claim.
+    /// The thread releases the claim.
     Leave(Stage, bool),
     // An allocation after its miss.
     Look,
@@ -320,41 +321,41 @@ pub(crate) struct Thread {
     pub(crate) op: Op,
     /// `true` if the thread has done its one-time operation.
     pub(crate) done: bool,
-    /// The CPU of its section, or the one that its drain works on.
+    /// The CPU of the thread's section, or the CPU that its drain works on.
     at: u8,
-    /// The region that its section found.
+    /// The region that the thread's section found.
     region: u8,
-    /// The length that its section read, and the `cap` that it stores.
+    /// The length that the thread's section read, and the `cap` that it stores.
     len: u8,
     cap: u8,
-    /// The rounds that its section read.
+    /// The rounds that the thread's section read.
     read: [Round; BATCH],
     left: u8,
-    /// `true` if it found the class open.
+    /// `true` if the thread found the class open.
     open: bool,
-    /// The round that it allocates or frees.
+    /// The round that the thread allocates or frees.
     pub(crate) mine: Round,
-    /// The magazine that it carries.
+    /// The magazine that the thread carries.
     pub(crate) hand: [Round; BATCH],
     pub(crate) hands: u8,
-    /// The rounds that it holds as a user.
+    /// The rounds that the thread holds as a user.
     pub(crate) held: [Round; HELD],
     pub(crate) holds: u8,
-    /// CPUs that its drain still has to visit, and CPUs whose regions it has taken away.
+    /// The CPUs that the thread's drain still has to visit, and the CPUs whose regions it has taken away.
     todo: u8,
     away: u8,
-    /// The drain for which it flushes.
+    /// The drain for which the thread flushes.
     number: u8,
-    /// Magazines that a reap still takes.
+    /// The magazines that the thread's reap still takes.
     surplus: u8,
 }
 
 impl Thread {
-    /// Rounds that are left of the stack that it is flushing.
+    /// Returns the number of rounds left of the stack that the thread is flushing.
     fn begun(&self) -> u8 {
         if self.pc == Pc::GiveRound { self.left } else { 0 }
     }
-    /// The CPU of its current step.
+    /// Returns the CPU of the thread's current step.
     pub(crate) fn cpu(&self) -> u8 {
         self.at
     }
@@ -382,20 +383,20 @@ const NOBODY: Thread = Thread {
     surplus: 0,
 };
 
-/// The whole state.
+/// The whole state of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) regions: [Region; CPUS],
-    /// CPUs without their region, and regions that a drain owns.
+    /// The CPUs without their region, and the regions that a drain owns.
     pub(crate) away: u8,
     owned: u8,
     pub(crate) number: Number,
     pub(crate) depot: Depot,
-    /// The threads that hold the lock of drains and the depot's, counted from 1; 0 if it is free.
+    /// The threads that hold the lock of drains and the depot's, counted from 1; 0 for a free lock.
     pub(crate) drains: u8,
     pub(crate) depot_lock: u8,
-    /// Sets of rounds by bit: held by the supplier, lost with threads that a child does not have, and owned by the number's
-    /// previous owner.
+    /// Three sets of rounds by bit: held by the supplier, lost with threads that a child does not have, and owned by
+    /// the number's previous owner.
     pub(crate) supplier: u16,
     pub(crate) lost: u16,
     pub(crate) dead: u16,
@@ -412,7 +413,8 @@ pub(crate) enum Act {
     Begin(Op),
     /// The thread takes the next step of its operation.
     Step,
-    /// As `Step`, on this CPU: the step begins a section, reads its CPU's number, or belongs to a drain of this CPU.
+    /// The thread takes the next step on this CPU: the step begins a section, reads its CPU's number, or belongs to a
+    /// drain of this CPU.
     On(u8),
     /// The thread is interrupted inside its section, which will restart.
     Abort,
@@ -431,14 +433,14 @@ pub(crate) struct Action {
 #[derive(Clone, Debug)]
 pub(crate) struct Protocol {
     pub(crate) mechanism: Mechanism,
-    /// CPUs in use, up to [`CPUS`].
+    /// The number of CPUs in use, up to [`CPUS`].
     pub(crate) cpus: u8,
-    /// Rounds of a magazine.
+    /// The number of rounds in a magazine.
     pub(crate) capacity: u8,
-    /// Places of a stack.
+    /// The number of places of a stack.
     pub(crate) reach: u8,
     pub(crate) depot_limit: u8,
-    /// Rounds of each owner of the number.
+    /// The number of rounds of each owner of the number.
     pub(crate) rounds: u8,
     /// The most rounds that a user holds.
     pub(crate) holds: u8,
@@ -463,7 +465,7 @@ impl Protocol {
         self.bug == Some(bug)
     }
 
-    /// The initial state: the supplier has all rounds.
+    /// Returns the initial state, in which the supplier has all rounds.
     pub(crate) fn start(&self) -> State {
         assert!(self.roles.len() <= THREADS && self.reach as usize <= PLACES && self.holds as usize <= HELD);
         assert!(self.capacity as usize <= BATCH && self.depot_limit as usize <= DEPOT);
@@ -487,7 +489,7 @@ impl Protocol {
             fault: None,
         }
     }
-    /// The rounds of the number's first owner, or of its second.
+    /// Returns the rounds of the number's first owner, or of its second.
     fn fresh(&self, owner: u8) -> u16 {
         (1..=self.rounds).map(|round| bit(round + owner * self.rounds)).sum()
     }
@@ -495,7 +497,7 @@ impl Protocol {
         if s.child { Role::User } else { self.roles[thread] }
     }
 
-    /// Appends all actions that may happen next. A step that has to wait is not among them.
+    /// Appends all actions that may happen next. A step that has to wait is not among the actions.
     pub(crate) fn actions(&self, s: &State, into: &mut Vec<Action>) {
         if s.fault.is_some() {
             return;
@@ -548,7 +550,7 @@ impl Protocol {
             at == thread || matches!(u.pc, Pc::Idle | Pc::Gone) && u.holds == 0 || sweeps
         };
         match self.role(s, thread) {
-            // The owner's last user returns the number, so no user begins anything more.
+            // The owner's last user returns the number, so no user begins another operation.
             Role::User if s.threads.iter().any(|t| t.op == Op::Retire) => [None; 2],
             Role::User => {
                 let frees = (t.holds > 0).then_some(Op::Free);
@@ -583,7 +585,8 @@ impl Protocol {
             _ => true,
         }
     }
-    /// Returns `true` if the thread waits for a lock or a claim. It gets it some time, if it is free again and again.
+    /// Returns `true` if the thread waits for a lock or a claim. A waiting thread gets the lock or claim eventually, if
+    /// it is repeatedly free.
     pub(crate) fn waits(pc: Pc) -> bool {
         matches!(
             pc,
@@ -607,7 +610,7 @@ impl Protocol {
         (0..self.cpus).filter(mine).map(bit8).sum()
     }
 
-    /// The state after an action.
+    /// Returns the state after an action.
     pub(crate) fn next(&self, before: &State, action: Action) -> State {
         let mut s = *before;
         let me = usize::from(action.thread);
@@ -618,7 +621,7 @@ impl Protocol {
             Act::On(cpu) => self.step(&mut s, me, cpu),
             Act::Step => self.step(&mut s, me, before.threads[me].at),
         }
-        // No other thread can see that a drain has visited all CPUs, so that step needs no action of its own.
+        // No other thread can see that a drain has visited all CPUs, so that step needs no separate action.
         while s.fault.is_none() && self.has_looked(&s, &s.threads[me]) {
             self.step(&mut s, me, 0);
         }
@@ -697,7 +700,7 @@ impl Protocol {
         s.fault = s.fault.or(fault);
         fault.is_none()
     }
-    /// The rounds that a section puts on the stack.
+    /// Returns the rounds that a section puts on the stack.
     fn pushed(t: &Thread, stage: Stage) -> ([Round; BATCH], u8) {
         match stage {
             Stage::Rest | Stage::RestAgain => (t.hand, t.hands),
@@ -732,7 +735,7 @@ impl Protocol {
                 t.pc = Pc::Read(stage);
             }
             Pc::Read(stage) => self.read(s, me, stage, &region),
-            // Stores the new `cap`, which stays if the section is aborted after this.
+            // The step stores the new `cap`, which stays if the section is aborted later.
             Pc::Store(stage) => {
                 if self.writes(s, me, t.region) {
                     s.regions[usize::from(t.region)].cap = t.cap;
@@ -1116,7 +1119,7 @@ impl Protocol {
                     Op::Reap => region.is_idle(),
                     _ => for_good && region.limit > 0 || region.len > 0,
                 };
-                // The planted bug checks only the first CPU, whichever it is: a model's CPUs are alike.
+                // The planted bug checks only the first CPU, whichever it is, because a model's CPUs are alike.
                 let first = t.todo == (1 << self.cpus) - 1;
                 let left_out = self.has(Bug::RetiresOneCpu) && t.op == Op::Retire && !first;
                 if wanted && region.committed && !left_out {
@@ -1195,7 +1198,8 @@ impl Protocol {
                 s.threads[me].away = 0;
                 go = if t.op == Op::Reap { Pc::LockToClaim } else { Pc::GiveStack };
             }
-            // Collects what a sweep took, unless a drain took it over. After the number was returned, no thread collects.
+            // The step collects the rounds that a sweep took, unless a drain took them over. After the number was
+            // returned, no thread collects.
             Pc::LockToClaim if s.threads.iter().any(|t| t.op == Op::Retire) => return Self::end(s, me),
             Pc::LockToClaim => {
                 let number = core::mem::take(&mut s.number.waiting);
@@ -1329,7 +1333,7 @@ impl Protocol {
         region.see();
     }
 
-    /// The process forks, and this is the child: rounds that other threads carried are lost.
+    /// The process forks, and this thread is the child: rounds that other threads carried are lost.
     fn child(&self, s: &mut State, me: usize) {
         if s.away != 0 {
             s.fault = Some(Fault::AwayInChild);
@@ -1373,7 +1377,7 @@ impl Protocol {
 
     // ---- invariants ----
 
-    /// The number of places in which each round is.
+    /// Returns the number of places in which each round is.
     fn places(&self, s: &State) -> [u8; 16] {
         let mut times = [0; 16];
         let mut count = |rounds: &[Round]| rounds.iter().for_each(|round| times[usize::from(*round)] += 1);
@@ -1407,8 +1411,8 @@ impl Protocol {
         let fits = |region: &Region| region.len <= most(region) && region.cap.max(region.limit) <= self.reach;
         s.regions.iter().all(fits)
     }
-    /// Returns `true` unless no thread is at work and yet something is claimed, locked, away or taken, or the class is not open
-    /// as it should be.
+    /// Returns `true` unless all threads are idle and yet a region is claimed, locked, away or taken, or the class is
+    /// not open as it should be.
     pub(crate) fn at_rest(&self, s: &State) -> bool {
         let at_work = s.threads.iter().any(|t| !matches!(t.pc, Pc::Idle | Pc::Gone));
         let number = &s.number;
@@ -1420,15 +1424,16 @@ impl Protocol {
 
     // ---- equivalent states ----
 
-    /// The representative of all states that differ only in the names of CPUs and rounds: CPUs are sorted by what distinguishes
-    /// them, rounds are numbered in the order of their places.
+    /// Returns the representative of all states that differ only in the names of CPUs and rounds. CPUs are sorted by
+    /// what distinguishes them; rounds are numbered in the order of their places.
     pub(crate) fn canonical(&self, before: &State) -> State {
         let mut s = self.without_garbage(before);
         self.sort_cpus(&mut s);
         self.name_rounds(&mut s);
         s
     }
-    /// Returns `true` if a state equals that canonical one up to names. (CPUs that nothing distinguishes are in any order in it.)
+    /// Returns `true` if a state equals that canonical one up to names. Identical CPUs are in any order in a canonical
+    /// state.
     pub(crate) fn is_like(&self, state: &State, canonical: &State) -> bool {
         let state = self.without_garbage(state);
         let all = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
@@ -1439,13 +1444,13 @@ impl Protocol {
             renamed == *canonical
         })
     }
-    /// The same state with values cleared that no step will read.
+    /// Returns the state with values cleared that no step will read.
     pub(crate) fn without_garbage(&self, state: &State) -> State {
         let mut s = *state;
-        self.forget_garbage(&mut s);
+        self.clear_unread(&mut s);
         s
     }
-    fn forget_garbage(&self, s: &mut State) {
+    fn clear_unread(&self, s: &mut State) {
         for cpu in 0..CPUS {
             let mut used = s.regions[cpu].len.max(s.regions[cpu].taken);
             for t in s.threads.iter().filter(|t| usize::from(t.at) == cpu) {
@@ -1537,7 +1542,7 @@ impl Protocol {
     }
 }
 
-/// The stage of the section that a thread is in.
+/// Returns the stage of the section that a thread is in.
 pub(crate) fn inside(pc: Pc) -> Option<Stage> {
     match pc {
         Pc::Read(stage) | Pc::Store(stage) | Pc::Write(stage) | Pc::Commit(stage) | Pc::Leave(stage, _) => {

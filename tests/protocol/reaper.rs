@@ -1,20 +1,21 @@
-//! How the reaper that a subsystem starts automatically sleeps, is woken, exits, and restarts in the child of a fork
-//! (`slab/src/reclaim/reaper/background.rs`). The work of an interval is not modelled here: a reap is an operation of `model.rs`.
+//! Models how the reaper that a subsystem starts automatically sleeps, is woken, exits, and restarts in the child of a
+//! fork (`slab/src/reclaim/reaper/background.rs`). The work of an interval is not modelled here: a reap is an operation
+//! of `model.rs`.
 //!
-//! Pages are freed under a zone's lock, which counts them. The model keeps of that count what the reaper asks for: `true` if
-//! pages were freed since it last looked. A time-out may end each sleep at any moment, so an invariant that holds here holds for
-//! every interval.
+//! Pages are freed under a zone's lock, which counts them. The model keeps only what the reaper reads of that count:
+//! `true` if pages were freed since the last reading. A time-out may end each sleep at any moment, so an invariant that
+//! holds here holds for every interval.
 
 use crate::graph::{Fair, Move};
 
-/// Threads that free.
+/// The number of threads that free.
 const FREERS: usize = 2;
-/// Consecutive intervals that must find nothing before it sleeps.
+/// The number of consecutive idle intervals after which the reaper sleeps.
 const QUIET: u8 = 2;
 const REAPER: usize = 0;
 /// The thread that makes the subsystem grow by allocating, and that drops it.
 const GROWER: usize = 1;
-/// Not a thread: the obligation that a reaper without a subsystem exits.
+/// A pseudo-thread: the obligation that a reaper without a subsystem exits.
 const END: usize = 2 + FREERS;
 
 /// A planted bug: one wrong line.
@@ -28,7 +29,7 @@ pub(crate) enum Bug {
     StaysAsleep,
     /// The child of a fork assumes that it has the thread.
     ChildBelieves,
-    /// A start that the system refused is not tried again.
+    /// A start that the system refused is never retried.
     RefusedForGood,
     /// The reaper keeps a reference to the subsystem while it sleeps.
     KeepsSubsystem,
@@ -46,7 +47,7 @@ enum Word {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum At {
     None,
-    /// Requests the subsystem, of which it holds a reference during an interval.
+    /// The reaper requests the subsystem, and holds a reference during an interval.
     Ask,
     Interval,
     Count,
@@ -54,7 +55,7 @@ enum At {
     SayAsleep,
     LookAgain,
     SayRunning,
-    /// Checks that it should still sleep.
+    /// The reaper checks that it should still sleep.
     Check,
     Sleep,
     Ended,
@@ -71,7 +72,7 @@ enum Free {
     Gone,
 }
 
-/// The whole state.
+/// The whole state of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     word: Word,
@@ -79,9 +80,9 @@ pub(crate) struct State {
     quiet: u8,
     /// `true` if pages were freed since the reaper last read the count.
     changed: bool,
-    /// `true` if pages were freed since an interval last looked for them.
+    /// `true` if pages were freed since the last interval that searched for them.
     unreaped: bool,
-    /// `true` if the thread was unparked.
+    /// `true` if the reaper's thread was unparked.
     token: bool,
     freers: [Free; FREERS],
     starting: bool,
@@ -114,7 +115,7 @@ impl Reaper {
                 next.changed = false;
                 if next.quiet < QUIET { At::Nap } else { At::SayAsleep }
             }
-            // Unparked, or the interval has passed.
+            // The thread was unparked, or the interval has passed.
             At::Nap => {
                 next.token = false;
                 At::Ask
@@ -200,7 +201,8 @@ impl Fair for Reaper {
             let begins = s.freers[i] == Free::Idle;
             self.free(s, i).into_iter().for_each(|to| add(2 + i, begins, to));
         }
-        // The subsystem grows as long as it is used, so it starts a wanted reaper. The system may refuse that once.
+        // The subsystem grows as long as it is used, so it starts a wanted reaper. The system may refuse the start
+        // once.
         if s.starting {
             add(GROWER, false, State { starting: false, at: At::Ask, quiet: 0, ..s });
             if !s.refused {
@@ -218,7 +220,7 @@ impl Fair for Reaper {
         if s.used && !s.starting && !s.child {
             let word = if self.has(Bug::ChildBelieves) { s.word } else { Word::Wanted };
             let (at, freers) = (At::None, [Free::Idle, Free::Gone]);
-            // Counts of other threads are not lost: they changed under a lock.
+            // Counts of other threads are not lost, because they changed under a lock.
             add(GROWER, true, State { word, at, freers, token: false, child: true, ..s });
         }
     }
@@ -227,7 +229,7 @@ impl Fair for Reaper {
     }
     fn busy(&self, s: &State, thread: usize) -> bool {
         match thread {
-            // Pages were freed: an interval has to come.
+            // Pages were freed, so an interval has to follow.
             REAPER => s.unreaped && s.used,
             GROWER => s.starting,
             END => !s.used && !matches!(s.at, At::None | At::Ended),

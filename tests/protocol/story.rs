@@ -1,4 +1,4 @@
-//! Turns a counterexample into the trace format of models under loom, of which `uslab story FILE --html` makes a page.
+//! Converts a counterexample to the trace format of models under loom, of which `uslab story FILE --html` makes a page.
 
 use crate::model::{Act, Action, Mechanism, Op, Pc, Protocol, Role, Stage, State, inside};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ fn set(rounds_in: u16) -> String {
     rounds(&(0..16).filter(|round| rounds_in >> round & 1 == 1).collect::<Vec<u8>>())
 }
 
-/// The parts of a state that are worth showing.
+/// Returns the parts of a state that are worth showing.
 fn parts(protocol: &Protocol, s: &State) -> Parts {
     let mut parts = Parts::new();
     let mut put = |name: String, value: String| _ = parts.insert(name, value);
@@ -62,7 +62,7 @@ fn section(stage: Stage) -> &'static str {
     }
 }
 
-/// A description of the action.
+/// Describes the action.
 fn did(protocol: &Protocol, before: &State, action: Action) -> String {
     let t = &before.threads[usize::from(action.thread)];
     let cpu = match action.act {
@@ -120,10 +120,10 @@ fn did(protocol: &Protocol, before: &State, action: Action) -> String {
         (_, Pc::Close) => "closes the class, for as long as this takes".to_owned(),
         (_, Pc::Want) => format!("looks whether it wants the stack of CPU {cpu}"),
         (_, Pc::Own) if claims => format!("claims the region of CPU {cpu} and takes its stack"),
-        (_, Pc::Own) => format!("takes the region of CPU {cpu} away"),
+        (_, Pc::Own) => format!("detaches the region of CPU {cpu}"),
         (_, Pc::Fence) => format!("fences CPU {cpu}"),
         (_, Pc::TakeStack) => format!("takes the stack of CPU {cpu}"),
-        (_, Pc::PutBack) => format!("puts the region of CPU {cpu} back"),
+        (_, Pc::PutBack) => format!("restores the region of CPU {cpu}"),
         (_, Pc::Claim) => "unlocks the drains".to_owned(),
         (_, Pc::LockToClaim) => "collects what its sweep took, if that is still there".to_owned(),
         (_, Pc::GiveStack) => format!("looks what is its own of CPU {cpu}"),
@@ -140,8 +140,8 @@ fn did(protocol: &Protocol, before: &State, action: Action) -> String {
     }
 }
 
-/// Builds a trace from a path through canonical states. CPUs and rounds change their names from one such state to the next; here
-/// they keep their names.
+/// Builds a trace from a path through canonical states. CPUs and rounds change their names from one canonical state to
+/// the next; the trace keeps their names.
 pub(crate) fn tell(protocol: &Protocol, title: &str, way: &[State], end: &str) -> Story {
     let mut state = protocol.start();
     let mut known = Parts::new();

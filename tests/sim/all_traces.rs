@@ -1,7 +1,8 @@
-//! Compares every number of every `facts.json` in the folder that `USLAB_TRACES` names with the numbers that `uslab` computes.
+//! Compares every number of every `facts.json` in the folder that `USLAB_TRACES` names with the numbers that `uslab`
+//! computes.
 //!
-//! The facts come with the traces and were computed by another program. Each subfolder with a `facts.json` and a `trace.txt.zst`
-//! (or `trace.txt`) is one trace.
+//! The facts come with the traces and were computed by another program. Each subfolder with a `facts.json` and a
+//! `trace.txt.zst` (or `trace.txt`) is one trace.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use serde_json::{Map, Value, json};
 use uslab_sim::trace::{CacheFacts, Facts, SlabinfoSpan, Tables};
 
 #[test]
-fn facts_equal_the_ones_published_with_the_traces() {
+fn trace_facts_equal_the_published_facts() {
     let Some(folder) = std::env::var_os("USLAB_TRACES") else {
         println!("skipped: USLAB_TRACES is not set");
         return;
@@ -25,7 +26,7 @@ fn facts_equal_the_ones_published_with_the_traces() {
     assert!(failures.is_empty(), "{} differences:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// The folders of traces with facts; at least one.
+/// Returns the folders of traces with facts; at least one.
 pub(crate) fn traces_in(folder: &Path) -> Vec<PathBuf> {
     let mut traces: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
@@ -94,7 +95,7 @@ fn compare(folder: &Path) -> Comparison {
             "caches" => caches(&mut comparison, &facts.caches, theirs),
             "slabinfo" => slabinfo(&mut comparison, &facts.slabinfo, theirs),
             "phases" => phases(&mut comparison, &facts, theirs),
-            // The script keeps the most frequent ones; among equally frequent ones its choice is arbitrary.
+            // The script keeps the most frequent names; among equally frequent names its choice is arbitrary.
             "gfp" | "hidden_alloc_caches" | "hidden_free_sites" => {
                 let (ours, all) = counted(fact, &facts, theirs);
                 comparison.value(fact, ours, &all);
@@ -105,7 +106,7 @@ fn compare(folder: &Path) -> Comparison {
     comparison
 }
 
-/// The value of a fact that is one value, or a list or map compared as a whole.
+/// Returns the value of a fact that is one value, or a list or map compared as a whole.
 fn simple(fact: &str, facts: &Facts) -> Value {
     let (objects, pages, sources) = (&facts.objects, &facts.pages, facts.name_sources);
     let map =
@@ -223,7 +224,8 @@ fn simple(fact: &str, facts: &Facts) -> Value {
     }
 }
 
-/// Our value and theirs, where theirs is the head of a list sorted by count: the counts, and each name with its count.
+/// Returns this project's value and the script's, which is the head of a list sorted by count: the counts, and each
+/// name with its count.
 fn counted(fact: &str, facts: &Facts, theirs: &Value) -> (Value, Value) {
     let ours: Vec<(String, u64)> = match fact {
         "gfp" => facts.gfp.clone(),

@@ -58,8 +58,8 @@ fn text_without_events_is_refused() {
 }
 
 #[test]
-fn cut_or_damaged_compressed_files_are_refused() {
-    // Numbers that vary, so that the packed file is not tiny.
+fn truncated_or_damaged_compressed_files_are_refused() {
+    // The numbers vary, so that the packed file is not tiny.
     let text: String = (0..1000_u64)
         .map(|n| GOOD.replace("004a9a000", &format!("{:09x}", n.wrapping_mul(0x9e37_79b9) & 0xf_ffff_ffc0)))
         .collect();
@@ -67,7 +67,7 @@ fn cut_or_damaged_compressed_files_are_refused() {
         let packed = packing.pack(text.as_bytes());
         let events = |bytes: &[u8]| read("t", bytes).map(|recording| recording.counts().events);
         assert_eq!(events(&packed).unwrap(), 1000, "{packing:?}");
-        // `cat` of two packed files is a packed file.
+        // The concatenation of two packed files is a packed file.
         assert_eq!(events(&packed.repeat(2)).unwrap(), 2000, "{packing:?}");
         let mut cuts = vec![6, 11, 20, packed.len() / 2, packed.len() - 9, packed.len() - 1];
         cuts.extend((0..packed.len()).skip(7).step_by(997));
@@ -84,7 +84,7 @@ fn cut_or_damaged_compressed_files_are_refused() {
             damaged[at..at + 4].iter_mut().for_each(|byte| *byte ^= 0x55);
             events(&damaged).unwrap_err()
         };
-        // Damage in the checksums at the end, then in the middle, after which some decoders miss the end.
+        // The damage is in the checksums at the end, then in the middle, after which some decoders miss the end.
         let error = damaged(packed.len() - 4);
         assert!(matches!(error, TraceError::Damaged { .. }), "{packing:?}: {error:?}");
         assert_eq!(error.to_string(), format!("t: its {} data is damaged", packing.name()));
@@ -97,8 +97,8 @@ fn cut_or_damaged_compressed_files_are_refused() {
 #[test]
 fn xz_window_above_the_memory_limit_is_refused_before_allocation() {
     let mut packed = Packing::Xz.pack(GOOD.as_bytes());
-    // The stream's header has 12 bytes. Then the block header has its length, flags, the filter's number, and the filter's
-    // property of one byte, the window: 30 is 128 MiB, 31 is 192 MiB.
+    // The stream's header has 12 bytes. The block header has its length, flags, the filter's number, and the filter's
+    // one-byte property, the window: 30 is 128 MiB, 31 is 192 MiB.
     assert_eq!(packed[14..16], [0x21, 1]);
     let length = (usize::from(packed[12]) + 1) * 4;
     let mut with_window = |code| {
@@ -116,7 +116,7 @@ fn xz_window_above_the_memory_limit_is_refused_before_allocation() {
 }
 
 #[test]
-fn cut_last_line_is_handled() {
+fn truncated_last_line_is_handled() {
     // Regression test: the whole trace was refused for a cut last line.
     let cut = GOOD.repeat(3);
     let cut = &cut[..cut.len() - 70];
@@ -148,7 +148,7 @@ fn endless_line_is_handled() {
 
 #[test]
 fn impossible_values_are_refused() {
-    // Regression test: these went on to the code that rebuilds a kernel's free pages, and it panicked.
+    // Regression test: such values reached the code that rebuilds a kernel's free pages, which panicked.
     let locked = "  a-1 [000] .....  1.0: mm_page_alloc_zone_locked: page=ffffea0000a34640 pfn=0x28d19 order=0 migratetype=0 percpu_refill=0\n";
     let drained = "  a-1 [000] .....  1.0: mm_page_pcpu_drain: page=ffffea0000a34640 pfn=0x28d19 order=0 migratetype=0\n";
     let page = "  a-1 [000] .....  1.0: mm_page_alloc: page=ffffea0000a34640 pfn=0x28d19 order=0 migratetype=0 gfp_flags=GFP\n";
@@ -183,8 +183,8 @@ fn damaged_tables_are_refused() {
     assert_eq!(error, format!("{}:2: expected ` : tunables` after a name and five numbers", path.display()));
 }
 
-/// Ten thousand traces with flipped bytes, cuts, shuffled, repeated and foreign lines, and changed digits, compressed or not.
-/// Each is read or refused; none panics or hangs.
+/// The test makes ten thousand traces with flipped bytes, cuts, shuffled, repeated and foreign lines, and changed
+/// digits, compressed or not. Each mangled trace is read or refused; none panics or hangs.
 #[test]
 fn mangled_traces_never_panic() {
     let samples: Vec<Vec<u8>> = sample_files().iter().map(|path| unpacked(path)).collect();
@@ -238,7 +238,7 @@ fn unpacked(path: &Path) -> Vec<u8> {
     zstd::decode_all(&std::fs::read(path).unwrap()[..]).unwrap()
 }
 
-/// A piece of a sample with a few random changes.
+/// Returns a piece of a sample with a few random changes.
 fn mangled(samples: &[Vec<&[u8]>], rng: &mut SmallRng) -> Vec<u8> {
     let sample = samples.choose(rng).unwrap();
     let start = if rng.random_bool(0.3) { 0 } else { rng.random_range(0..sample.len()) };

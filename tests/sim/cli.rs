@@ -92,7 +92,7 @@ fn command_without_arguments_explains_the_bundled_trace() {
         assert!(out.contains(part), "expected {part:?} in {out}");
     }
     assert!(!out.contains("Simulated") && !out.contains("seed"), "the traced machine, simulated: {out}");
-    // The README shows the beginning of this output. (A debug build checks frees, and commits memory for that.)
+    // The README shows the beginning of this output. A debug build checks frees, and commits memory for the checks.
     let shown =
         include_str!("../../README.md").split("```text\n").nth(1).and_then(|block| block.split("```").next());
     let shown: Vec<&str> = shown.expect("a block of text").lines().collect();
@@ -191,7 +191,7 @@ fn replays_of_one_trace_differ_only_in_times() {
     assert_eq!(report(), report());
 }
 
-/// Regression test: a replay accepted and printed a seed, although nothing in it is random.
+/// Regression test: a replay accepted and printed a seed, although a replay is not random.
 #[test]
 fn replay_accepts_no_seed() {
     refused(&["replay", "--seed", "7"], &["--seed"]);
@@ -210,8 +210,8 @@ fn option_all_without_a_file_shows_every_bundled_cache() {
     assert!(!out.contains("Where to go next"), "{out}");
 }
 
-/// Regression test: a simulated machine of 64 CPUs was reported as the real kernel's, CPUs without events were omitted silently,
-/// and one CPU freed what "another CPU" had allocated.
+/// Regression test: a simulated machine of 64 CPUs was reported as the real kernel's, and CPUs without events were
+/// omitted silently. Frees by one CPU were attributed to "another CPU".
 #[test]
 fn report_distinguishes_traced_simulated_and_used_cpus() {
     let introduction = |args: &[&str]| said(&uslab(&[&["replay"][..], args].concat())).1;
@@ -278,18 +278,18 @@ fn watermarks_have_the_huge_page_daemons_part() {
     let trace = Folder::new();
     let trace = trace.file("trace", SMALL);
     let report = replay_json(&[&trace, "--limit-memory", "1G"]);
-    // One zone: two pageblocks, and nine for the pairs of migrate types. The other formula gives 1024.
+    // The zone has two pageblocks, and nine for the pairs of migrate types. The other formula gives 1024.
     assert_eq!(report["buddy"]["zones"][0]["watermarks"]["min"], 11 * 512);
 }
 
-/// The lines of a report before its first table.
+/// Returns the lines of a report before its first table.
 fn first_lines(args: &[&str], input: &str) -> Vec<String> {
     let (code, out, err) = said(&uslab_with(&[&["replay"][..], args].concat(), input.as_bytes()));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}");
     out.lines().take_while(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// Regression test: none of these was reported, except the cut line, for which the trace was refused.
+/// Regression test: no fault of these traces was reported, except the cut line, for which the trace was refused.
 #[test]
 fn report_begins_with_cut_overrun_or_hashed_trace_warnings() {
     let of = |name: &str| first_lines(&[sample(name).to_str().unwrap()], "")[2..].join("\n");
@@ -375,7 +375,7 @@ fn lost_events_are_reported() {
 
 /// Regression test: a verb after `--json` was taken for a file name, and another verb ran.
 #[test]
-fn verb_after_json_is_not_taken_for_a_file() {
+fn json_option_may_precede_the_verb() {
     let is_a_verb = |arguments: &[&str], verb: &str| {
         refused(
             arguments,
@@ -421,7 +421,7 @@ fn file_that_is_not_a_trace_is_refused_by_name() {
 }
 
 #[test]
-fn cut_or_damaged_compressed_trace_is_refused_in_one_line() {
+fn truncated_compressed_trace_is_refused_in_one_line() {
     let folder = Folder::new();
     for packing in Packing::ALL {
         let packed = packing.pack(SMALL.as_bytes());
@@ -472,7 +472,7 @@ fn traced_page_size_is_found_given_or_reported_unknown() {
     assert!(first_lines(&[hashed], "").iter().any(|line| line == unknown));
     assert_eq!(known(&[hashed, "--page-size", "64K"]), (65_536, "given".to_owned()));
     assert!(!first_lines(&[hashed, "--page-size", "64k"], "").iter().any(|line| line == unknown));
-    // The kernel's table next to a trace also determines it.
+    // The kernel's table next to a trace also determines the page size.
     let trace = folder.file("trace", SMALL);
     assert_eq!(known(&[&trace]).1, "assumed");
     folder.file(
@@ -524,7 +524,7 @@ fn call_sites_and_lifetimes_add_up_to_the_trace_on_any_machine() {
         }
         assert!(row["operations"]["p50"].as_f64() >= Some(1.0), "{row}");
     }
-    // These are the traced machine's, not the simulated one's.
+    // The numbers are the traced machine's, not the simulated one's.
     assert_eq!(replay_json(&[path, "--callers", "--cpus", "1"])["callers"], report["callers"]);
     assert!(replay_json(&[path])["callers"].is_null());
 
@@ -545,7 +545,8 @@ fn call_sites_and_lifetimes_add_up_to_the_trace_on_any_machine() {
 #[test]
 fn malloc_trace_of_a_program_is_replayed_on_kmalloc() {
     let folder = Folder::new();
-    // Two blocks of one class, one of 0 bytes, one of pages, one that malloc maps separately, and a free of nothing.
+    // The text has two blocks of one class, one of 0 bytes, one of pages, one that malloc maps separately, and a free
+    // of nothing.
     let text = "Alloc(552),\nAlloc(1000),\nAlloc(0),\nAlloc(20000),\nAlloc(5000000),\nFree(0),\nFree(0),\nFree(4),\nFree(3),\n";
     let trace = folder.file("program.trace", Packing::Xz.pack(text.as_bytes()));
     let report = replay_json(&[&trace, "--callers", "--strict"]);
@@ -565,7 +566,7 @@ fn malloc_trace_of_a_program_is_replayed_on_kmalloc() {
     };
     assert_eq!((counts("kmalloc-1k"), counts("kmalloc-8")), ([2, 1, 1], [1, 0, 1]));
     assert_eq!(counts("kmalloc-large"), [1, 1, 0]);
-    // The trace has no clock: lifetimes are in operations.
+    // The trace has no clock, so lifetimes are in operations.
     let lives = report["callers"]["lifetimes"].as_array().unwrap();
     let large = lives.iter().find(|row| row["cache"] == "kmalloc-large").unwrap();
     assert!(large["microseconds"].is_null());
@@ -574,7 +575,7 @@ fn malloc_trace_of_a_program_is_replayed_on_kmalloc() {
     assert_eq!(code, Some(0));
     assert!(out.contains("1 asked for 0 bytes, and got an object of the smallest size class"), "{out}");
     assert!(out.contains("WARNING: 1 allocations above 4 MiB were left out"), "{out}");
-    // More than a design's machine has. Regression test: the design did not report that.
+    // The block is larger than a design's machine has memory. Regression test: the design did not report the failure.
     let large = folder.file("large.trace", "Alloc(1048576),\n".repeat(1100));
     refused(&["replay", &large, "--design", "slub"], &["--design slub", "find no memory", "1024 MiB"]);
     // A line that is not an operation is reported, and a cut last line is omitted.
@@ -611,7 +612,7 @@ fn trace_from_a_distribution_is_reproducible() {
     refused(&["replay", &none], &[&none, "no event in 1 lines"]);
 }
 
-/// Regression test: such CPUs were silently folded onto the last one.
+/// Regression test: CPUs beyond the maximum were silently folded onto the last CPU.
 #[test]
 fn trace_with_too_many_cpus_is_refused() {
     let trace = SMALL.replace("[001]", "[1500]");
@@ -762,13 +763,13 @@ fn waste_includes_the_padding_of_the_stride() {
 #[test]
 fn order_above_255_is_refused_and_not_truncated() {
     let folder = Folder::new();
-    // 256 is 0 in a byte, which would match.
+    // As a byte, 256 is 0, which would match.
     let table = folder.file("table", "name\tslab_size\torder\tobjs_per_slab\no\t192\t256\t21\n");
     refused(&["geometry", "--against", &table, "--cpus", "4"], &[&table, "line 2", "impossible order 256"]);
 }
 
 #[test]
-fn a_table_that_never_ends_is_refused() {
+fn endless_table_is_refused() {
     refused(&["geometry", "--against", "/dev/zero"], &["/dev/zero", "more than 16 MiB"]);
 }
 
@@ -782,7 +783,8 @@ fn error_message_names_its_cause_once() {
 fn report_shows_the_memory_of_the_simulated_machine() {
     let folder = Folder::new();
     let trace = folder.file("trace", SMALL);
-    // More than page frame numbers can address: the machine is as large as possible, and the report shows that size.
+    // The size exceeds what page frame numbers can address: the machine is as large as possible, and the report shows
+    // that size.
     let report = replay_json(&[&trace, "--limit-memory", "1000000G"]);
     assert!(report["machine"]["memory_bytes"].as_u64().unwrap() < 1 << 44, "{}", report["machine"]);
     let report = replay_json(&[&trace, "--limit-memory", "64M"]);
@@ -834,7 +836,7 @@ fn one_binary_has_all_verbs() {
         .skip_while(|line| *line != "Commands:")
         .skip(1)
         .take_while(|line| !line.is_empty())
-        // Other lines go on with what a verb is about.
+        // Other lines continue the description of a verb.
         .filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')))
         .filter_map(|line| line.split_whitespace().next())
         .collect();
@@ -843,7 +845,7 @@ fn one_binary_has_all_verbs() {
         let (code, help, err) = said(&uslab(&[verb, "--help"]));
         assert_eq!(code, Some(0), "{verb}: {err}");
         assert_eq!(help, said(&uslab(&["help", verb])).1, "{verb}");
-        // Those that take no argument but ask for one say which.
+        // Verbs that take no argument but need one name it.
         let wide: Vec<&str> = help.lines().filter(|line| line.chars().count() > 100).collect();
         assert!(wide.is_empty(), "{verb}: wider than 100 columns: {wide:?}");
     }

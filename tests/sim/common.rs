@@ -52,7 +52,7 @@ pub(crate) const X86_64_BASE: u64 = 0xffff_8880_0000_0000;
 /// The largest offset of a direct-map address.
 const MAPPED: u64 = 64 << 40;
 
-/// The text with each direct-map address replaced by `address` of it.
+/// Returns the text with each direct-map address replaced by `address` of it.
 pub(crate) fn with_addresses(text: &[u8], address: impl Fn(u64) -> u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -71,8 +71,8 @@ pub(crate) fn with_addresses(text: &[u8], address: impl Fn(u64) -> u64) -> Vec<u
     out
 }
 
-/// The address on an arm64 machine that maps page frame 0 at `base`, derived from a sample's address: each page frame keeps its
-/// number, and each object its offset in its page.
+/// Returns the address on an arm64 machine that maps page frame 0 at `base`, derived from a sample's address. Each page
+/// frame keeps its number, and each object its offset in its page.
 pub(crate) fn synthetic_arm64_address(real: u64, size: PageSize, base: u64) -> u64 {
     match real.checked_sub(X86_64_BASE).filter(|offset| *offset < MAPPED) {
         Some(offset) => base + (offset >> 12 << size.shift()) + offset % 4096,
@@ -88,8 +88,8 @@ pub(crate) fn sample_address(made: u64, size: PageSize, base: u64) -> u64 {
     }
 }
 
-/// A trace of an arm64 machine with large pages, derived from an x86-64 sample: addresses by [`synthetic_arm64_address`], and
-/// kmallocs of whole pages, which are larger than 8 KiB there, with the same number of pages.
+/// Returns a trace of an arm64 machine with large pages, derived from an x86-64 sample. Addresses follow
+/// [`synthetic_arm64_address`]; kmallocs of whole pages, which are larger than 8 KiB there, keep the number of pages.
 pub(crate) fn synthetic_arm64(text: &[u8], size: PageSize, base: u64) -> Vec<u8> {
     let text =
         String::from_utf8(with_addresses(text, |real| synthetic_arm64_address(real, size, base))).unwrap();

@@ -1,4 +1,4 @@
-//! `uslab course`: sheets are marked and exercises are judged, as a lecturer does it.
+//! Tests `uslab course`: sheets are marked and exercises are judged, as a lecturer does it.
 
 use serde_json::{Value, json};
 use std::fs;
@@ -9,7 +9,7 @@ use uslab_tests::workspace;
 fn course(arguments: &[&str], folder: &Path) -> Output {
     let mut command = Command::new(uslab_tests::uslab());
     command.arg("course").args(arguments).current_dir(folder).stdin(Stdio::null());
-    // All of a student's models must run, whatever shard of other models was requested.
+    // All of a student's models must run, whichever shard of other models was requested.
     command.env("SHARD", "0/8");
     command.output().expect("uslab runs")
 }
@@ -30,7 +30,7 @@ fn refused(arguments: &[&str], folder: &Path) -> String {
 }
 
 #[test]
-fn labs_are_listed_and_a_begun_exercise_is_not_overwritten() {
+fn started_exercise_is_not_overwritten() {
     let folder = folder();
     let list = course(&[], folder.path());
     assert!(list.status.success());
@@ -62,12 +62,12 @@ fn labs_are_listed_and_a_begun_exercise_is_not_overwritten() {
     );
     assert!(
         refused(&["start", "depot"], folder.path())
-            .contains("no exercise `depot`; there are merge, partial, exchange, reaping")
+            .contains("unknown exercise `depot`; expected one of merge, partial, exchange, reaping")
     );
 }
 
 #[test]
-fn sheet_is_marked_for_each_question() {
+fn answer_sheet_is_graded_for_each_question() {
     let folder = folder();
     let sheet = |answers: Value| {
         let sheet = json!({ "course": 1, "name": "Ann", "seed": 3, "answers": answers });
@@ -78,7 +78,7 @@ fn sheet_is_marked_for_each_question() {
     assert_eq!(none.status.code(), Some(1));
     let none = data(&none);
     assert_eq!((&none["right"], &none["of"]), (&json!(0), &json!(18)));
-    // Answers with the solutions that the marks show.
+    // The answers are the solutions that the marks show.
     let mut answers = json!({});
     for mark in none["marks"].as_array().unwrap() {
         let lab = mark["lab"].as_str().unwrap();
@@ -98,7 +98,7 @@ fn sheet_is_marked_for_each_question() {
 }
 
 #[test]
-fn answers_printed_for_a_seed_are_marked_right() {
+fn answers_printed_for_a_seed_are_graded_correct() {
     let folder = folder();
     let sheet = json!({ "course": 1, "name": "Ann", "seed": 4711, "answers": {} });
     fs::write(folder.path().join("answers.json"), sheet.to_string()).unwrap();
@@ -118,7 +118,7 @@ fn answers_printed_for_a_seed_are_marked_right() {
 }
 
 #[test]
-fn file_that_is_neither_sheet_nor_exercise_is_refused() {
+fn file_without_answers_or_exercise_is_refused() {
     let folder = folder();
     let path = folder.path();
     for (name, text) in [
@@ -137,7 +137,7 @@ fn file_that_is_neither_sheet_nor_exercise_is_refused() {
         (&["grade", "b.json", "--html", "x.html"], "--html: an answer sheet has no step that fails"),
         (&["grade", "c.txt"], "c.txt: expected an answer sheet, FILE.json, or an exercise, FILE.rs"),
         (&["grade", "d.rs"], "d.rs: --lab LAB says which exercise it is"),
-        (&["grade", "d.rs", "--lab", "depot"], "no exercise `depot`"),
+        (&["grade", "d.rs", "--lab", "depot"], "unknown exercise `depot`"),
         (
             &["grade", "merge.rs", "--source", "/"],
             "expected uslab's sources, with sim/engine; --source DIR names them",
@@ -150,13 +150,13 @@ fn file_that_is_neither_sheet_nor_exercise_is_refused() {
     assert!(!path.join("x.html").exists());
 }
 
-/// A correct solution of an exercise, as a student would hand it in.
+/// Returns a correct solution of an exercise, as a student would hand it in.
 fn done(lab: &str) -> String {
     let file = workspace().join(format!("sim/engine/src/course/code/reference/{lab}.rs"));
     let text = fs::read_to_string(file).unwrap();
     text.replace("pub(in crate::course::code)", "pub").replace("use crate::", "use uslab_engine::")
 }
-/// Judges a solution. Returns the exit code, the failed checks, and the page of the step at which it fails.
+/// Judges a solution. Returns the exit code, the failed checks, and the page of the step at which the solution fails.
 fn judged(lab: &str, code: &str) -> (Option<i32>, Vec<String>, Option<String>) {
     let folder = folder();
     let name = format!("ann-{lab}.rs");
@@ -188,8 +188,7 @@ fn fails(lab: &str, code: &str, expected: &str, page: Option<&str>) {
     }
 }
 
-/// The first solution compiles in half a minute, the next ones in a second; a solution with a lock also runs
-/// under loom.
+/// The first solution compiles in half a minute, later ones in a second; a solution with a lock also runs under loom.
 #[test]
 #[ignore = "minutes of compiling: `.ci/full course` does it"]
 fn exercises_are_judged_by_their_behaviour() {
@@ -206,7 +205,7 @@ fn exercises_are_judged_by_their_behaviour() {
     fs::write(folder.path().join("merge.rs"), &stays).unwrap();
     let late = course(&["grade", "merge.rs", "--limit", "2"], folder.path());
     assert!(late.status.code() == Some(1) && stdout(&late).contains("it ends within 2 s"), "{late:?}");
-    // Once an exercise that wrote its own marks, and ended, had full marks.
+    // Regression test: an exercise that wrote its own marks, and ended, had full marks.
     let wrote =
         r#"{"lab":"merge","seed":99,"checks":[{"wanted":"all","found":"all","holds":true}],"failure":null}"#;
     let forged = merge.replace(
@@ -215,11 +214,11 @@ fn exercises_are_judged_by_their_behaviour() {
             "let place = std::env::args().nth(2).unwrap();\n std::fs::write(place, r#\"{wrote}\"#).unwrap();\n std::process::exit(0);\n    }}\n}}"
         ),
     );
-    fails("merge", &forged, "it says what came of it", None);
+    fails("merge", &forged, "the program reports its result", None);
     for lab in ["partial", "exchange", "reaping"] {
         assert_eq!(judged(lab, &done(lab)), (Some(0), vec![], None), "{lab}");
     }
-    // It releases the CPU's lock before it takes the depot's, and relies on what it saw under the first lock.
+    // The solution releases the CPU's lock before it takes the depot's, and relies on what it saw under the first lock.
     let exchange = done("exchange");
     let racy = exchange
         .replace(

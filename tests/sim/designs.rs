@@ -1,4 +1,4 @@
-//! `--design`: models of other allocators on the bundled trace and samples, compared with their kernels' tables.
+//! Tests `--design`: models of other allocators on the bundled trace and samples, compared with their kernels' tables.
 
 use crate::cli::{refused, replay_json, said, sample, uslab};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use std::process::Command;
 use uslab_tests::workspace;
 
 #[test]
-fn a_model_of_slub_predicts_the_slabs_of_the_bundled_traces_kernel() {
+fn slub_model_predicts_the_slabs_of_the_bundled_trace() {
     let report = replay_json(&["--design", "slub,uslab"]);
     assert_eq!((&report["cpus"], &report["operations"]), (&4.into(), &672_020.into()));
     let [slub, uslab] = ["slub", "uslab"].map(|design| {
@@ -24,7 +24,7 @@ fn a_model_of_slub_predicts_the_slabs_of_the_bundled_traces_kernel() {
     let near = &slub["slabs"]["caches_over_100"];
     let [n, within] = ["n", "within_2_percent_or_a_slab"].map(|key| near[key].as_u64().expect("a number"));
     assert!(within * 10 >= n * 9 && n > 30, "{within} of {n}");
-    // Each design has separate free pages, on the kernel's zones: as many as the kernel, to a fiftieth.
+    // Each design has separate free pages, on the kernel's zones: within a fiftieth of the kernel's number.
     let pages_of = |blocks: &Value| {
         let blocks = blocks.as_array().expect("blocks by order");
         blocks.iter().zip(0..).map(|(n, order)| n.as_u64().expect("a number") << order).sum::<u64>()
@@ -52,7 +52,7 @@ fn design_without_tables_has_nothing_to_compare_with() {
     refused(&["replay", "--design", "slub", "--nodes", "2"], &["--design", "--nodes"]);
 }
 
-/// The bundled trace in a folder with its tables and `files`.
+/// Returns the bundled trace in a folder with its tables and `files`.
 fn recording(files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
     let (data, folder) = (workspace().join("sim/data"), tempfile::tempdir().expect("a folder"));
     for table in ["before.slabinfo", "before.buddyinfo", "before.zoneinfo", "end.slabinfo"] {
@@ -68,7 +68,7 @@ fn recording(files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn linux_is_the_design_of_the_kernel_that_was_traced() {
+fn design_linux_follows_the_traced_kernel() {
     let slabs = |trace: &str, design: &str| {
         let report = replay_json(&["--design", design, trace]);
         let run = &report["designs"][0];
@@ -136,10 +136,11 @@ fn design_linux_refuses_a_recording_of_an_unknown_kernel() {
     }
 }
 
-/// Causes of a mismatch of the cache `node`, which has 8 objects of 512 bytes in a page, on Linux `release`.
+/// Returns the causes of a mismatch of the cache `node`, which has 8 objects of 512 bytes in a page, on Linux
+/// `release`.
 ///
-/// `lines` are events between the tables: `page N` (the N-th page is handed out), `alloc N.I` (object I of it), `free N.I`. The tables
-/// have active objects, objects and slabs.
+/// `lines` are events between the tables: `page N` (the N-th page is allocated), `alloc N.I` (object I of it), `free
+/// N.I`. The tables have active objects, objects and slabs.
 fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u64); 2]) -> Vec<Value> {
     let folder = tempfile::tempdir().expect("a folder");
     let ptr = |object: &str| {
@@ -184,7 +185,7 @@ fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u
 #[test]
 fn each_mismatch_is_reported_with_its_true_cause() {
     let named = |name: &str, n: u64| serde_json::json!({ name: n });
-    // The kernel made a slab for each of two objects.
+    // The kernel created a slab for each of two objects.
     let apart = ["page 0", "alloc 0.0", "page 1", "alloc 1.0"];
     let (none, two) = ((0, 0), (16, 2));
     assert_eq!(causes("6.1.0", "linux", &apart, [none, two]), ["model"]);
@@ -193,7 +194,7 @@ fn each_mismatch_is_reported_with_its_true_cause() {
     assert_eq!(causes("6.1.0", "linux:slab_min_order=1", &apart, [none, two]), [named("other-size", 16)]);
     let reused = ["page 0", "alloc 0.0", "alloc 0.0", "page 1", "alloc 1.0"];
     assert_eq!(causes("6.1.0", "linux", &reused, [none, two]), [named("freed-without-event", 1)]);
-    // Of a kernel whose CPUs have sheaves nothing more is known of the slab.
+    // If CPUs have sheaves, nothing more is known about the slab.
     let unseen = ["page 0", "alloc 0.0", "free 0.1", "page 1", "alloc 1.0"];
     assert_eq!(causes("7.2.0", "linux", &unseen, [none, two]), [named("allocated-without-event", 1)]);
     let older = ["page 0", "alloc 0.0", "page 1", "alloc 1.0", "free 900.0"];
@@ -204,7 +205,7 @@ fn each_mismatch_is_reported_with_its_true_cause() {
 }
 
 #[test]
-fn every_design_serves_the_whole_trace_without_violation() {
+fn each_design_replays_the_trace_without_violation() {
     let report =
         replay_json(&["--design", "uslab,uslab-model,slub,sheaves-6.18,sheaves,slab,bonwick94,magazines01"]);
     let runs = report["designs"].as_array().expect("a run for each design");
@@ -215,14 +216,14 @@ fn every_design_serves_the_whole_trace_without_violation() {
         let operations: u64 = paths.values().map(|n| n.as_u64().expect("a number")).sum();
         assert!(operations > 570_000, "{}: {operations}", run["design"]);
     }
-    same_slabs_by_the_same_paths(&runs[0], &runs[1]);
+    assert_equal_slabs_and_paths(&runs[0], &runs[1]);
 }
 
 /// Checks that the shipping allocator and its model have the same slabs, and the same counts by path.
-fn same_slabs_by_the_same_paths(shipping: &Value, model: &Value) {
+fn assert_equal_slabs_and_paths(shipping: &Value, model: &Value) {
     let moments = |run: &Value| {
         let moments = run["moments"].as_array().expect("moments").clone();
-        // The two use different pages: the allocator has some for itself.
+        // The two use different pages, because the allocator has some for itself.
         let of = |moment: Value| ["name", "caches", "slabs", "active_objs"].map(|key| moment[key].clone());
         moments.into_iter().map(of).collect::<Vec<_>>()
     };
@@ -253,7 +254,7 @@ fn wrong_designs_and_knobs_are_refused_by_name() {
         (
             "slob",
             [
-                "no design `slob`",
+                "unknown design `slob`",
                 "uslab, uslab-model, slub, sheaves-6.18, sheaves, slab, bonwick94, magazines01, linux",
             ],
         ),
@@ -292,7 +293,7 @@ fn design_from_another_crate_runs_like_a_built_in_one() {
 }
 
 #[test]
-fn series_samples_every_cache_cpu_and_order_at_a_hundred_points() {
+fn series_has_a_hundred_samples_per_cache_cpu_and_order() {
     let (code, csv, err) = said(&uslab(&["replay", "--design", "slub,uslab,bonwick94", "--series", "-"]));
     assert_eq!(code, Some(0), "{err}");
     let mut lines = csv.lines();
@@ -332,7 +333,7 @@ fn prediction_shows_the_slabs_of_another_setting() {
     let ((traced, same), (large, small)) = (slabs("dentry"), slabs("shmem_inode_cache"));
     assert!(traced.abs_diff(same) * 50 < traced, "{traced} and {same}");
     assert!(small > 3 * large, "{large} and {small}");
-    // With the tables of the traced boot itself nothing changed, so no event is counted.
+    // With the tables of the traced boot itself, no event is counted, because no option changed.
     let folder = tempfile::tempdir().expect("a folder");
     for moment in ["before", "end"] {
         let table = workspace().join(format!("sim/data/files-6.1.{moment}.slabinfo"));
@@ -353,7 +354,8 @@ fn prediction_shows_the_slabs_of_another_setting() {
     refused(&["replay", "--design", "slub", "--start", empty], &["--predict"]);
 }
 
-/// A kernel like the bundled trace's, except that one of its caches is not merged, and one has larger objects.
+/// The kernel equals the bundled trace's, except that one of its caches is not merged, and another cache has larger
+/// objects.
 #[test]
 fn prediction_starts_from_the_other_kernels_tables() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -365,7 +367,7 @@ fn prediction_starts_from_the_other_kernels_tables() {
     let changed = |line: &str| match line.split_whitespace().next() {
         // Ten slabs exist before the trace begins, and a slab has 16 objects instead of 21.
         Some("dentry") => "dentry 160 160 256 16 1 : tunables 0 0 0 : slabdata 10 10 0\n".to_owned(),
-        // The attributes name another cache for it.
+        // The attributes name another cache for this row.
         Some("shmem_inode_cache") => {
             "tmpfs_inode 0 0 1000 4 1 : tunables 0 0 0 : slabdata 0 0 0\n".to_owned()
         }
@@ -401,7 +403,7 @@ fn prediction_starts_from_the_other_kernels_tables() {
     );
     let (none, inodes) = slabs("tmpfs_inode").expect("it is the other kernel's");
     assert!(none == 0 && inodes > 100 && slabs("shmem_inode_cache").is_none(), "{none} and {inodes}");
-    // The same kernel, with a separate cache for the objects of that call site.
+    // The same kernel has a separate cache for the objects of that call site.
     let row = "names_of_files 0 0 256 16 1 : tunables 0 0 0 : slabdata 0 0 0\n";
     std::fs::write(folder.path().join("before.slabinfo"), table + row).expect("a file");
     std::fs::write(folder.path().join("trace.txt"), trace.concat()).expect("a file");
@@ -412,7 +414,7 @@ fn prediction_starts_from_the_other_kernels_tables() {
 }
 
 #[test]
-fn change_counts_if_it_exceeds_the_difference_between_equal_boots() {
+fn predicted_change_must_exceed_the_variation_between_boots() {
     let folder = || {
         let folder = tempfile::tempdir().expect("a folder");
         let table =
@@ -458,7 +460,7 @@ fn two_reports_are_compared_by_name() {
 }
 
 #[test]
-fn converted_trace_gives_the_report_of_its_trace() {
+fn converted_trace_gives_the_same_report() {
     let (data, folder) = (workspace().join("sim/data"), tempfile::tempdir().expect("a folder"));
     for table in ["before.slabinfo", "before.buddyinfo", "before.zoneinfo", "end.slabinfo"] {
         std::fs::copy(data.join(format!("files-6.1.{table}")), folder.path().join(table)).expect("a table");
@@ -474,7 +476,7 @@ fn converted_trace_gives_the_report_of_its_trace() {
         assert_eq!(report["operations"], 672_020);
         let of = |run: &Value| {
             let rows = run["moments"][0]["caches"].as_array().expect("rows").iter();
-            // A band is wider if the trace hides objects, which a converted trace does not say.
+            // A band is wider if the trace hides objects, which a converted trace does not record.
             let of_design = |row: &Value| {
                 let mut design = row["design"].clone();
                 design.as_object_mut().expect("a design's numbers").remove("band");
@@ -486,7 +488,7 @@ fn converted_trace_gives_the_report_of_its_trace() {
     };
     let [converted, read] = [out, trace].map(run);
     assert!(converted == read && converted.len() == 2, "compare --json of both");
-    // Also with another number of CPUs, and as a page; but without the kernel's events there is no report.
+    // The trace also runs with another number of CPUs, and as a page; but without the kernel's events it has no report.
     let moment = |path| {
         said(&uslab(&["replay", path, "--cpus", "3", "--at", "400000", "--design", "slub", "--json", "-"])).1
     };

@@ -1,7 +1,7 @@
 //! Compares replays of whole traces with their kernels' tables, and geometry with every kernel table.
 //!
-//! `USLAB_TRACES` names a folder of traces (`NAME/trace.txt.zst` with the kernel's tables and a `facts.json` computed by an
-//! independent program). Without it only the bundled trace is replayed.
+//! `USLAB_TRACES` names a folder of traces (`NAME/trace.txt.zst` with the kernel's tables and a `facts.json` computed
+//! by an independent program). Without `USLAB_TRACES`, only the bundled trace is replayed.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ fn replays_of_whole_traces_match_their_kernels() {
         assert_eq!(kernel.objects_abs_error, number(&sum["abs_err_corrected"]), "{name}");
         assert_eq!(kernel.objects_exact, number(&sum["exact_corrected"]), "{name}");
         assert_eq!(Some(kernel.objects_ours), sum["sum_corrected"].as_i64(), "{name}");
-        kernel.rows.iter().for_each(|row| true_cause(&name, row));
+        kernel.rows.iter().for_each(|row| assert_known_cause(&name, row));
         println!(
             "{name}: {} events, {compared} numbers equal; objects {:+} there, {:+} here; slabs {:+} there, {:+} here, \
              absolute error {}",
@@ -101,10 +101,10 @@ fn replays_of_whole_traces_match_their_kernels() {
     }
 }
 
-/// Two caches whose difference has a known cause in every Linux kernel, because their events are missing: nodes of maple trees
-/// are allocated in bulk, and objects of `kernfs_fop_open` are freed by `kfree_rcu`.
+/// Checks two caches whose difference has a known cause in every Linux kernel, because their events are missing. Nodes
+/// of maple trees are allocated in bulk, and objects of `kernfs_fop_open` are freed by `kfree_rcu`.
 #[track_caller]
-fn true_cause(trace: &str, row: &KernelRow) {
+fn assert_known_cause(trace: &str, row: &KernelRow) {
     let difference = row.objects[1] - row.objects[0];
     assert_eq!(row.cause.is_some(), difference != 0, "{trace}: {row:?}");
     match row.cache.as_str() {
@@ -121,10 +121,10 @@ fn true_cause(trace: &str, row: &KernelRow) {
 
 /// Regression test: every difference was explained by what a CPU keeps, or by the policy.
 #[test]
-fn cause_shown_below_the_kernels_table_is_true() {
+fn mismatch_cause_below_the_kernel_table_is_true() {
     let report = replay(None, &Options::default());
     let kernel = report.against_kernel.as_ref().expect("its tables are bundled");
-    kernel.rows.iter().for_each(|row| true_cause("bundled", row));
+    kernel.rows.iter().for_each(|row| assert_known_cause("bundled", row));
     let causes: Vec<_> =
         kernel.rows.iter().filter_map(|row| Some((row.cache.as_str(), row.cause?))).collect();
     assert_eq!(causes, [("kmalloc-96", Cause::FreedWithoutEvent), ("kmalloc-64", Cause::CpuSlabs)]);
@@ -135,7 +135,7 @@ fn cause_shown_below_the_kernels_table_is_true() {
     {
         assert!(why.contains(part), "expected {part:?} in {page}");
     }
-    // The page explains its words where it uses them.
+    // The page explains its terms where it uses them.
     for part in [
         "hidden: done by the kernel without an event.",
         "pre-trace: frees of objects from before",
@@ -162,8 +162,8 @@ fn the_bundled_trace_replays_on_any_machine() {
     }
 }
 
-/// Compares zone by zone and order by order. If the trace does not have an event for every move, one page in a hundred may be
-/// elsewhere.
+/// Compares free blocks zone by zone and order by order. If the trace lacks an event for some moves of pages, one page
+/// in a hundred may be elsewhere.
 #[test]
 fn free_pages_rebuilt_from_events_match_the_kernels_table() {
     let whole = traces().into_iter().filter(|folder| folder.join("before.buddyinfo").exists());
@@ -197,8 +197,8 @@ fn free_pages_rebuilt_from_events_match_the_kernels_table() {
     }
 }
 
-/// The slabs of each kernel's recordings together: the most that may be wrong, per ten thousand, at `after` and at `end`. The
-/// comments have the measured numbers.
+/// The most slabs of each kernel's recordings together that may be wrong, per ten thousand, at `after` and at `end`.
+/// The comments have the measured numbers.
 const WRONG_SLABS: [(&str, [u64; 2]); 3] = [
     ("6.1", [43, 22]),  // 40 of 10,363, 19 of 10,033
     ("6.12", [27, 16]), // 22 of 9,125, 12 of 8,761
@@ -206,7 +206,7 @@ const WRONG_SLABS: [(&str, [u64; 2]); 3] = [
 ];
 
 #[test]
-fn the_design_linux_has_the_slabs_of_the_traced_kernels() {
+fn design_linux_matches_the_slabs_of_traced_kernels() {
     for (release, most) in WRONG_SLABS {
         let mut sums = [[0; 5]; 2];
         for folder in
@@ -249,14 +249,14 @@ fn the_design_linux_has_the_slabs_of_the_traced_kernels() {
     }
 }
 
-/// The part before the dash of a folder's name: `files` of `files-7.2`.
+/// Returns the part before the dash of a folder's name: `files` of `files-7.2`.
 fn first(folder: &Path) -> String {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     name.split('-').next().unwrap_or_default().to_owned()
 }
 
 #[test]
-fn magazines_serve_nearly_all_and_without_them_none() {
+fn magazines_serve_nearly_all_operations() {
     let on = replay(None, &Options::default());
     let off = replay(None, &Options { magazines: uslab::Magazines::Off, ..Options::default() });
     assert!(on.objects.paths.share(uslab::Path::Cpu) > Some(0.95), "{}", on.objects.paths);

@@ -1,4 +1,5 @@
-//! The command `uslab lab` from outside: its list, its output repeated to the byte, the worked examples, and refused input.
+//! Tests the command `uslab lab` from outside: its list, its output repeated to the byte, the worked examples, and
+//! refused input.
 
 mod refused;
 
@@ -124,11 +125,11 @@ free: 1024 bytes in one piece; free blocks: 1 of 1024 bytes
 
 /// Valgrind runs the program with these words and counts its instructions (`experiments::instructions`).
 #[test]
-fn pairs_are_made_to_be_counted() {
+fn interleaved_pairs_are_counted() {
     assert_eq!(told(&["instructions", "linear", "10"]), "");
 }
 
-/// The four output formats of an experiment.
+/// Returns the four output formats of an experiment.
 fn forms(name: &str, options: &[&str]) -> [String; 4] {
     let folder = Folder::new();
     let files = ["json", "csv", "html"].map(|form| (format!("--{form}"), folder.path(form)));
@@ -170,7 +171,7 @@ fn exact_experiment_repeats_byte_for_byte_in_every_format() {
     }
 }
 
-/// With times and pictures, also on a machine without valgrind.
+/// The experiment runs with times and pictures, also on a machine without valgrind.
 #[test]
 fn every_experiment_runs_quickly_and_says_where_it_measured() {
     for name in experiments() {
@@ -206,7 +207,7 @@ fn every_experiment_runs_quickly_and_says_where_it_measured() {
     }
 }
 
-/// Part, row and column identify each value.
+/// Checks that part, row and column identify each value.
 #[track_caller]
 fn every_value_has_a_key_of_its_own(name: &str, text: &str) {
     let mut keys = BTreeSet::new();
@@ -218,14 +219,14 @@ fn every_value_has_a_key_of_its_own(name: &str, text: &str) {
 }
 
 #[test]
-fn the_seed_decides() {
+fn lab_result_depends_only_on_the_seed() {
     let race = |seed| told(&["race", "--exact", "--seed", seed]);
     let rows = |text: String| text.lines().skip(2).map(str::to_owned).collect::<Vec<_>>();
     assert_ne!(rows(race("1")), rows(race("2")));
 }
 
 #[test]
-fn the_buddys_walk_splits_and_merges_as_on_paper() {
+fn buddy_demo_splits_and_merges_as_in_the_seed_post() {
     let out = told(&["buddy", "--exact"]);
     let golden = "\
 1024 bytes: free blocks of each size
@@ -264,7 +265,7 @@ bytes  first level  second level  search begins at  there: first level  there: s
 }
 
 #[test]
-fn kenwrights_four_blocks_go_through_eight_states() {
+fn kenwrights_pool_demo_shows_eight_states() {
     let out = told(&["kenwright", "--exact", "--quick"]);
     let golden = "\
 state  step      block  free  initialised  next
@@ -278,7 +279,7 @@ state  step      block  free  initialised  next
 (h)    allocate      3     1            4     1
 ";
     assert!(out.contains(golden), "{out}");
-    // One object at a time: by the paper's rule the pool visits all its blocks.
+    // By the paper's rule, the pool visits all its blocks even for one object at a time.
     let touched = out.lines().find(|line| line.starts_with("one at a time")).unwrap();
     assert!(touched.split_whitespace().skip(4).eq(["500", "1", "100", "1"]), "{touched}");
 }
@@ -290,7 +291,7 @@ fn handles_experiment_prints_the_golden_file() {
 }
 
 #[test]
-fn the_cheat_sheet_has_a_page_for_each_of_its_lines() {
+fn cheat_sheet_has_a_page_for_each_line() {
     let sheet = json(&told(&["explain", "--exact", "--json", "-"]));
     let table = |part: &Value| part["table"].clone();
     let words = table(&sheet["parts"][0]);
@@ -318,7 +319,7 @@ fn the_cheat_sheet_has_a_page_for_each_of_its_lines() {
 
 /// An option's default is printed in a form that the option accepts.
 #[test]
-fn defaults_of_lists_are_accepted() {
+fn default_list_options_are_accepted() {
     for (name, option) in [
         ("handles", "--objects"),
         ("kenwright", "--counts"),
@@ -336,7 +337,7 @@ fn defaults_of_lists_are_accepted() {
     }
 }
 
-/// The verdicts of an experiment's claims whose text contains `words`.
+/// Returns the verdicts of an experiment's claims whose text contains `words`.
 fn verdicts(findings: &Value, words: &str) -> Vec<Value> {
     let claims = findings["parts"].as_array().unwrap().iter().map(|part| &part["claim"]);
     let said = |claim: &&Value| claim["says"].as_str().is_some_and(|says| says.contains(words));
@@ -376,14 +377,15 @@ fn layout_text_follows_the_options() {
     assert!(found(["--line", "8"]).contains("75.0 % of what the loaded lines hold"));
 }
 
-/// Regression test: the tutorial says that two kinds of lifetimes keep fragmentation low, and the experiment tested the opposite,
-/// although the figures agreed with the tutorial. It also compared the largest block between memories that were not equally full.
+/// Regression test: the tutorial claims that two kinds of lifetimes keep fragmentation low. The experiment tested the
+/// opposite, although the figures agreed with the tutorial. The experiment also compared the largest block between
+/// memories that were not equally full.
 #[test]
-fn fragmentation_is_judged_at_equal_use_over_ten_seeds() {
+fn fragmentation_is_compared_at_equal_use_over_ten_seeds() {
     let findings = findings("fragmentation");
     let of = |words| verdicts(findings, words);
     assert_eq!(of("largest free block stays"), ["yes"], "E092");
-    // The naive allocator, and the one ordered by address.
+    // The policies are the naive allocator, and the one ordered by address.
     assert_eq!(of("decays fastest"), ["yes", "undecided"], "E092");
     assert_eq!(of("keep fragmentation low"), ["partly"], "E095");
     assert_eq!(of("with time"), ["partly", "no"], "M06");
@@ -425,7 +427,7 @@ fn quick_verdicts_are_marked_as_quick() {
     assert_eq!(verdicts(&times, "saves the constructor"), ["undecided"]);
 }
 
-/// The first level is the power of two, the second the part of it in which a size is; for any given size.
+/// The first level is the power of two, the second the part of it that contains the size.
 #[test]
 fn the_lists_of_tlsf_are_shown_for_any_size() {
     let out = told(&["tlsf", "--exact", "--sizes", "460,65"]);
@@ -441,13 +443,14 @@ fn the_lists_of_tlsf_are_shown_for_any_size() {
 
 /// The article's times are for more frames and walks than a quick run has.
 #[test]
-fn times_of_other_workloads_are_not_shown_next_to_ours() {
+fn times_of_different_workloads_are_not_compared() {
     let out = told(&["pools", "--quick", "--sets", "1"]);
     assert!(out.contains("walks: 50\n") && !out.contains("article: churn"), "{out}");
     assert!(out.contains("stand beside ours where ours are, too"), "{out}");
 }
 
-/// Regression test: standard output was given by another name; the file behind it was replaced, and the output was lost.
+/// Regression test: standard output was named by another path; the file behind it was replaced, and the output was
+/// lost.
 #[test]
 fn standard_output_under_another_name_is_not_replaced() {
     let folder = Folder::new();
@@ -475,7 +478,9 @@ fn allocator_that_cannot_serve_a_workload_is_skipped() {
     assert_eq!(cells(&out, "pool"), 1, "{out}");
     assert!(cells(&out, "tlsf") > 2, "{out}");
     assert!(
-        out.contains("No pool can be made for this workload: slots aligned to 8192: expected 4096 or less."),
+        out.contains(
+            "No pool can be created for this workload: slots aligned to 8192: expected 4096 or less."
+        ),
         "{out}"
     );
     let large = folder.file("large.csv", "a,1,8\na,2,1048576\n");

@@ -16,7 +16,7 @@ use uslab_engine::models::uslab::{Knobs, Uslab};
 use uslab_engine::policy::{CacheInfo, Cpus, Geometry, Held, Lines, NoMemory, Object, Op, Policy};
 use uslab_magazine::on_cpu;
 
-/// The workloads, with the bytes of an object.
+/// The workloads, each with its object size in bytes.
 const WORKLOADS: [(&str, u32); 5] = [
     ("handoff=64", 4096),
     ("handoff=64", 64),
@@ -24,8 +24,8 @@ const WORKLOADS: [(&str, u32); 5] = [
     ("server=1000", 4096),
     ("fork-join=32", 4096),
 ];
-/// The most by which the clock may differ, in per cent. A debug build keeps its rank in each lock, so a depot's lock takes one
-/// more line.
+/// The most by which the clock may differ, in per cent. A debug build keeps its rank in each lock, so a depot's lock
+/// takes one more line.
 const MOST: f64 = if cfg!(debug_assertions) { 20.0 } else { 10.0 };
 /// The environment variable with the tape's file, for the program that valgrind runs.
 const TAPE: &str = "USLAB_LINES_TAPE";
@@ -82,7 +82,7 @@ impl Policy for Taped {
         let number = told.out.remove(&object).unwrap();
         told.tell(FREE, op.cpu, number);
     }
-    /// Nothing is reaped: a reap is not an operation of the tape.
+    /// Does nothing, because a reap is not an operation of the tape.
     fn tick(&mut self, _: &mut Op<'_>) {}
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
         self.model.shrink(op)
@@ -98,7 +98,7 @@ impl Policy for Taped {
     }
 }
 
-/// The clock's outcome, and the tape.
+/// Returns the clock's outcome, and the tape.
 fn clock(case: &Case) -> (Outcome, Vec<u8>) {
     let (profile, pages, tape) =
         (Profile::own().next().unwrap(), Pages::new(case.cpus).unwrap(), Tape::default());
@@ -110,17 +110,17 @@ fn clock(case: &Case) -> (Outcome, Vec<u8>) {
 
 struct Case {
     workload: &'static str,
-    /// Bytes of an object.
+    /// The object size in bytes.
     size: u32,
     cpus: u32,
-    /// Operations of each CPU.
+    /// The number of operations of each CPU.
     operations: u64,
     /// How often the allocator is created, each time at another offset in a line.
     places: u32,
 }
 
 impl Case {
-    /// Cache lines moved per operation: by the clock, and by a MESI protocol under the shipping code.
+    /// Returns the cache lines moved per operation: by the clock, and by a MESI protocol under the shipping code.
     fn lines(&self) -> [f64; 2] {
         let (outcome, tape) = clock(self);
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -129,7 +129,7 @@ impl Case {
         let mut program = Command::new("valgrind")
             .args(["--tool=lackey", "--trace-mem=yes"])
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "lines::plays_a_tape", "--nocapture"])
+            .args(["--exact", "lines::child_runs_recorded_accesses", "--nocapture"])
             .env(TAPE, file.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -139,7 +139,8 @@ impl Case {
         let (mut input, output) = (program.stdin.take().unwrap(), program.stdout.take().unwrap());
         let mut trace = BufReader::with_capacity(1 << 20, program.stderr.take().unwrap());
         let (send, places) = channel();
-        // The program prints its addresses and waits for an answer, so they are known here before the first operation is traced.
+        // The program prints its addresses and waits for an answer, so they are known before the first operation is
+        // traced.
         let said = std::thread::spawn(move || {
             let mut said = String::new();
             for line in BufReader::new(output).lines() {
@@ -173,11 +174,13 @@ impl Case {
     }
 }
 
-/// A MESI protocol: which CPUs have each line.
+/// A MESI protocol, which records the CPUs that have each line.
 struct Mesi {
-    /// The addresses to which the program writes when an operation of a CPU begins, followed by those for its end.
+    /// The addresses to which the program writes when an operation of a CPU begins, followed by the addresses for its
+    /// end.
     marks: Range<u64>,
-    /// The thread's own memory. With threads on several CPUs each would have its own, so it does not count.
+    /// The playing thread's own memory. With threads on several CPUs each would have its own memory, so it does not
+    /// count.
     own: Range<u64>,
     cpu: Option<u32>,
     lines: HashMap<u64, Line>,
@@ -188,7 +191,7 @@ struct Mesi {
 struct Line {
     written: bool,
     cpus: Vec<u32>,
-    /// The operation for which the line last travelled.
+    /// The operation for which the line last moved.
     travelled: u64,
 }
 
@@ -222,9 +225,9 @@ impl Mesi {
             self.access(cpu, at, *what != b'L');
         }
     }
-    /// A line travels if a CPU reads it that does not have it and another CPU has written it, or if a CPU writes it while others
-    /// have it. It travels once for an operation that first reads it and then writes it: the price of a line is measured in the
-    /// same way.
+    /// A line moves if a CPU reads it that does not have it and another CPU has written it, or if a CPU writes it while
+    /// others have it. A line moves once for an operation that first reads it and then writes it, because the price of
+    /// a line is measured in the same way.
     fn access(&mut self, cpu: u32, at: u64, write: bool) {
         let line = self.lines.entry(at).or_default();
         let here = line.cpus.contains(&cpu);
@@ -246,9 +249,9 @@ impl Mesi {
     }
 }
 
-/// Not a test: the program that valgrind runs.
+/// The program that valgrind runs, which is not a test.
 #[test]
-fn plays_a_tape() {
+fn child_runs_recorded_accesses() {
     let Some(tape) = std::env::var_os(TAPE) else { return };
     let tape = std::fs::read(tape).unwrap();
     let own = std::thread::Builder::new().stack_size(STACK);
@@ -256,7 +259,7 @@ fn plays_a_tape() {
     std::process::exit(0);
 }
 
-/// Bytes of the playing thread's stack.
+/// The size of the playing thread's stack in bytes.
 const STACK: usize = 1 << 20;
 
 fn play(tape: &[u8]) {
@@ -307,7 +310,7 @@ fn play(tape: &[u8]) {
 
 /// A part of `.ci/full` runs all workloads on up to 8 CPUs; otherwise one runs on 2.
 #[test]
-fn the_clock_counts_the_lines_that_travel_under_the_shipping_code() {
+fn simulated_line_transfers_equal_the_shipping_codes() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("SKIPPED: no valgrind here (Debian: apt-get install valgrind)");
         return;

@@ -1,4 +1,4 @@
-//! The command `uslab` from outside, and replays of traces.
+//! Tests the command `uslab` from outside, and replays of traces.
 #![cfg(not(any(loom, shuttle, uslab_heap, uslab_no_rseq)))]
 
 mod common;

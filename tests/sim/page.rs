@@ -1,5 +1,5 @@
-//! `uslab replay --html`: the engine on addresses agrees with the replay on memory, in WebAssembly and natively, and a seek to
-//! any operation shows the same as a run up to it.
+//! Tests `uslab replay --html`. The engine on addresses agrees with the replay on memory, in WebAssembly and natively,
+//! and a seek to any operation shows the same as a run up to it.
 
 use crate::all_traces::traces_in;
 use crate::cli::refused;
@@ -23,7 +23,7 @@ fn uslab(arguments: &[&str]) -> Output {
     Command::new(uslab_tests::uslab()).args(arguments).stdin(Stdio::null()).output().expect("uslab runs")
 }
 
-/// The view as a page gets it.
+/// Returns the view as a page gets it.
 fn text(view: &View) -> String {
     serde_json::to_string(view).expect("numbers and texts")
 }
@@ -49,8 +49,8 @@ fn engine_without_memory_agrees_with_the_replay() {
             .find(|row| row["name"] == cache.name.as_str())
             .unwrap_or_else(|| panic!("{} is reported", cache.name));
         let number = |key: &str| row[key].as_u64().unwrap_or_else(|| panic!("{key} of {row}"));
-        // Events that the trace does not have are inferred for the stream only: allocations in bulk, and frees of vectors of
-        // accounted slabs.
+        // Events that the trace does not have are inferred for the stream only: allocations in bulk, and frees of
+        // vectors of accounted slabs.
         if ["maple_node", "?key_alloc:256"].contains(&&*cache.name) {
             assert_ne!(cache.counts.used, number("used"), "{}", cache.name);
             continue;
@@ -62,11 +62,11 @@ fn engine_without_memory_agrees_with_the_replay() {
 }
 
 #[test]
-fn every_object_of_a_shown_slab_has_a_place() {
+fn each_object_of_a_shown_slab_has_a_place() {
     let (_, stream) = bundled();
     let machine = Machine::new(&stream).unwrap();
     let mut engine = Engine::new(Shipping::on(&machine), &stream);
-    let steps = engine.run_and_tell(stream.operations / 3).unwrap();
+    let steps = engine.run_with_steps(stream.operations / 3).unwrap();
     let shown: Vec<u32> = (0..stream.caches.len() as u32).collect();
     let view = engine.view(steps, &shown);
     assert!(view.shown.len() > 50 && !view.steps.is_empty());
@@ -98,7 +98,7 @@ fn webassembly_snapshot_equals_a_native_run() {
     let (_, stream) = bundled();
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("stream"), stream.write()).unwrap();
-    // The first and the last operation, both sides of a checkpoint, and 20 random ones.
+    // The operations are the first and the last, both sides of a checkpoint, and 20 random ones.
     let mut seed = 1_u64;
     let mut random = || {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -114,13 +114,13 @@ fn webassembly_snapshot_equals_a_native_run() {
     ascending.sort_unstable();
     let mut expected = std::collections::BTreeMap::new();
     for at in ascending {
-        let steps = engine.run_and_tell(at).unwrap();
+        let steps = engine.run_with_steps(at).unwrap();
         expected
             .entry(at)
             .or_insert_with(|| format!("{:016x}", hash(text(&engine.view(steps, &shown)).as_bytes())));
     }
     let wanted: Vec<_> = moments.iter().map(|at| serde_json::json!([at, expected[at]])).collect();
-    // With memory for all checkpoints, and with memory for a quarter of them.
+    // The engine has memory for all checkpoints, and then for a quarter of them.
     for (most, checkpoints) in [(1 << 30, 44), (36 << 20, 11)] {
         let wanted = serde_json::json!({
             "design": "uslab", "shown": shown, "every": 15_000, "most": most, "moments": wanted,
@@ -130,7 +130,7 @@ fn webassembly_snapshot_equals_a_native_run() {
     }
 }
 
-/// The output of `sim/web/check.js` for these moments.
+/// Returns the output of `sim/web/check.js` after these operations.
 fn in_node(stream: &Path, wanted: &serde_json::Value) -> String {
     let web = workspace().join("sim/web");
     // The arguments are larger than a command line may be, so they are in a file.
@@ -159,7 +159,7 @@ impl Visitor for Hashes<'_> {
         let mut engine = Engine::new(design, stream);
         let moments = (0..stream.operations).step_by(every).chain([stream.operations]);
         let hashes = moments.map(|at| {
-            let steps = engine.run_and_tell(at).unwrap();
+            let steps = engine.run_with_steps(at).unwrap();
             let view = engine.view(steps, shown);
             what_is_held_is_counted_listed_and_drawn_alike(&view);
             (at, format!("{:016x}", hash(text(&view).as_bytes())))
@@ -170,8 +170,8 @@ impl Visitor for Hashes<'_> {
     }
 }
 
-/// For every design, the levels count the held objects, and the pictures of the slabs show the same number. Regression test: they
-/// did not for a slab that a CPU owns.
+/// Checks for every design that the levels count the held objects, and that the pictures of the slabs show the same
+/// number. Regression test: the numbers differed for a slab that a CPU owns.
 fn what_is_held_is_counted_listed_and_drawn_alike(view: &View) {
     for shown in &view.shown {
         let SeenCache { name, counts, .. } = &view.caches[shown.cache as usize];
@@ -189,9 +189,10 @@ fn what_is_held_is_counted_listed_and_drawn_alike(view: &View) {
     }
 }
 
-/// With `USLAB_VIEWS=full`, also after every thousand operations of all traces that `USLAB_TRACES` names.
+/// With `USLAB_VIEWS=full`, the test also checks after every thousand operations of all traces that `USLAB_TRACES`
+/// names.
 #[test]
-fn every_design_shows_the_same_twice_and_in_webassembly() {
+fn each_design_is_deterministic_natively_and_in_webassembly() {
     let full = std::env::var_os("USLAB_VIEWS").is_some_and(|views| views == "full");
     let node = has_node();
     let traces = std::env::var_os("USLAB_TRACES").filter(|_| full).map(|folder| traces_in(folder.as_ref()));
@@ -241,7 +242,7 @@ fn has_node() -> bool {
     has
 }
 
-/// The standard output of `uslab replay` with these arguments.
+/// Returns the standard output of `uslab replay` with these arguments.
 fn json(arguments: &[&str]) -> serde_json::Value {
     let output = uslab(&[&["replay"], arguments, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -258,7 +259,7 @@ fn snapshot_json_equals_the_view_of_a_run() {
         fn visit<D: Design>(self, design: D) -> Self::Out {
             let mut engine = Engine::new(design, self.0);
             let view = |at| {
-                let steps = engine.run_and_tell(at).unwrap();
+                let steps = engine.run_with_steps(at).unwrap();
                 serde_json::to_value(engine.view(steps, self.1)).unwrap()
             };
             [0, 70_000, 70_001].map(view).into()
@@ -280,7 +281,7 @@ fn snapshot_json_equals_the_view_of_a_run() {
 }
 
 #[test]
-fn a_converted_trace_has_the_moments_of_its_designs() {
+fn converted_trace_contains_the_moments_of_its_designs() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trace.ops");
     let (_, stream) = bundled();
@@ -303,7 +304,7 @@ fn snapshot_beyond_the_trace_is_refused() {
         (&["--at", "-1", "--json"], "-1"),
         (&["--at", "5"], "--at: expected --json"),
         (&["--at", "5", "--json", "--design", "slub,slab"], "--at: expected one design, got 2"),
-        (&["--at", "5", "--json", "--design", "slob"], "no design `slob`"),
+        (&["--at", "5", "--json", "--design", "slob"], "unknown design `slob`"),
         (&["--at", "5", "--json", "--nodes", "2"], "--nodes"),
     ] {
         let output = uslab(&[&["replay"], arguments].concat());
@@ -356,7 +357,7 @@ fn demo_pages_refuse_a_file_as_their_folder() {
 
 #[test]
 #[ignore = "runs all demos: `.ci/full page` does it"]
-fn pages_of_demos_are_written_to_a_folder() {
+fn demo_pages_are_written_to_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let output = uslab(&["page", &at("new/pages"), "--json"]);

@@ -1,4 +1,4 @@
-//! The book's chapter "Questions": each command is run, and prints what the page shows.
+//! Runs each command of the book's chapter "Questions", which must print what the page shows.
 
 use crate::cli::said;
 use std::process::Command;
@@ -6,13 +6,13 @@ use uslab_tests::workspace;
 
 const PAGE: &str = include_str!("../../slab/book/src/questions.md");
 
-/// The words of a command, which has no quotes.
+/// Returns the words of a command, which has no quotes.
 fn words(command: &str) -> Vec<&str> {
     let command = command.split("  #").next().unwrap_or_default();
     command.split_whitespace().collect()
 }
 
-/// What follows a command: its text, if the page shows it.
+/// Returns the commands, each with the output that the page shows.
 fn blocks() -> Vec<(&'static str, &'static str)> {
     let mut fences = PAGE.split("```");
     fences.next();
@@ -50,7 +50,7 @@ fn chapter_shows_the_output_of_each_command() {
 
 /// A reader gets an answer in five minutes.
 #[test]
-fn the_chapter_is_short() {
+fn questions_chapter_is_short() {
     let words = PAGE.split_whitespace().count();
     assert!(words <= 1_800, "{words} words");
 }

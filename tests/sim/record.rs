@@ -1,11 +1,11 @@
-//! `uslab record`: records a trace and tables that `uslab replay` accepts.
+//! Tests `uslab record`, which records a trace and tables that `uslab replay` accepts.
 
 use super::cli::{refused, said, uslab};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// tracefs, mounted in a separate folder until this is dropped. `None` if mounting is not permitted.
+/// A tracefs, mounted in a separate folder until the value is dropped. `None` if mounting is not permitted.
 struct Tracefs(tempfile::TempDir);
 
 impl Tracefs {
@@ -28,7 +28,8 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// If root may trace, the running kernel is recorded; otherwise the reason is reported. Nothing is left behind in either case.
+/// If root may trace, the running kernel is recorded; otherwise the reason is reported. Neither a recording nor a
+/// refusal leaves anything behind.
 #[test]
 fn running_kernel_is_recorded_or_the_reason_is_reported() {
     let place = tempfile::tempdir().expect("a folder");
@@ -38,7 +39,7 @@ fn running_kernel_is_recorded_or_the_reason_is_reported() {
         assert_eq!(fs::read_dir(place.path()).expect("a folder").count(), 0, "nothing is left");
         return;
     };
-    // Instances of processes that have exited: other tests may record concurrently.
+    // The instances belong to processes that have exited, because other tests may record concurrently.
     let instances = || {
         let instances = fs::read_dir(tracefs.0.path().join("instances")).expect("instances");
         let names = instances.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -63,7 +64,8 @@ fn running_kernel_is_recorded_or_the_reason_is_reported() {
     let trace = out.join("trace.txt.zst");
     let (code, report, err) = said(&uslab(&["replay", text(&trace), "--design", "slub"]));
     assert_eq!(code, Some(0), "{err}");
-    // While other tests keep the kernel busy, its buffers may lose the first events, and with them the mark of a moment.
+    // While other tests keep the kernel busy, its buffers may lose the first events, and with them the mark of a
+    // moment.
     if said_out.contains(", 0 lost") {
         assert!(report.contains("after"), "the tables are of its moments: {report}");
     } else {
@@ -95,10 +97,10 @@ fn unbootable_kernel_is_refused_and_leaves_no_file() {
     assert_eq!(fs::read_dir(place.path()).expect("a folder").count(), 0);
 }
 
-/// Boots the kernel that `USLAB_KERNEL` names; this needs qemu and a static busybox.
+/// Boots the kernel that `USLAB_KERNEL` names, which needs qemu and a static busybox.
 #[test]
 #[ignore = "boots a kernel"]
-fn a_kernel_is_booted_and_records_itself() {
+fn booted_kernel_records_itself() {
     let kernel =
         std::env::var("USLAB_KERNEL").expect("USLAB_KERNEL: a vmlinuz, or the folder of an unpacked package");
     let place = tempfile::tempdir().expect("a folder");

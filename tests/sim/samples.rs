@@ -1,4 +1,4 @@
-//! The bundled samples: traces of every format and variant, with the numbers that a reader must find in them.
+//! Tests the bundled samples: traces of every format and variant, with the numbers that a reader must find in them.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ struct Sample {
     total: u64,
     allocs: u64,
     frees: u64,
-    /// Frees of objects whose allocation is not in the trace.
+    /// The number of frees of objects whose allocation is not in the trace.
     unseen: u64,
     null: u64,
     lost: u64,
@@ -193,7 +193,7 @@ fn facts(file: &str) -> Facts {
 }
 
 #[test]
-fn every_sample_has_its_numbers() {
+fn each_sample_trace_has_its_known_numbers() {
     for sample in &SAMPLES {
         let facts = facts(sample.file);
         let objects = &facts.objects;
@@ -252,7 +252,7 @@ fn plain_and_compressed_text_give_the_same_operations() {
         let text = zstd::decode_all(&packed[..]).unwrap();
         let texts = [text.clone(), Packing::Gzip.pack(&text), Packing::Xz.pack(&text)];
         for (n, bytes) in texts.iter().enumerate() {
-            // The names of the files say nothing about their format.
+            // The names of the files do not reveal their format.
             let file = folder.path().join("trace");
             std::fs::write(&file, bytes).unwrap();
             let mut ops = Recording::open(&file).unwrap().resolve(None).unwrap();
@@ -269,7 +269,7 @@ fn operations_are_consistent() {
     }
 }
 
-/// All operations with their addresses moved back, and the facts.
+/// Returns all operations with their addresses moved back, and the facts.
 fn read(text: Vec<u8>, back: impl Fn(u64) -> u64) -> (Vec<Op>, Facts) {
     let source = Source::from_reader("moved", Box::new(std::io::Cursor::new(text)), None).unwrap();
     let mut resolver = Recording::read(source, |_| {}).unwrap().resolve(None).unwrap();
@@ -288,8 +288,8 @@ fn read(text: Vec<u8>, back: impl Fn(u64) -> u64) -> (Vec<Op>, Facts) {
     (ops, resolver.facts(&Tables::default()))
 }
 
-/// Regression test: the direct map was assumed to begin where it does without address randomisation. With another base no page
-/// was recognised as a slab, without a message.
+/// Regression test: the direct map was assumed to begin where it does without address randomisation. With another base
+/// no page was recognised as a slab, and no message said so.
 #[test]
 fn base_of_a_randomised_direct_map_is_found() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");
@@ -303,7 +303,7 @@ fn base_of_a_randomised_direct_map_is_found() {
             DirectMap::At(base) => Some(base),
             DirectMap::Unknown | DirectMap::Hashed => None,
         };
-        // Traces without page events, with hashed pointers, and with addresses that do not correspond to their pages.
+        // The traces lack page events, have hashed pointers, or have addresses that do not correspond to their pages.
         let unknown =
             ["overrun", "lost", "hashed", "perf-script-6.18"].iter().any(|part| name.contains(part));
         assert_eq!(found, (!unknown).then_some(X86_64_BASE), "{name}");
@@ -325,8 +325,8 @@ fn base_of_a_randomised_direct_map_is_found() {
     }
 }
 
-/// Regression test: every page was assumed to have 4 KiB. With larger pages no object was on a seen page, or it was on a wrong
-/// one.
+/// Regression test: every page was assumed to have 4 KiB. With larger pages no object was on a known page, or it was on
+/// a wrong one.
 #[test]
 fn a_synthetic_arm64_trace_with_large_pages_gives_the_operations_of_its_x86_64_sample() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");
@@ -335,7 +335,7 @@ fn a_synthetic_arm64_trace_with_large_pages_gives_the_operations_of_its_x86_64_s
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
         let (ops, facts) = read(text.clone(), |real| real);
         if facts.direct_map != DirectMap::At(X86_64_BASE) {
-            // The page size cannot be known, and the facts say so.
+            // The page size cannot be known, and the facts report that.
             assert_eq!(facts.page_size_source, PageSizeSource::Assumed, "{name}");
             continue;
         }
@@ -344,8 +344,8 @@ fn a_synthetic_arm64_trace_with_large_pages_gives_the_operations_of_its_x86_64_s
             (PageSize::Kib4, PageSizeSource::Addresses),
             "{name}"
         );
-        // Virtual addresses of 48 and 52 bits; memory from 1 GiB on, and from 1.5 GiB on, which is a boundary for large pages
-        // only.
+        // The cases have virtual addresses of 48 and 52 bits, and memory from 1 GiB on, and from 1.5 GiB on, which is a
+        // boundary for large pages only.
         let bases = [
             (PageSize::Kib64, 0xffff_0000_0000_0000 - 0x6000_0000),
             (PageSize::Kib64, 0xfff0_0000_0000_0000 - 0x4000_0000),

@@ -1,4 +1,4 @@
-//! `uslab scale`, `uslab calibrate` and `uslab validate` from outside.
+//! Tests `uslab scale`, `uslab calibrate` and `uslab validate` from outside.
 
 use crate::cli::{refused, said, uslab};
 use serde_json::Value;
@@ -12,7 +12,7 @@ fn scale_json(args: &[&str]) -> Value {
 }
 
 #[test]
-fn a_curve_for_each_workload_and_design_and_a_point_for_each_count() {
+fn scale_has_a_curve_per_workload_and_design() {
     let args =
         ["--cpus", "1..8", "--workload", "pairs,remote=20", "--design", "bonwick94,slub:cpu_partial=0"];
     let report = scale_json(&args);
@@ -55,8 +55,8 @@ fn text_and_csv_show_the_points_and_mark_simulated_ones() {
     assert_eq!((rows.len(), rows.iter().all(|row| row.split(',').count() == columns)), (4, true), "{csv}");
 }
 
-/// Regression test: `--csv` refused to replace a table that it had written itself, and a comma in a trace's
-/// name added a column.
+/// Regression test: `--csv` refused to replace a table that it had written itself, and a comma in a trace's name added
+/// a column.
 #[test]
 fn csv_replaces_its_own_earlier_table() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -152,7 +152,7 @@ fn cpu_counts_validated_by_the_profile_are_marked() {
 }
 
 #[test]
-fn a_picture_has_a_curve_for_each_design_and_says_the_same_in_words() {
+fn scale_picture_has_a_curve_and_text_per_design() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = validated_profile(&folder);
     let svg = |args: &[&str]| {
@@ -181,19 +181,18 @@ fn a_picture_has_a_curve_for_each_design_and_says_the_same_in_words() {
         pairs.contains("<title id=") && pairs.contains("<desc id=") && pairs.contains("Magazines and Vmem")
     );
     assert!(!pairs.contains("class=\"validated\""), "{pairs}");
-    // Equal distances are equal ratios: eight CPUs are three times as far from the origin as two.
+    // Equal distances are equal ratios, so eight CPUs are three times as far from the origin as two.
     let points = pairs.split("points=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a curve");
     let x: Vec<f64> = points.split(' ').map(|at| at.split(',').next().unwrap().parse().unwrap()).collect();
     assert!((x[3] - x[0] - 3.0 * (x[1] - x[0])).abs() < 0.5, "{x:?}");
-    // The paper's statement is about its own layer only. If there are several workloads, lines have their
-    // names.
+    // The paper's statement is about its own layer only. With several workloads, lines have their names.
     let many = svg(&["--workload", "pairs,server=10", "--design", "slub,slab:limit=8", "--profile", &file]);
     assert!(!many.contains("Magazines and Vmem") && many.contains("class=\"validated\""), "{many}");
     assert!(curves(&many) == 4 && many.contains(">slab:limit=8, server=10</text>"), "{many}");
 }
 
 #[test]
-fn a_trace_runs_back_to_back_on_its_own_cpus() {
+fn scale_runs_a_trace_on_its_cpus() {
     let trace = workspace().join("sim/data/files-6.1.trace.zst");
     let trace = trace.to_str().expect("UTF-8");
     let args = ["scale", "--trace", trace, "--design", "bonwick94,uslab-model", "--json", "-"];
@@ -227,10 +226,10 @@ fn invalid_scale_options_are_refused_by_name() {
     for (args, parts) in [
         (&["--cpus", "0"][..], ["--cpus", "from 1 to 1024"]),
         (&["--cpus", "8..2"], ["8..2", "FIRST..LAST"]),
-        (&["--workload", "churn"], ["no workload `churn`", "handoff=N"]),
+        (&["--workload", "churn"], ["unknown workload `churn`", "handoff=N"]),
         (&["--workload", "remote=101"], ["remote=101", "from 1 to 100"]),
         (&["--design", "uslab"], ["uslab-model", "no clock"]),
-        (&["--design", "slob"], ["no design `slob`", "magazines01"]),
+        (&["--design", "slob"], ["unknown design `slob`", "magazines01"]),
         (&["--profile", "nosuch"], ["--profile nosuch", "expected vm2, milan2s or a file"]),
         (&["--size", "9000"], ["--size", "1..=8192"]),
         (&["--ops", "0"], ["--ops", "0"]),

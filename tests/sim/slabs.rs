@@ -1,4 +1,4 @@
-//! `uslab slabs` and `uslab geometry --against`: a kernel's tables, without a trace.
+//! Tests `uslab slabs` and `uslab geometry --against`: a kernel's tables, without a trace.
 
 use serde_json::Value;
 use std::fs;
@@ -38,7 +38,7 @@ const SPACES: &str = "dm raid1 read record 0 0 1064 30 8 : tunables 0 0 0 : slab
 
 #[test]
 fn the_bundled_kernels_shrink_is_bounded_and_two_moments_are_compared() {
-    // `end` is after a shrink, `before` is before the workload.
+    // The moment `end` is after a shrink, `before` is before the workload.
     let folder = tempfile::tempdir().unwrap();
     for moment in ["before", "end"] {
         for table in ["slabinfo", "buddyinfo", "zoneinfo"] {
@@ -71,7 +71,7 @@ fn the_bundled_kernels_shrink_is_bounded_and_two_moments_are_compared() {
         change["bytes"].as_i64().unwrap(),
         number(&report["bytes"]) as i64 - number(&earlier["bytes"]) as i64
     );
-    // A folder means its last moment, and the report names the other one.
+    // If a folder has two moments, the command reads the last one, and the report names the earlier one.
     let (_, text, _) = said(&uslab(&["slabs", shown(folder.path())]));
     assert!(text.contains("--against"), "{text}");
     assert!(text.contains("dentry holds ") && text.contains("slab_debug=FZPU"), "{text}");

@@ -1,16 +1,16 @@
-//! `uslab story`, and the pages of `uslab stress` and `uslab scale`, from outside.
+//! Tests `uslab story`, and the pages of `uslab stress` and `uslab scale`, from outside.
 
 use crate::cli::{refused, said, uslab};
 use serde_json::Value;
 use uslab_tests::workspace;
 
-/// The tutorial's counterexample trace, as a run under loom wrote it; a test of the lab compares it with a
-/// new one.
+/// Returns the tutorial's counterexample trace, as a run under loom wrote it; a test of the lab compares it with a new
+/// one.
 fn kept() -> String {
     workspace().join("sim/data/story.json").to_str().expect("UTF-8").to_owned()
 }
 
-/// The data in the page's element with this id.
+/// Returns the data in the page's element with this id.
 fn carried(page: &str, id: &str) -> Value {
     assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
     let (_, rest) =

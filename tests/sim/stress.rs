@@ -1,4 +1,5 @@
-//! `uslab stress`: quick runs under both mechanisms, with faults and without. It also checks that planted errors are found.
+//! Tests `uslab stress`: quick runs under both mechanisms, with faults and without. The test also checks that planted
+//! errors are found.
 
 use serde_json::Value;
 use std::io::Write;
@@ -60,7 +61,8 @@ fn quick_runs_pass_with_both_mechanisms_with_and_without_faults() {
                 assert_eq!((&report["mechanism"], &report["aborts"]), (&"claimed slot".into(), &0.into()));
             }
             let points = report["fault_points"].as_array().unwrap();
-            // Addresses are reserved before faults are armed, and it depends on chance that there is a whole block to decommit.
+            // Addresses are reserved before faults are armed, and only chance decides if a whole block can be
+            // decommitted.
             let sure = POINTS.iter().filter(|point| !["reserve", "decommit"].contains(&point.name));
             for point in sure.filter(|_| faults.is_some()) {
                 let fired = points.iter().any(|p| p["point"] == point.name && p["fired"].as_u64() > Some(0));
@@ -69,13 +71,13 @@ fn quick_runs_pass_with_both_mechanisms_with_and_without_faults() {
             assert!(faults.is_some() || points.iter().all(|point| point["fired"] == 0), "{points:?}");
         }
     }
-    // Bypasses libtest's capture: the runner of all tests reads this line.
+    // The line bypasses libtest's capture, because the runner of all tests reads it.
     let line = format!("stress: {operations} operations, {violations} violations\n");
     std::io::stdout().write_all(line.as_bytes()).unwrap();
 }
 
-/// A run in which, after some frees, `harm` misuses an object of the cache called `cache`.
-fn sabotaged(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::NonNull<u8>)) -> Report {
+/// Returns the report of a run in which, after some frees, `harm` misuses an object of the cache called `cache`.
+fn run_with_misuse(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::NonNull<u8>)) -> Report {
     let frees = Counter::new(0);
     let saboteur: Saboteur = Arc::new(move |freed_to, object| {
         if freed_to.name() == cache {
@@ -97,7 +99,8 @@ fn sabotaged(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::NonNull<
     run(&options, &Progress::new()).expect("it runs")
 }
 
-/// Checks that the report has one of these violations, the object's history, the last operations of a thread, and the seed.
+/// Checks that the report has an expected violation, the object's history, the last operations of a thread, and the
+/// seed.
 #[track_caller]
 fn told(report: &Report, whats: &[&str]) {
     let page = report.page();
@@ -110,8 +113,9 @@ fn told(report: &Report, whats: &[&str]) {
 
 #[test]
 fn double_free_is_found_and_reported_with_the_objects_history() {
-    // SAFETY: unsound on purpose: the object was freed before; the run must find that. Its memory stays mapped.
-    let report = sabotaged("built-64", |cache, object| unsafe { cache.free(object) });
+    // SAFETY: unsound on purpose: the object was freed before, and the run must find the second free. The object's
+    // memory stays mapped.
+    let report = run_with_misuse("built-64", |cache, object| unsafe { cache.free(object) });
     told(&report, &["a free object was written to", "an object in use was overwritten", "double free"]);
     let page = report.page();
     assert!(
@@ -125,9 +129,9 @@ fn double_free_is_found_and_reported_with_the_objects_history() {
 
 #[test]
 fn write_after_free_is_found_by_the_next_owner() {
-    // SAFETY: unsound on purpose: the object is free or has another owner; the run must find that. Its memory stays mapped: no
-    // page is returned to the system under these workloads.
-    let report = sabotaged("magazine-3", |_, object| unsafe { object.add(90).write_volatile(1) });
+    // SAFETY: unsound on purpose: the object is free or has another owner, and the run must find the write. The
+    // object's memory stays mapped, because no page is returned to the system under these workloads.
+    let report = run_with_misuse("magazine-3", |_, object| unsafe { object.add(90).write_volatile(1) });
     told(
         &report,
         &["magazine-3: byte 90 of a free object was written to", "of an object in use was overwritten"],
@@ -137,12 +141,12 @@ fn write_after_free_is_found_by_the_next_owner() {
 
 #[test]
 fn census_reports_a_leaked_object() {
-    let report = sabotaged("raw-64", |cache, _| _ = cache.alloc(Gfp::KERNEL));
+    let report = run_with_misuse("raw-64", |cache, _| _ = cache.alloc(Gfp::KERNEL));
     told(&report, &["objects: threads hold"]);
     let story = &report.violations[0];
     assert!(story.what.starts_with("census of round 1: cache raw-64: "), "{}", report.page());
     assert!(story.what.contains("nobody holds 0x") && story.object, "{}", report.page());
-    // Its last operations may be too old to be recorded; then the report says so.
+    // The object's last operations may be too old to be recorded; in that case the report says so.
     assert!(report.page().contains("history of the object:"), "{}", report.page());
 }
 
@@ -168,11 +172,11 @@ fn violation_exits_with_1_and_is_printed_on_standard_output() {
 }
 
 #[test]
-fn an_interrupt_ends_the_run_with_its_census() {
+fn interrupted_stress_ends_with_a_census() {
     let child = uslab(&["--seconds", "600", "--threads", "4", "--json"]).spawn().expect("the binary starts");
     let id = nix::unistd::Pid::from_raw(child.id().try_into().expect("a process id"));
     let (begun, tasks) = (Instant::now(), format!("/proc/{id}/task"));
-    // Its threads are started after its signal handler is installed.
+    // The command starts its threads after it has installed its signal handler.
     while std::fs::read_dir(&tasks).map_or(0, Iterator::count) < 4
         && begun.elapsed() < Duration::from_secs(60)
     {
@@ -215,7 +219,7 @@ fn text_report_shows_the_run_and_its_result() {
 #[test]
 fn invalid_stress_options_are_refused_with_accepted_values() {
     let cases: [(&[&str], &str); 9] = [
-        // Regression test: both were accepted: nothing leaked, so no leak was missed.
+        // Regression test: such arguments were accepted; nothing leaked, so no leak was missed.
         (&["--leak", "nosuch"], "--leak nosuch: no such cache; expected one of word, raw-64, "),
         (
             &["--leak", "raw-64", "--workload", "fork", "--ops", "2000", "--seconds", "30"],
@@ -237,7 +241,7 @@ fn invalid_stress_options_are_refused_with_accepted_values() {
 }
 
 #[test]
-fn the_help_names_every_fault_point() {
+fn stress_help_lists_each_fault_point() {
     let (code, out, _) = said(&uslab(&["--help"]).output().expect("the binary runs"));
     assert_eq!(code, Some(0));
     for point in POINTS {

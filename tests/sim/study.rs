@@ -1,5 +1,5 @@
-//! Checks the study of what texts claim: a page of findings, and a table with a row for each claim. Every claim has an answer,
-//! the evidence that it names exists, and exact figures are the ones that the experiments find.
+//! Checks the study of what texts claim: a page of findings, and a table with a row for each claim. Every claim has an
+//! answer, its named evidence exists, and exact figures are the figures that the experiments find.
 //!
 //! A figure that an experiment finds is followed by a key, in a comment that rendered pages do not show:
 //!
@@ -9,11 +9,11 @@
 //! 37.5<!--layout --structs 64 > A walk > position; structs > lines-->   with options
 //! ```
 //!
-//! A bound of an interval has one more word: `low` or `high`. Measured figures are preceded by `≈`, parameters are followed by
-//! `<!--given-->`.
+//! A bound of an interval has one more word: `low` or `high`. Measured figures are preceded by `≈`; parameters are
+//! followed by `<!--given-->`.
 //!
-//! `WRITE=1 cargo test -p uslab-tests --test sim study` updates the figures of tables. Figures within claims are part of the
-//! experiment's words and are not updated.
+//! `WRITE=1 cargo test -p uslab-tests --test sim study` updates the figures of tables. Figures within claims are part
+//! of the experiment's words and are not updated.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ const FINDINGS: &str = "STUDY.md";
 /// The table of claims, relative to the workspace.
 const ROWS: &str = "sim/lab/TEXTS.md";
 
-/// The numbers of all claims: a letter for each text, and for the tutorial a range of ten for each chapter.
+/// Returns the numbers of all claims: a letter for each text, and for the tutorial a range of ten for each chapter.
 fn numbers() -> Vec<String> {
     let plain = [('A', 40), ('K', 26), ('P', 27), ('X', 14), ('M', 16)];
     let chapters: [(u32, u32); 13] = [
@@ -62,7 +62,7 @@ struct Row {
     evidence: String,
 }
 
-/// The rows of all tables whose first cell is the number of a claim.
+/// Returns the rows of all tables whose first cell is the number of a claim.
 fn rows(text: &str) -> BTreeMap<String, Row> {
     let mut rows = BTreeMap::new();
     for (i, line) in text.lines().enumerate() {
@@ -119,7 +119,7 @@ fn is_test(path: &str, sources: &[(PathBuf, String)]) -> bool {
 }
 
 #[test]
-fn every_claim_has_an_answer_with_existing_evidence() {
+fn each_seed_claim_has_an_answer_with_evidence() {
     let root = workspace();
     let rows = rows(&std::fs::read_to_string(root.join(ROWS)).unwrap());
     let mut all = Vec::new();
@@ -155,7 +155,7 @@ fn every_claim_has_an_answer_with_existing_evidence() {
             } else if name.starts_with("uslab ") {
                 ["replay", "stress", "geometry"].contains(&name.split(' ').nth(1).unwrap_or(""))
             } else if let Some(bench) = name.strip_prefix("bench ") {
-                // A benchmark program, or a row of the one that compares several.
+                // The evidence is a benchmark program, or a row of the one that compares several.
                 let benches = root.join("benches");
                 let programs = [benches.join(bench), benches.join("all").join(bench)];
                 programs.iter().any(|program| program.with_extension("rs").exists())
@@ -181,13 +181,13 @@ fn every_claim_has_an_answer_with_existing_evidence() {
 #[derive(Debug, PartialEq)]
 struct Figure<'t> {
     text: &'t str,
-    /// `true` if it is marked as measured.
+    /// `true` if the number is marked as measured.
     measured: bool,
-    /// The comment after it.
+    /// The comment after the number.
     key: Option<&'t str>,
 }
 
-/// The numbers of a text, except in code, in comments, and in names such as E092 or 32-bit.
+/// Returns the numbers of a text, except in code, in comments, and in names such as E092 or 32-bit.
 fn figures(text: &str) -> Vec<Figure<'_>> {
     let (mut found, mut at, mut code) = (Vec::new(), 0, false);
     let bytes = text.as_bytes();
@@ -209,7 +209,7 @@ fn figures(text: &str) -> Vec<Figure<'_>> {
         while matches!(bytes[end - 1], b'.' | b',') {
             end -= 1;
         }
-        // Parts of names: 32-bit, 2^32, 256th, set 1.
+        // Such numbers are parts of names: 32-bit, 2^32, 256th, set 1.
         let part_of_name = bytes.get(end).is_some_and(|b| is_word(*b))
             || text[end..].starts_with("-b")
             || text[end..].starts_with('^')
@@ -227,8 +227,8 @@ fn figures(text: &str) -> Vec<Figure<'_>> {
     found
 }
 
-/// The findings of `uslab lab COMMAND --exact`. Each experiment runs once, and all tests share its findings.
-// std's lock is fine: no model checker runs these tests.
+/// Returns the findings of `uslab lab COMMAND --exact`. Each experiment runs once, and all tests share its findings.
+// The standard library's lock suffices, because no model checker runs these tests.
 #[allow(clippy::disallowed_types)]
 pub(crate) fn findings(command: &str) -> &'static Value {
     use std::sync::{Mutex, OnceLock, PoisonError};
@@ -250,12 +250,13 @@ pub(crate) fn findings(command: &str) -> &'static Value {
     })
 }
 
-/// Compares the figure with the one that the key finds; the error names that one.
+/// Compares the figure with the one that the key finds; the error names the found figure.
 fn check(key: &str, figure: &str) -> Result<(), String> {
     let found = find(key, figure)?;
     if found == figure { Ok(()) } else { Err(format!("it is {found}")) }
 }
-/// The figure that the key finds, rounded to the decimals of `figure`. The error says why nothing was found.
+/// Returns the figure that the key finds, rounded to the decimals of `figure`. The error has the reason why nothing was
+/// found.
 fn find(key: &str, figure: &str) -> Result<String, String> {
     let words: Vec<&str> = key.split(" > ").collect();
     let (command, path) = words.split_first().ok_or("an empty key")?;
@@ -312,7 +313,7 @@ fn grouped(plain: &str) -> String {
     shown + decimals
 }
 
-/// The line with other figures: `other` gets each key and figure, and returns the new figure if it differs.
+/// Returns the line with other figures: `other` gets each key and figure, and returns the new figure if it differs.
 fn rewritten(line: &str, mut other: impl FnMut(&str, &str) -> Option<String>) -> String {
     let (mut out, mut rest) = (String::new(), line);
     for Figure { text, key, .. } in figures(line) {
@@ -328,7 +329,7 @@ fn rewritten(line: &str, mut other: impl FnMut(&str, &str) -> Option<String>) ->
     out + rest
 }
 
-/// The only value that matches; an error if there are none or several.
+/// Returns the only value that matches; fails if no value or several match.
 fn one<'v>(
     all: impl Iterator<Item = &'v Value>,
     what: &str,
@@ -343,7 +344,7 @@ fn one<'v>(
 
 /// Regression test: figures of the study came from an earlier state of the experiments, which was not noticed.
 #[test]
-fn every_exact_figure_equals_the_experiments_result() {
+fn each_exact_figure_equals_its_experiment() {
     let (mut wrong, mut checked) = (Vec::new(), 0);
     for page in [FINDINGS, ROWS] {
         let path = workspace().join(page);
@@ -384,7 +385,7 @@ fn every_exact_figure_equals_the_experiments_result() {
 
 /// The page of findings states the number of claims with each answer; it must be updated when a row changes.
 #[test]
-fn the_page_of_findings_counts_the_answers() {
+fn findings_page_counts_the_answers() {
     let page = std::fs::read_to_string(workspace().join(FINDINGS)).unwrap();
     let rows = rows(&std::fs::read_to_string(workspace().join(ROWS)).unwrap());
     for letter in ["A", "K", "E", "P", "X", "M"] {
@@ -432,13 +433,13 @@ fn rewritten_figure_keeps_its_format_and_the_text_around_it() {
     assert_eq!(rewritten(line, other), "≈2.5 of 7<!--a > b > c--> and 21,918<!--d > e--> in 5<!--given-->.");
 }
 
-/// Without this, a check that never finds anything missing would pass.
+/// Without this test, a check that never finds anything missing would pass.
 #[test]
-fn a_test_that_there_is_not_is_found_missing() {
+fn missing_evidence_test_is_reported() {
     let here = vec![(PathBuf::from("tests/sim/study.rs"), include_str!("study.rs").to_owned())];
-    assert!(is_test("a_test_that_there_is_not_is_found_missing", &here));
-    assert!(is_test("study::tests::a_test_that_there_is_not_is_found_missing", &here));
-    assert!(!is_test("other::a_test_that_there_is_not_is_found_missing", &here));
+    assert!(is_test("missing_evidence_test_is_reported", &here));
+    assert!(is_test("study::tests::missing_evidence_test_is_reported", &here));
+    assert!(!is_test("other::missing_evidence_test_is_reported", &here));
     assert!(!is_test("rows", &here), "no test, though a function");
     assert!(!is_test("no_such_test", &here));
     let table = "| A01 | a claim | holds | found | `x` |\n| B01 | other | holds | found | x |\ntext\n";

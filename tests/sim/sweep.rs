@@ -1,4 +1,5 @@
-//! `uslab sweep` and `uslab tune`: shards add up to the whole, byte for byte, however they are run and interrupted.
+//! Tests `uslab sweep` and `uslab tune`: shards add up to the whole, byte for byte, however they are run and
+//! interrupted.
 
 use crate::cli::{refused, said, sample};
 use serde_json::Value;
@@ -17,12 +18,12 @@ ops = 300
 capacity = [8, 64]
 ";
 
-/// The name of the program in its messages.
+/// Returns the name of the program in its messages.
 fn program() -> String {
     uslab_tests::uslab().to_str().expect("UTF-8").to_owned()
 }
 
-/// The command, without the variables of any batch system.
+/// Returns the command, without the variables of any batch system.
 fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(uslab_tests::uslab());
     let engines = ["TASK_ID", "TASK_COUNT", "TASK_MIN", "TASK_MAX", "TASK_STEP"];
@@ -36,7 +37,7 @@ fn with(args: &[&str], variables: &[(&str, &str)]) -> Output {
     command(args, variables).output().expect("it starts")
 }
 
-/// The output of a command that succeeds.
+/// Returns the output of a command that succeeds.
 #[track_caller]
 fn well(args: &[&str], variables: &[(&str, &str)]) -> String {
     let (code, out, err) = said(&with(args, variables));
@@ -67,20 +68,20 @@ impl Sweep {
     fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().expect("UTF-8").to_owned()
     }
-    /// The path of an item's result in `results`, found by running this item alone into another folder.
+    /// Returns the path of an item's result in `results`, found by running this item alone into another folder.
     fn item(&self, results: &str, number: u64) -> PathBuf {
         let alone = format!("only-{number}");
         self.run(&alone, &["--item", &number.to_string()], &[]);
         let [(name, _)] = &self.files(&alone)[..] else { panic!("one result") };
         Path::new(&self.path(results)).join("items").join(name)
     }
-    /// All files in a folder of results, by name, with their contents.
+    /// Returns all files in a folder of results, by name, with their contents.
     fn files(&self, results: &str) -> Vec<(PathBuf, Vec<u8>)> {
         let items = Path::new(&self.path(results)).join("items");
         let folders = std::fs::read_dir(&items).into_iter().flatten().map(|entry| entry.unwrap().path());
         let files = folders.flat_map(|folder| folder.read_dir().unwrap().map(|entry| entry.unwrap().path()));
         let mut files: Vec<_> = files
-            // A file that is being written may be renamed in between.
+            // A file that is being written may be renamed between the listing and the read.
             .filter_map(|file| match std::fs::read(&file) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
                 read => Some((file.strip_prefix(&items).unwrap().to_owned(), read.unwrap())),
@@ -93,7 +94,7 @@ impl Sweep {
         let results = self.path(results);
         well(&[&["sweep", "run", &self.file, "--results", &results], more].concat(), variables)
     }
-    /// The merged results: CSV and page.
+    /// Returns the merged results: CSV and page.
     fn merged(&self, results: &str) -> [Vec<u8>; 2] {
         let paths = ["csv", "html"].map(|end| self.path(&format!("{results}.{end}")));
         let [csv, html] = &paths;
@@ -145,7 +146,7 @@ fn merged_shards_equal_the_whole_byte_for_byte() {
     let whole = sweep.run("whole", &[], &[]);
     assert!(whole.starts_with("24 items: 24 run in "), "{whole}");
     let expected = sweep.merged("whole");
-    // A Slurm array that begins at 3 and has steps of 2.
+    // The Slurm array begins at 3 and has steps of 2.
     for task in ["3", "5", "7", "9", "11"] {
         let array = [
             ("SLURM_ARRAY_TASK_ID", task),
@@ -163,7 +164,7 @@ fn merged_shards_equal_the_whole_byte_for_byte() {
         sweep.run("more-jobs", &["--shards", "3"], &[("JOB_COMPLETION_INDEX", index)]);
     }
     assert!(sweep.merged("jobs") == expected && sweep.merged("more-jobs") == expected);
-    // More shards than items, the last one first.
+    // The test runs more shards than items, last one first.
     for index in (0..30).rev() {
         sweep.run("shares", &["--shard", &format!("{index}/30")], &[]);
     }
@@ -190,7 +191,7 @@ fn damaged_and_missing_results_are_reported_and_run_again() {
         assert_eq!(code, Some(1), "{err}");
         let run = format!("`{} sweep run '{}' --results {results}`", program(), sweep.file);
         assert!(err.contains(&format!("item 17 damaged: {}: ", cut.display())), "{err}");
-        assert!(err.ends_with(&format!("2 items have no result; {run} runs what is left\n")), "{err}");
+        assert!(err.ends_with(&format!("2 items have no result; {run} runs the missing items\n")), "{err}");
         assert_eq!(err.lines().count(), 2, "{err}");
     }
     assert!(!Path::new(&csv).exists(), "of a part nothing is written");
@@ -296,7 +297,7 @@ fn page_and_report_show_the_best_setting_and_the_effect_of_each_axis() {
         assert_eq!((&design["design"], &design["method"]), (&"uslab-model".into(), &"grid".into()));
         let knob = &design["knobs"][0];
         assert_eq!((&knob["knob"], knob["places"].as_array().unwrap().len()), (&"capacity".into(), 4));
-        // There is only one option: all differences between settings come from it.
+        // The sweep has only one option, so all differences between settings come from it.
         for index in ["first", "total"] {
             let index = knob["index"][index].as_f64().unwrap();
             assert!((index - 1.0).abs() < 1e-9 || index == 0.0, "{knob}");
@@ -366,13 +367,16 @@ fn invalid_sweep_is_refused_in_one_line_by_name() {
         ("design = [\"slub\"]\n", &["neither `trace` nor `workload`"][..]),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slob\"]\n",
-            &[":3: design: no design `slob`", "magazines01"],
+            &[":3: design: unknown design `slob`", "magazines01"],
         ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"uslab\"]\n",
             &["design: uslab has no clock", "uslab-model"],
         ),
-        ("workload = [\"churn\"]\ncpus = 1\ndesign = [\"slub\"]\n", &[":1: workload: no workload `churn`"]),
+        (
+            "workload = [\"churn\"]\ncpus = 1\ndesign = [\"slub\"]\n",
+            &[":1: workload: unknown workload `churn`"],
+        ),
         ("workload = [\"pairs\"]\ndesign = [\"slub\"]\n", &["cpus: expected numbers of CPUs"]),
         ("workload = [\"pairs\"]\ncpus = 0\ndesign = [\"slub\"]\n", &[":2: cpus: 0: expected 1 to 1024"]),
         (
@@ -417,7 +421,7 @@ fn invalid_sweep_is_refused_in_one_line_by_name() {
         // Regression test: the options of an unknown design were reported instead of the design.
         (
             "workload = \"pairs\"\ndesign = \"slubb\"\ncpus = 1\n[knobs.slub]\ncpu_partial = 3\n",
-            &[":2: design: no design `slubb`; there are uslab-model, slub"],
+            &[":2: design: unknown design `slubb`; expected one of uslab-model, slub"],
         ),
         ("workload = pairs\n", &[":1: "]),
         (
@@ -429,7 +433,10 @@ fn invalid_sweep_is_refused_in_one_line_by_name() {
             &[":1: trace: none.zst: No such file", ", in /", "--inputs"],
         ),
         ("trace = [\".\"]\ndesign = [\"slub\"]\n", &["trace: ", "directory"]),
-        ("trace = [\"a sweep.toml\"]\nseed = 3\ndesign = [\"slub\"]\n", &[":2: seed: a trace has its own"]),
+        (
+            "trace = [\"a sweep.toml\"]\nseed = 3\ndesign = [\"slub\"]\n",
+            &[":2: seed: a trace has a fixed number"],
+        ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\", \"slub\"]\n",
             &[":3: design: slub is there twice"],
@@ -440,7 +447,7 @@ fn invalid_sweep_is_refused_in_one_line_by_name() {
         ),
         (
             "workload = [\n  \"pairs\",\n  \"churn\",\n]\ncpus = 1\ndesign = [\"slub\"]\n",
-            &[":3: workload: no workload `churn`"],
+            &[":3: workload: unknown workload `churn`"],
         ),
         (
             "workload = [\"pairs\"]\ncpus = [\n  1,\n  2000,\n]\ndesign = [\"slub\"]\n",
@@ -495,11 +502,11 @@ fn invalid_sweep_is_refused_in_one_line_by_name() {
         &[("JOB_COMPLETION_INDEX", "7"), ("JOB_COMPLETIONS", "7")],
     ));
     assert_eq!(code, Some(2));
-    assert!(err.contains("JOB_COMPLETION_INDEX=7: share 7/7: expected a share from 0 to 6"), "{err}");
+    assert!(err.contains("JOB_COMPLETION_INDEX=7: share 7/7: expected a shard number from 0 to 6"), "{err}");
 }
 
 #[test]
-fn a_result_of_another_item_is_refused_and_left() {
+fn result_of_another_item_is_refused() {
     let (sweep, other) = (Sweep::new(SMALL), Sweep::new(&SMALL.replace("ops = 300", "ops = 301")));
     sweep.run("r", &[], &[]);
     other.run("r", &["--item", "5"], &[]);
@@ -535,7 +542,7 @@ fn changed_sweep_keeps_the_results_of_unchanged_items() {
     let ran = sweep.run("r", &[], &[]);
     assert!(ran.starts_with("16 items: 0 run in ") && ran.contains("16 were there"), "{ran}");
     assert_eq!(sweep.merged("r")[0].split(|byte| *byte == b'\n').count(), 1 + 16 + 1);
-    // Another profile changes the prices, so all items are other ones.
+    // Another profile changes the prices, so no item has a result.
     change(&(SMALL.to_owned()).replace("ops = 300", "ops = 300\nprofile = \"milan2s\""));
     assert!(sweep.run("r", &[], &[]).starts_with("24 items: 24 run in "));
 }
@@ -561,7 +568,7 @@ fn sample_contains_each_setting_once() {
     assert_eq!(json(&["sweep", &sweep.file])["settings"], 1 + 8);
     sweep.run("r", &[], &[]);
     assert_eq!(sweep.files("r").len(), 9 * 2 * 2 * 2);
-    // If as many points as combinations, or more, are requested, all combinations run.
+    // If at least as many points as combinations are requested, all combinations run.
     let all = Sweep::new(&text.replace("points = 8", "points = 100"));
     assert_eq!(json(&["sweep", &all.file])["settings"], 1 + 12);
     let text = well(&["sweep", &all.file], &[]);
@@ -571,8 +578,8 @@ fn sample_contains_each_setting_once() {
 }
 
 #[test]
-fn an_item_that_cannot_be_run_fails_alone_and_is_named() {
-    // 8 KiB objects on the machine's last pages: bursts of a million do not fit into memory.
+fn failing_sweep_item_is_named_and_others_run() {
+    // The last pages of the machine hold 8 KiB objects: bursts of a million do not fit into memory.
     let sweep = Sweep::new(
         "workload = [\"pairs\", \"bursts=1048576\"]\ndesign = [\"bonwick94\"]\ncpus = 1\nops = 3000000\nsize = 8192\n",
     );
@@ -595,7 +602,7 @@ fn an_item_that_cannot_be_run_fails_alone_and_is_named() {
 
 /// Regression test: one invalid trace ended the run of all others, as bad input does.
 #[test]
-fn an_unreadable_trace_fails_its_items_and_no_other() {
+fn unreadable_trace_fails_only_its_items() {
     let sweep = Sweep::new(
         "design = [\"slub\", \"bonwick94\"]\ninputs = \"traces\"\ntrace = [\n\"garb.txt\",\n\"good.zst\",\n]\n",
     );
@@ -617,15 +624,12 @@ fn an_unreadable_trace_fails_its_items_and_no_other() {
 }
 
 #[test]
-fn no_share_is_empty_and_who_asks_for_more_is_told() {
+fn more_shards_than_items_are_refused() {
     let sweep = Sweep::new(SMALL);
     let results = sweep.path("r");
     let args = ["sweep", "slurm", &sweep.file, "--shards", "100", "--results", &results];
     let (code, script, err) = said(&with(&args, &[]));
-    assert_eq!(
-        (code, err.as_str()),
-        (Some(0), "uslab: --shards 100: there are 24 items, so as many shares\n")
-    );
+    assert_eq!((code, err.as_str()), (Some(0), "uslab: --shards 100: expected at most 24 items\n"));
     assert!(
         script.contains("#SBATCH --array=0-23\n") && script.contains("--array=23 THIS` runs share 23 of 24"),
         "{script}"
@@ -655,7 +659,7 @@ fn ctrl_c_reports_the_kept_results() {
 
 /// The shell's limit on file size simulates a full disk: writing fails in the middle of a file.
 #[test]
-fn on_a_full_disk_nothing_is_half_written_and_the_rest_stays() {
+fn full_disk_leaves_no_partial_result() {
     let sweep = Sweep::new(SMALL);
     sweep.run("whole", &[], &[]);
     let expected = sweep.merged("whole");
@@ -741,7 +745,7 @@ fn slurm_script_runs_each_shard() {
         assert!(out.starts_with(&format!("share {task}/5: ")), "{out}");
     }
     assert!(sweep.merged("it's results") == expected);
-    // The message names what a node lacks.
+    // The message names the folder that a node lacks.
     let script_without = |what: &str| script.replacen(what, "/nowhere", 1);
     for what in [program(), sweep.file.clone()] {
         let elsewhere = sweep.path("elsewhere.sbatch");
@@ -874,7 +878,7 @@ fn workspace_rust() -> String {
     value["workspace"]["package"]["rust-version"].as_str().unwrap().to_owned()
 }
 
-/// Nine settings, one of which is the best on all workloads.
+/// The sweep has nine settings, one of which is the best on all workloads.
 const TUNED: &str = "\
 workload = [\"bursts=2000\", \"bursts=3000\"]
 design = [\"uslab-model\"]
@@ -903,12 +907,12 @@ fn tuning_finds_the_best_setting_of_the_whole_sweep() {
     sweep.run("all", &[], &[]);
     let all = json(&["sweep", "merge", &sweep.file, "--results", &sweep.path("all")]);
     assert_eq!(all["settings"][0]["setting"].as_str(), Some(&*winner), "{}", all["settings"]);
-    // Each call runs one round; the last one reports the end.
+    // Each call of `tune --step` runs one round; the last call reports the end.
     let step = json(&["tune", &stepped.file, "--step"]);
     assert!(step["winner"].is_null() && step["rounds"].as_array().unwrap().len() == 1, "{step}");
     assert!(step["next"]["file"].as_str().unwrap().ends_with("a sweep.tune/round-2.toml"), "{step}");
     assert_eq!(json(&["tune", &stepped.file, "--step"])["winner"]["score"]["setting"], winner);
-    // Rounds that other commands run, in shards.
+    // Other commands run the rounds, in shards.
     let mut calls = 0;
     let end = loop {
         let report = json(&["tune", &engine.file, "--no-run"]);
@@ -967,7 +971,7 @@ fn settings_that_tie_with_the_winner_are_marked() {
 }
 
 #[test]
-fn rounds_of_another_tuning_are_refused() {
+fn rounds_of_a_different_tuning_run_are_refused() {
     let sweep = Sweep::new(TUNED);
     json(&["tune", &sweep.file, "--no-run"]);
     refused(&["tune", &sweep.file, "--no-run", "--by", "slabs"], &["round-1.toml", "remove "]);

@@ -1,8 +1,8 @@
-//! Tests every form in which ftrace, `perf script` and `trace-cmd report` print the same events: each form is either read, or
-//! refused with a message that names the cause.
+//! Tests every form in which ftrace, `perf script` and `trace-cmd report` print the same events. Each form is either
+//! read, or refused with a message that names the cause.
 //!
-//! The forms are generated from the print formats of kernels 6.1 to 7.2, and from what a 6.18 kernel and its `perf script`
-//! printed with each option. Forms whose output was not observed are marked "by rule" below.
+//! The forms are generated from the print formats of kernels 6.1 to 7.2, and from what a 6.18 kernel and its `perf
+//! script` printed with each option. Forms whose output was not observed are marked "by rule" below.
 
 use std::fmt::Write;
 use std::io::Cursor;
@@ -15,11 +15,12 @@ use crate::common::Packing;
 /// The fields of a kernel's events.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Era {
-    /// No `accounted` field, no cache name in `kmem_cache_free`, decimal page frame numbers: by rule.
+    /// The events have no `accounted` field, no cache name in `kmem_cache_free`, and decimal page frame numbers: by
+    /// rule.
     Old,
-    /// A cache name in `kmem_cache_free`.
+    /// The event `kmem_cache_free` has a cache name.
     Named,
-    /// Also a cache name in `kmem_cache_alloc`.
+    /// The event `kmem_cache_alloc` also has a cache name.
     Twice,
 }
 
@@ -30,13 +31,13 @@ impl Era {
 /// The form of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Values {
-    /// The event's own format.
+    /// The values have the event's own format.
     Format,
-    /// The option `fields`: `key=0x40 (64)`, in the structure's order.
+    /// The option `fields` prints `key=0x40 (64)`, in the structure's order.
     Fields,
-    /// The same in reverse order, as in the first kernels with that option: by rule.
+    /// The first kernels with the option `fields` print the fields in reverse order: by rule.
     Backwards,
-    /// `trace-cmd report -R`: `key=64` and `key=0xffff...`: by rule.
+    /// The option `-R` of `trace-cmd report` prints `key=64` and `key=0xffff...`: by rule.
     Raw,
 }
 
@@ -54,7 +55,7 @@ enum What {
     Mark,
 }
 
-/// The events of objects that one CPU allocates and the other frees, repeatedly, with marks.
+/// Returns the events of objects that one CPU allocates and another CPU frees, repeatedly, with marks.
 fn events() -> Vec<(u32, u64, What)> {
     let mut events = vec![];
     for round in 0..10 {
@@ -88,7 +89,7 @@ impl What {
         }
     }
 
-    /// The keys and values, in the structure's order.
+    /// Returns the keys and values, in the structure's order.
     fn fields(self, era: Era) -> Vec<(&'static str, Value)> {
         use Value::{Address, Flags, Number, Site, Text};
         let alloc = |ptr, bytes, name: Option<&'static str>| {
@@ -310,7 +311,7 @@ fn perf(forms: &mut Vec<Form>) {
             let has = |bit: u32| bits & 1 << bit != 0;
             let [comm, tid, pid, cpu, time, event, trace, period, ns] =
                 [has(0), has(1), has(2), has(3), has(4), has(5), has(6), has(7), has(8)];
-            // The form with `--show-mmap-events`.
+            // This text has the form with `--show-mmap-events`.
             let mut text = "swapper     0 [000]     0.000000: PERF_RECORD_MMAP -1/0: [0xffffffff81000000(0x12090c8) @ 0]: x _text\n".to_owned();
             for (number, us, what) in events().into_iter().filter(|(.., what)| !matches!(what, What::Mark)) {
                 if comm {
@@ -344,7 +345,7 @@ fn perf(forms: &mut Vec<Form>) {
                 (true, false, true, _) => Outcome::Refused("without times"),
                 (true, true, true, false) => Outcome::Refused("without what the events hold"),
                 (true, true, false, true) => Outcome::Refused("without the names of events"),
-                // It has no field of an event.
+                // The text has no field of an event.
                 _ => Outcome::Refused("no event in"),
             };
             let name = format!(
@@ -355,8 +356,8 @@ fn perf(forms: &mut Vec<Form>) {
     }
 }
 
-/// babeltrace's text of a trace by LTTng, with its clocks, and with contexts and without: by rule. And a control group behind the fields, as
-/// `perf script -F +cgroup` has it: by rule.
+/// Adds babeltrace's text of a trace by LTTng, with its clocks, and with contexts and without: by rule. Also adds a
+/// control group after the fields, as `perf script -F +cgroup` prints it: by rule.
 fn others(forms: &mut Vec<Form>) {
     for era in Era::ALL {
         for bits in 0..4_u32 {
@@ -404,7 +405,7 @@ fn others(forms: &mut Vec<Form>) {
     }
 }
 
-/// `trace-cmd report` with -R, -l and -t, with its header and without.
+/// Adds the output of `trace-cmd report` with -R, -l and -t, with its header and without.
 fn trace_cmd(forms: &mut Vec<Form>) {
     for era in Era::ALL {
         for bits in 0..32_u32 {
@@ -532,7 +533,7 @@ fn every_text_format_is_read_or_refused_with_its_cause() {
     assert_eq!((forms.len(), read, refused), (2811, 789, 2022));
 }
 
-/// The text of one CPU, as in `per_cpu/cpu0/trace`.
+/// Returns the text of one CPU, as in `per_cpu/cpu0/trace`.
 fn of_cpu(wanted: u32, shift: u64) -> String {
     let mine = events().into_iter().filter(|(cpu, ..)| *cpu == wanted);
     let lines = mine.map(|(cpu, us, what)| {
@@ -565,7 +566,8 @@ fn cache_name_before_the_pointer_is_read() {
     assert_eq!((facts.objects.allocs, named), (1, true));
 }
 
-/// Regression test: half of the frees were reported as frees of objects "from before the trace", without a message.
+/// Regression test: half of the frees were reported as frees of objects "from before the trace", and no message said
+/// so.
 #[test]
 fn concatenated_traces_of_cpus_are_sorted_by_time() {
     let folder = tempfile::tempdir().unwrap();
@@ -575,12 +577,12 @@ fn concatenated_traces_of_cpus_are_sorted_by_time() {
     let health = &report["trace_health"];
     assert_eq!((&health["missing"], &health["not_understood"]), (&0.into(), &0.into()), "{health}");
     assert!(health.to_string().contains("put in order of time"), "{health}");
-    // Both orders of concatenation: the order of CPUs is not the order of time.
+    // Both orders of concatenation are tested, because the order of CPUs is not the order of time.
     let (both, _) = facts(&(of_cpu(0, 0) + &of_cpu(1, 0))).unwrap();
     let (back, _) = facts(&(of_cpu(1, 0) + &of_cpu(0, 0))).unwrap();
     assert_eq!((both.objects.matched, both.objects.pre_trace_frees, both.objects.hidden_frees), (20, 0, 0));
     assert_eq!(both.objects, back.objects);
-    // Two different traces.
+    // The text has two different traces.
     let two = of_cpu(0, 0) + &of_cpu(0, 50_000_000);
     std::fs::write(&path, &two).unwrap();
     let second = two.lines().position(|line| line.contains(" 50.0000")).unwrap() + 1;
@@ -599,7 +601,7 @@ fn too_many_unknown_lines_are_an_error_unless_partial_is_set() {
     std::fs::write(&path, format!("{good}{}", odd.repeat(3))).unwrap();
     let name = path.to_str().unwrap();
     let first = good.lines().count() + 1;
-    // 3 of 33 lines: marks do not count.
+    // The text has 3 of 33 lines that are not understood: marks do not count.
     refused(
         &["replay", name],
         &["trace.txt: 3 of 33 lines of kmem events", "--partial", &format!("line {first}: ")],
@@ -671,7 +673,10 @@ fn verb_what_names_the_kind_of_each_file() {
     );
     refused(&["what", "/no/such/file"], &["/no/such/file"]);
     let empty = tempfile::tempdir().unwrap();
-    refused(&["what", empty.path().to_str().unwrap()], &["neither a recording nor tables", "looked for"]);
+    refused(
+        &["what", empty.path().to_str().unwrap()],
+        &["neither a recording nor kernel tables", "looked for"],
+    );
     let mut forms = vec![];
     ftrace(&mut forms);
     for (options, form) in [

@@ -1,4 +1,4 @@
-//! `uslab watch` on a terminal and without one.
+//! Tests `uslab watch` on a terminal and without one.
 
 #[path = "../kit/terminal.rs"]
 mod terminal;
@@ -23,7 +23,7 @@ fn watch_refuses_an_unknown_snapshot_or_cache_without_drawing() {
     for (args, part) in [
         (["watch", "--at", "99999999"], "--at 99999999: expected 0 to 672020, the operations of "),
         (["watch", "--cache", "none"], "--cache none: no such cache; expected one of "),
-        (["watch", "--design", "slob"], "--design: no design `slob`; there are uslab, "),
+        (["watch", "--design", "slob"], "--design: unknown design `slob`; expected one of uslab, "),
     ] {
         let (code, text, restored) = on_a_terminal(&args, |_| {});
         assert_eq!((code, restored), (Some(2), true), "{text}");
@@ -35,7 +35,7 @@ fn watch_refuses_an_unknown_snapshot_or_cache_without_drawing() {
 fn watch_without_a_terminal_names_the_alternative() {
     refused(
         &["watch"],
-        &["uslab: standard output is no terminal; `uslab replay --at N --json` has the same moments\n"],
+        &["uslab: standard output is not a terminal; `uslab replay --at N --json` has the same moments\n"],
     );
     refused(
         &["watch", "--json"],

@@ -1,4 +1,5 @@
-//! Containers of other crates on caches, kmalloc, malloc and the process's malloc, with both versions of `allocator-api2`.
+//! Tests containers of other crates on caches, kmalloc, malloc and the process's malloc, with both versions of
+//! `allocator-api2`.
 
 use crate::common::{assert_all_given_back, subsystem};
 use std::alloc::Layout;
@@ -31,9 +32,10 @@ fn vectors_and_boxes_work_with_both_crate_versions() {
     assert_all_given_back(&subsystem);
 }
 
-/// Pools under the standard containers: small vectors get memory from the pool of their class, large ones from the heap.
+/// Pools serve the standard containers: small vectors get memory from the pool of their class, large ones from the
+/// heap.
 #[test]
-fn containers_live_on_pools_by_class_with_the_heap_behind_them() {
+fn containers_allocate_from_size_classes_with_heap_fallback() {
     use uslab::pool::{ClassPools, Hybrid, SizeClasses};
     let hybrid = Hybrid::new(ClassPools::new(&SizeClasses::micro(), 64 << 20).unwrap(), 256);
     vectors!(allocator_api2_02: &hybrid);
@@ -65,11 +67,11 @@ macro_rules! collections {
     }};
 }
 
-/// Memory for all of them, with some to spare for allocators that cannot reuse each freed byte immediately.
+/// The memory of each pool, with some to spare for allocators that cannot reuse each freed byte immediately.
 const BYTES: usize = 4 << 20;
 
 #[test]
-fn containers_live_on_pools_by_class() {
+fn containers_allocate_from_size_classes() {
     use uslab::pool::{ClassPools, Local, SizeClasses};
     let classes = SizeClasses::new((3..=20).map(|log| 1 << log)).unwrap();
     let mut pools = Local::new(ClassPools::new(&classes, BYTES).unwrap());
@@ -94,7 +96,7 @@ fn containers_allocate_from_a_fixed_pool_up_to_its_slot_size() {
 }
 
 #[test]
-fn containers_live_on_tlsf_and_best_fit_and_all_comes_back() {
+fn containers_allocate_from_tlsf_and_best_fit() {
     use uslab::pool::{BestFit, Local, MappedArea, Tlsf};
     let area = || MappedArea::new(BYTES, 4096).unwrap();
     let mut tlsf = Local::new(Tlsf::new(area()).unwrap());
@@ -172,7 +174,7 @@ fn cache_serves_layouts_that_fit_its_objects() {
         let memory = (&cache).allocate_zeroed(layout(wanted.0, wanted.1));
         assert_eq!(memory.is_ok(), fits, "{wanted:?}");
         if let Ok(memory) = memory {
-            // SAFETY: allocated just now.
+            // SAFETY: the memory was allocated just now.
             unsafe { (&cache).deallocate(memory.cast(), layout(wanted.0, wanted.1)) };
         }
     }

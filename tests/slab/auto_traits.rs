@@ -1,5 +1,5 @@
-//! Lists, for all public types of the three crates, which may be sent to other threads and which may be shared, and why. A field
-//! that changes an auto trait, and an `unsafe impl` that grants too much, fail this test.
+//! Lists, for all public types of the three crates, which may be sent to other threads and which may be shared, and
+//! why. A field that changes an auto trait, and an `unsafe impl` that grants too much, fail this test.
 //!
 //! A generic type is tested with three parameters: `u8`, `Cell<u8>` (may be sent, not shared), `Rc<u8>` (neither).
 
@@ -13,7 +13,8 @@ use uslab_buddy as buddy;
 use uslab_magazine as magazine;
 use uslab_magazine::sync;
 
-/// `true` if a type has an auto trait: if the bounds hold, the inherent constant takes precedence over the trait's.
+/// Evaluates to `true` if a type has an auto trait: if the bounds hold, the inherent constant takes precedence over the
+/// trait's.
 macro_rules! is {
     ($type:ty: $auto:ident) => {{
         struct Asked<T: ?Sized>(std::marker::PhantomData<T>);
@@ -32,7 +33,7 @@ macro_rules! is {
 const YES: bool = true;
 const NO: bool = false;
 
-/// `why => Send, Sync: types`: collects the types that differ from their row.
+/// Expands rows of `why => Send, Sync: types`, and collects the types that differ from their row.
 macro_rules! table {
     ($($why:literal => $send:ident $sync:ident: $($type:ty),+;)*) => {{
         let mut wrong = vec![];
@@ -46,7 +47,7 @@ macro_rules! table {
     }};
 }
 
-/// A round for magazines: `Send`, because `Round` requires it.
+/// A round for magazines, which is `Send` because `Round` requires it.
 #[derive(Clone, Copy)]
 struct TestRound;
 impl magazine::Round for TestRound {
@@ -62,10 +63,10 @@ type Stack = Borrowed<'static>;
 type Fixed = FixedPool<Stack>;
 
 #[test]
-fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
+fn public_types_have_exactly_the_documented_auto_traits() {
     let wrong = table! {
         // --- uslab_magazine
-        "numbers and settings" => YES YES: magazine::Config, magazine::DepotBudget, magazine::Drains, magazine::SweepGroup, magazine::TooSmall, magazine::Which, magazine::Words, magazine::Stats, magazine::Cpus,
+        "numbers and settings" => YES YES: magazine::Config, magazine::DepotBudget, magazine::Drains, magazine::SweepGroup, magazine::TooSmall, magazine::DrainScope, magazine::Words, magazine::Stats, magazine::Cpus,
             magazine::Mechanism, magazine::BadCpus, magazine::Script, magazine::Path, magazine::Paths, sync::Rank,
             magazine::uslab_sync::Rank;
         "what threads share it for; its rounds are `Send`" => YES YES: magazine::Layer<TestRound>;
@@ -77,7 +78,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "copies of numbers, as `Vec`" => YES YES: magazine::LayerView<u8>, magazine::CpuView<u8>, magazine::DepotView<u8>,
             magazine::MagazineView<u8>;
         "one operation's own notes, in cells" => YES NO: magazine::Operation<'static>;
-        "what an operation shows, which is its own" => YES YES: observe::Step, observe::What, observe::Counts,
+        "what an operation shows, which is its own" => YES YES: observe::Step, observe::OperationKind, observe::Counts,
             observe::TooManyObservers, observe::Observed<'static>;
         "functions that are `Send + Sync`" => YES YES: observe::Observer, magazine::tracepoints::Tracepoints,
             sync::observers::Observers<dyn Fn() + Send + Sync>;
@@ -94,7 +95,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "a cell" => NO NO: sync::UnsafeCell<Rc<u8>>;
 
         // --- uslab_buddy
-        "numbers, names and settings" => YES YES: buddy::Census, buddy::Violation, buddy::census::Broken, buddy::PageConfig,
+        "numbers, names and settings" => YES YES: buddy::Census, buddy::Violation, buddy::census::BrokenInvariant, buddy::PageConfig,
             buddy::Corruption, buddy::Limit, buddy::AllocError, buddy::PageError, buddy::faults::Point,
             buddy::faults::Call<'static>, buddy::faults::Rule, buddy::faults::BadRule, buddy::faults::Tally, buddy::Kind,
             buddy::State, buddy::Link, buddy::Gfp, buddy::MigrateType, buddy::ZoneKind, buddy::BuddyInfo, buddy::ZoneInfo,
@@ -138,7 +139,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "reaches nothing without its hive" => YES YES: objects::Key<Rc<u8>>;
 
         // --- uslab::handle
-        "numbers" => YES YES: Handle, HandleError, Generations, WrapPolicy, Taken;
+        "numbers" => YES YES: Handle, HandleError, Generations, WrapPolicy, IdConflict;
         "objects are built where `T: Send + Sync`" => YES YES: HandleCache<u8>, Held<'static, u8>;
         "as `Vec`" => YES YES: HandleTable<u8>, SlotMap<u8>, PackedArray<u8>, StableIds<u8>;
         "as `Vec`" => YES NO: HandleTable<Cell<u8>>, SlotMap<Cell<u8>>, PackedArray<Cell<u8>>, StableIds<Cell<u8>>;
@@ -174,7 +175,7 @@ fn auto_trait_table_lists_every_public_type() {
     while let Some(folder) = folders.pop() {
         for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-            // Modules of checks, and modules that exist only under a checker.
+            // These are modules of checks, and modules that exist only under a checker.
             let checks =
                 ["models", "properties", "schedules", "world", "tests", "shadow", "check", "story", "grace"];
             if checks.contains(&&*name) || name.ends_with("_tests") {

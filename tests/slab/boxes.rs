@@ -1,4 +1,5 @@
-//! Boxes of one word, which find their cache by address, and caches that are freed after their last handle was dropped.
+//! Tests boxes of one word, which find their cache by address, and caches that are freed after their last handle was
+//! dropped.
 
 use crate::common::{self, assert_all_given_back, outlived, subsystem};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use uslab_buddy::Backend;
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::{AtomicUsize, Counter, Ordering::Relaxed};
 
-/// Counts its live instances.
+/// A value that counts its live instances.
 struct Tracked(Arc<AtomicUsize>);
 impl Tracked {
     fn new(alive: &Arc<AtomicUsize>) -> Self {
@@ -53,8 +54,8 @@ fn frees_after_the_handles_drop_bypass_magazines() {
     assert_all_given_back(&subsystem);
 }
 
-/// An object that outlives its cache's handle is freed in the same way as before: with checks, with a reset, without magazines,
-/// on several nodes.
+/// An object that outlives its cache's handle is freed as before: with checks, with a reset, without magazines, on
+/// several nodes.
 #[test]
 fn caches_with_checked_frees_end_after_their_last_object() {
     let nodes = Subsystem::new(common::config(4, 2, 64 << 20)).unwrap();
@@ -155,8 +156,8 @@ fn caches_end_during_concurrent_reaps_reports_and_destroys() {
     assert_all_given_back(&subsystem);
 }
 
-/// The class number of a cache with objects in use is not reused after its handle was dropped: a late free never reaches another
-/// cache.
+/// The class number of a cache with objects in use is not reused after its handle was dropped, so a late free never
+/// reaches another cache.
 #[test]
 fn late_frees_do_not_enter_new_caches() {
     let subsystem = subsystem(2);
@@ -182,15 +183,15 @@ fn late_frees_do_not_enter_new_caches() {
 }
 
 #[test]
-fn a_box_is_a_word() {
+fn cache_box_is_one_word() {
     let word = size_of::<usize>();
     assert_eq!((size_of::<CacheBox<'_, String>>(), size_of::<Option<CacheBox<'_, String>>>()), (word, word));
     assert_eq!((size_of::<OwnedBox<String>>(), size_of::<Option<OwnedBox<String>>>()), (word, word));
     assert_eq!(size_of::<uslab::StableBox<'_, u64>>(), word);
 }
 
-/// Subsystems on mappings, on the heap, and with several nodes: their boxes are freed on other threads, some of them after the
-/// handle or even the subsystem was dropped.
+/// Subsystems are on mappings, on the heap, and on several nodes. The boxes of a dropped cache are freed on other
+/// threads, some after the handle or even the subsystem was dropped.
 #[test]
 fn boxes_of_many_subsystems_find_their_caches_from_any_thread() {
     const SUBSYSTEMS: usize = 200;
@@ -212,7 +213,7 @@ fn boxes_of_many_subsystems_find_their_caches_from_any_thread() {
         .iter()
         .map(|(cache, _)| {
             let objects: Vec<_> = (0..100).map(|_| cache.alloc_owned().unwrap()).collect();
-            // Borrowed boxes, too.
+            // Borrowed boxes are freed, too.
             std::thread::scope(|scope| {
                 let borrowed = cache.alloc_bulk(10).unwrap();
                 scope.spawn(move || {
@@ -246,7 +247,7 @@ fn boxes_of_many_subsystems_find_their_caches_from_any_thread() {
     assert!(made.iter().all(|made| used(made) == 20));
     let (mut subsystems, mut caches) = (vec![], vec![]);
     for (i, (cache, subsystem)) in made.into_iter().enumerate() {
-        // Drops the handle, the subsystem, or both.
+        // The handle, the subsystem, or both are dropped.
         if i % 3 > 0 {
             drop(cache);
         } else {
@@ -271,7 +272,7 @@ fn cache_without_a_class_number_works_and_reports_it() {
     let faults = Faults::new(1);
     config.pages.faults = faults.clone();
     let subsystem = Subsystem::new(config).unwrap();
-    // Makes the next table fail.
+    // The rule makes the next table fail.
     faults.arm(vec![Rule::every(Some(uslab::faults::RESERVE))]);
     let small = Magazines::Sized { capacity: 1, stock: 0, depot_limit: 0 };
     let build = || ObjectCache::builder("many").ctor(|| 7_u64).magazines(small).build_in(&subsystem).unwrap();
@@ -293,7 +294,7 @@ fn cache_without_a_class_number_works_and_reports_it() {
     assert_eq!(last.info().used, 100);
     drop(last);
     drop(objects);
-    // A returned number can be used again: from a cache, and from one that an object outlived.
+    // A returned number can be used again: from a cache, and from a cache that an object outlived.
     let owned = caches.swap_remove(7).alloc_owned().unwrap();
     assert!(build().info().magazines_refused, "the number of a cache with an object in use is its own");
     drop(owned);

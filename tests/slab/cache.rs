@@ -24,7 +24,7 @@ fn fill(cache: &KmemCache) -> (Vec<Block<'_>>, AllocError) {
 }
 
 #[test]
-fn at_its_limit_a_cache_finds_what_another_cpu_keeps() {
+fn cache_at_its_limit_takes_objects_cached_by_another_cpu() {
     for magazines in
         [Magazines::BySize, Magazines::Off, Magazines::Sized { capacity: 3, stock: 2, depot_limit: 1 }]
     {
@@ -49,7 +49,8 @@ fn at_its_limit_a_cache_finds_what_another_cpu_keeps() {
     }
 }
 
-/// Destructors free other objects of their cache, one for each slab: while stacks are drained, while depots are, and after that.
+/// Destructors free other objects of their cache, one for each slab: while stacks are drained, while depots are, and
+/// after that.
 #[test]
 fn objects_freed_during_a_destroy_enter_no_magazine() {
     struct Rest(Vec<NonNull<u8>>, *const KmemCache);
@@ -64,7 +65,7 @@ fn objects_freed_during_a_destroy_enter_no_magazine() {
         let next = if calls.get() % 16 == 0 { taken.lock().0.pop() } else { None };
         if let Some(object) = next {
             let cache = taken.lock().1;
-            // SAFETY: allocated below from the cache, which is alive, and freed only here.
+            // SAFETY: the object was allocated below from the cache, which is alive, and is freed only here.
             unsafe { (*cache).free(object) };
         }
     };
@@ -81,12 +82,12 @@ fn objects_freed_during_a_destroy_enter_no_magazine() {
         (refused.live, info.used, info.in_magazines, info.in_depot),
         (left.len() as u64, left.len() as u64, 0, 0)
     );
-    // SAFETY: allocated above, each freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     left.into_iter().for_each(|object| unsafe { cache.free(object) });
     assert_eq!(cache.destroy(), Ok(()));
 }
 
-/// This includes the slabs beyond `min_partial` that are freed while magazines are emptied.
+/// The count includes the slabs beyond `min_partial` that are freed while magazines are emptied.
 #[test]
 fn shrink_returns_the_number_of_freed_slabs() {
     on_cpu(0);
@@ -106,7 +107,7 @@ fn shrink_returns_the_number_of_freed_slabs() {
 }
 
 #[test]
-fn out_of_memory_is_a_value_and_everything_comes_back() {
+fn out_of_memory_is_an_error_and_leaks_nothing() {
     let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();
     let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
     let taken = subsystem.pages().alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
@@ -120,7 +121,7 @@ fn out_of_memory_is_a_value_and_everything_comes_back() {
     assert_all_given_back(&subsystem);
 }
 
-/// The first attempt asks for less effort only if there is a smaller order to fall back to.
+/// The first attempt makes less effort only if a smaller order is available to fall back to.
 #[test]
 fn order_0_slab_from_another_cpus_pages_is_no_fallback() {
     let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();
@@ -151,7 +152,7 @@ fn slab_pages_are_cleared_only_for_zero_on_free_caches() {
         drop(page);
         let object = cache.alloc(Gfp::KERNEL).unwrap();
         assert_eq!(object.addr().get() & !4095, first);
-        // SAFETY: the test's object, freed once.
+        // SAFETY: the object is the test's, and is freed once.
         unsafe {
             assert_eq!(object.read(), if zeros { 0 } else { 7 });
             cache.free(object);
@@ -160,13 +161,13 @@ fn slab_pages_are_cleared_only_for_zero_on_free_caches() {
 }
 
 #[test]
-fn both_halves_of_an_allocation_are_usable() {
+fn object_and_its_tail_are_usable() {
     let subsystem = Subsystem::new(Config::default()).unwrap();
     let cache = KmemCache::builder("halves", 64).check_frees(false).build_in(&subsystem).unwrap();
     let inlined = (0..1000).filter(|_| {
         let first = cache.alloc_inlined(Gfp::KERNEL);
         let object = first.map_or_else(|| cache.alloc_missed(Gfp::KERNEL), Ok).unwrap();
-        // SAFETY: allocated just now.
+        // SAFETY: the object was allocated just now.
         unsafe { cache.free(object) };
         first.is_some()
     });
@@ -193,7 +194,7 @@ fn objects_are_distinct_aligned_and_keep_their_content() {
     let subsystem = subsystem(3);
     for (size, align) in [(8, 8), (24, 8), (100, 64), (700, 128), (3000, 8), (5000, 4096), (40_000, 32)] {
         let cache = KmemCache::builder("o", size).align(align).build_in(&subsystem).unwrap();
-        // More than one slab; for the small objects, also a bitmap outside the frame.
+        // The number exceeds one slab; for the small objects, the bitmap is also outside the frame.
         let n = cache.geometry().objects() * 2 + 1;
         let mut blocks: Vec<_> = (0..n).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
         for (i, block) in blocks.iter_mut().enumerate() {
@@ -211,7 +212,7 @@ fn objects_are_distinct_aligned_and_keep_their_content() {
 }
 
 #[test]
-fn an_empty_slab_beyond_the_minimum_goes_back_by_itself() {
+fn empty_slab_above_min_partial_is_freed() {
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("o", 1024).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     let per_slab = cache.geometry().objects();
@@ -222,7 +223,7 @@ fn an_empty_slab_beyond_the_minimum_goes_back_by_itself() {
     assert_eq!((info.slabs_made, info.slabs, info.empty), (30, kept, kept));
     assert_eq!(cache.shrink() as u64, kept);
 
-    // A slab of one object goes from full to empty without having been on a list that counts.
+    // A slab of one object becomes empty from full, without having been on a list that counts.
     let cache = KmemCache::builder("one", 40_000).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     drop((0..20).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>());
     let info = cache.info();
@@ -236,7 +237,7 @@ fn allocations_fill_the_fullest_slabs_first() {
     let per_slab = cache.geometry().objects();
     let mut slabs: Vec<Vec<_>> =
         (0..8).map(|_| (0..per_slab).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect()).collect();
-    // One slab keeps one object, each of the others loses one.
+    // One slab keeps one object, and each of the others loses one.
     slabs[0].truncate(1);
     slabs[1..].iter_mut().for_each(|slab| drop(slab.pop()));
     let again: Vec<_> = (0..7).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
@@ -245,7 +246,7 @@ fn allocations_fill_the_fullest_slabs_first() {
 }
 
 #[test]
-fn what_cpus_keep_without_using_it_is_reaped_and_drained() {
+fn idle_objects_of_cpus_are_reaped_and_drained() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
     let churn = |cpu| {
@@ -287,7 +288,7 @@ fn bulk_allocation_is_all_or_nothing() {
     let objects: HashSet<_> = out.iter().flatten().copied().collect();
     assert_eq!((objects.len(), cache.info().used as usize), (all, all));
     subsystem.check().unwrap();
-    // SAFETY: allocated above from this cache, each freed once.
+    // SAFETY: the objects were allocated above from this cache, and each is freed once.
     unsafe { cache.free_bulk(out.into_iter().flatten()) };
     assert_eq!(cache.info().used, 0);
     subsystem.check().unwrap();
@@ -296,7 +297,7 @@ fn bulk_allocation_is_all_or_nothing() {
     assert!(held >= 2);
     cache.alloc_bulk(Gfp::KERNEL, &mut out).unwrap();
     assert_eq!(cache.info().in_magazines, held - 2);
-    // SAFETY: allocated above from this cache, each freed once.
+    // SAFETY: the objects were allocated above from this cache, and each is freed once.
     unsafe { cache.free_bulk(out.into_iter().flatten()) };
     // Old contents of the slice belong to the caller and are not freed.
     let block = cache.alloc_block(Gfp::KERNEL).unwrap();
@@ -334,7 +335,7 @@ fn alloc_node_for_the_cpus_node_uses_its_magazines() {
     let held = cache.info().in_magazines;
     let object = cache.alloc_node(Gfp::KERNEL, 1).unwrap();
     assert_eq!(cache.info().in_magazines + 1, held);
-    // SAFETY: allocated just now, freed once.
+    // SAFETY: the object was allocated just now, and is freed once.
     unsafe { cache.free(object) };
 }
 
@@ -391,14 +392,14 @@ fn info_distinguishes_used_from_cached_objects() {
     drop(blocks);
 }
 
-/// A builder of caches whose objects are constructed a slab at a time, or one by one.
+/// Returns a builder of caches whose objects are constructed a slab at a time, or one by one.
 fn constructing(name: &str, size: usize, whole_slabs: bool) -> KmemCacheBuilder {
     let builder = KmemCache::builder(name, size);
     if whole_slabs { builder.construct_slabs() } else { builder }
 }
 
 #[test]
-fn a_constructor_runs_once_for_each_object() {
+fn constructor_runs_once_for_each_object() {
     [false, true].into_iter().for_each(each_object_is_constructed_once);
 }
 fn each_object_is_constructed_once(whole_slabs: bool) {
@@ -474,7 +475,7 @@ fn constructor_panic_leaks_nothing() {
 }
 
 #[test]
-fn destroy_refuses_while_objects_are_in_use_and_the_cache_goes_on() {
+fn destroy_is_refused_while_objects_are_in_use() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
     on_cpu(1);
@@ -501,7 +502,7 @@ fn cache_dropped_with_live_objects_is_reported_until_the_last_free() {
     let left = || subsystem.info().caches.into_iter().find(|cache| cache.name == "left");
     for (i, object) in objects.into_iter().enumerate() {
         assert_eq!(left().unwrap().used, 2 - i as u64);
-        // SAFETY: allocated above, freed once; objects in use keep their cache.
+        // SAFETY: the object was allocated above, and is freed once; objects in use keep their cache.
         unsafe { subsystem.kmalloc().free(object) };
     }
     assert!(left().is_none());
@@ -524,7 +525,7 @@ fn refused_destroy_reopens_the_magazines() {
     cache.destroy().unwrap();
 }
 
-/// Its last object may stay in use for long.
+/// The last object of a dropped cache may stay in use for long.
 #[test]
 fn dropped_cache_keeps_slabs_in_use_and_does_not_expedite_deferred_frees() {
     let _readers = READERS.lock();
@@ -533,7 +534,7 @@ fn dropped_cache_keeps_slabs_in_use_and_does_not_expedite_deferred_frees() {
     let cache = KmemCache::builder("left", 1000).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     let count = 3 * cache.geometry().objects();
     let mut objects: Vec<_> = (0..count).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
-    // SAFETY: allocated above, each freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.drain(2..).for_each(|object| unsafe { cache.free(object) });
     assert_eq!(cache.info().slabs, 3, "empty ones stay with it");
     drop(cache);
@@ -541,11 +542,11 @@ fn dropped_cache_keeps_slabs_in_use_and_does_not_expedite_deferred_frees() {
     assert_eq!(left().unwrap().slabs, 1);
     let node = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
     let object = node.alloc(Gfp::KERNEL).unwrap();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { node.free_deferred(object) };
     for object in objects {
         assert!(left().is_some());
-        // SAFETY: allocated above, freed once; objects in use keep their cache.
+        // SAFETY: the object was allocated above, and is freed once; objects in use keep their cache.
         unsafe { subsystem.kmalloc().free(object) };
         (0..1000).for_each(|_| uslab::rcu::advance());
         assert_eq!(node.info().deferred, 1, "it is in a batch that is not full");
@@ -554,7 +555,7 @@ fn dropped_cache_keeps_slabs_in_use_and_does_not_expedite_deferred_frees() {
 }
 
 #[test]
-fn objects_belong_to_nodes_and_go_home() {
+fn freed_objects_return_to_their_node() {
     let subsystem = Subsystem::new(config(4, 2, 64 << 20)).unwrap();
     let cache = KmemCache::builder("o", 256).build_in(&subsystem).unwrap();
     let node = |block: &Block<'_>| {
@@ -577,7 +578,7 @@ fn objects_belong_to_nodes_and_go_home() {
     let object = cache.alloc_node(Gfp::THIS_NODE, 0).unwrap();
     let pages = subsystem.pages();
     assert_eq!(pages.node_of(pages.pfn_of(object.as_ptr()).unwrap()), 0);
-    // SAFETY: allocated just now, freed once.
+    // SAFETY: the object was allocated just now, and is freed once.
     unsafe { cache.free(object) };
     assert!(matches!(cache.alloc_node(Gfp::KERNEL, 2), Err(AllocError::Memory(_))), "there is no node 2");
     subsystem.check().unwrap();
@@ -606,13 +607,13 @@ fn full_node_falls_back_to_another_node() {
     assert!(near.len() == 2048 && kept > 0);
     assert_eq!(cache.info().in_magazines, kept, "and the helper keeps its own");
     drop(far);
-    // SAFETY: allocated above, each freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     unsafe { cache.free_bulk(near) };
     assert_all_given_back(&subsystem);
 }
 
 #[test]
-fn threads_on_real_cpus_lose_nothing() {
+fn threads_on_real_cpus_lose_no_object() {
     let subsystem = Subsystem::new(uslab::Config { check_frees: true, ..uslab::Config::default() }).unwrap();
     let cache = KmemCache::builder("shared", 96).build_in(&subsystem).unwrap();
     let (send, receive) = std::sync::mpsc::channel::<Vec<Block<'_>>>();
@@ -640,7 +641,7 @@ fn threads_on_real_cpus_lose_nothing() {
             });
         }
         drop(send);
-        // Freed here, on another thread than the allocating one.
+        // The objects are freed here, on another thread than the allocating one.
         scope.spawn(move || receive.into_iter().for_each(drop));
     });
     let info = cache.info();
@@ -649,10 +650,10 @@ fn threads_on_real_cpus_lose_nothing() {
     assert_all_given_back(&subsystem);
 }
 
-/// Memory that the constructor allocated for an object is freed by the destructor, once for each object, on whatever path the
-/// slab is freed.
+/// Memory that the constructor allocated for an object is freed by the destructor, once for each object, on whatever
+/// path the slab is freed.
 #[test]
-fn a_destructor_runs_once_for_each_object_when_its_slab_goes() {
+fn destructor_runs_once_for_each_object_of_a_freed_slab() {
     on_cpu(0);
     for way in ["shrink", "destroy", "drop", "last free"] {
         objects_end_once(way, false);
@@ -671,7 +672,7 @@ fn objects_end_once(way: &str, whole_slabs: bool) {
         })
         .dtor(move |inode| {
             assert_eq!((inode.len(), inode[0], inode[199]), (200, 1, 7), "as its last user left it");
-            // No lock and no CPU's region is held here, so the destructor may allocate.
+            // The destructor may allocate, because no lock and no CPU's region is held here.
             drop(other.alloc_block(Gfp::KERNEL).unwrap());
             destructed.add(1);
         })
@@ -685,12 +686,12 @@ fn objects_end_once(way: &str, whole_slabs: bool) {
     }
     assert_eq!((made.get(), gone.get()), (objects.len() as u64, 0));
     let (last, others) = objects.split_first().unwrap();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     others.iter().for_each(|object| unsafe { cache.free(*object) });
     let shrunk = if whole_slabs { 0 } else { others.len() as u64 };
     assert_eq!((cache.shrink(), gone.get()), (0, shrunk), "{way}: an object in use keeps its slab");
     if way != "last free" {
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(*last) };
         assert_eq!(gone.get(), shrunk, "{way}: a free object stays constructed");
     }
@@ -703,7 +704,7 @@ fn objects_end_once(way: &str, whole_slabs: bool) {
             kept.bytes_mut()[0] = 1;
             assert!(cache.destroy().is_err() && gone.get() == shrunk);
             drop(kept);
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the object was allocated above, and is freed once.
             unsafe { cache.free(*last) };
             drop(cache);
         }
@@ -713,7 +714,7 @@ fn objects_end_once(way: &str, whole_slabs: bool) {
 }
 
 #[test]
-fn a_constructor_that_refuses_is_an_error_and_nothing_is_lost() {
+fn failing_constructor_is_an_error_and_leaks_nothing() {
     [false, true].into_iter().for_each(refusals_lose_nothing);
 }
 fn refusals_lose_nothing(whole_slabs: bool) {
@@ -723,7 +724,7 @@ fn refusals_lose_nothing(whole_slabs: bool) {
         (Arc::new(Counter::new(5)), Arc::new(Counter::new(0)), Arc::new(Counter::new(0)));
     let (memory, constructed, destructed) = (left.clone(), made.clone(), gone.clone());
     let cache = constructing("inode", 200, whole_slabs)
-        // Set before the constructor: setting one keeps the other.
+        // The destructor is set before the constructor: setting one keeps the other.
         .dtor(move |_| destructed.add(1))
         .try_ctor(move |_| {
             let some = memory.get() > 0;
@@ -735,13 +736,13 @@ fn refusals_lose_nothing(whole_slabs: bool) {
         })
         .build_in(&subsystem)
         .unwrap();
-    // One by one, five objects can be constructed.
+    // Five objects can be constructed one by one.
     let had: Vec<_> =
         (0..if whole_slabs { 0 } else { 5 }).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
     let refused = cache.alloc(Gfp::KERNEL).unwrap_err();
     assert_eq!(
         (refused, refused.to_string().as_str()),
-        (AllocError::Constructor, "the constructor of an object refused")
+        (AllocError::Constructor, "the constructor of an object failed")
     );
     assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut [None; 3]), Err(AllocError::Constructor));
     drop(had);
@@ -749,7 +750,7 @@ fn refusals_lose_nothing(whole_slabs: bool) {
     assert_eq!((made.get(), gone.get()), (5, 5));
     assert_eq!((cache.info().slabs, cache.info().constructed, cache.info().destructed), (0, 5, 5));
     subsystem.check().unwrap();
-    // The constructor succeeds again.
+    // The constructor succeeds from here on.
     left.set(1000);
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     cache.destroy().unwrap();
@@ -758,13 +759,13 @@ fn refusals_lose_nothing(whole_slabs: bool) {
 }
 
 #[test]
-fn bad_caches_are_errors() {
+fn invalid_cache_configurations_are_errors() {
     let subsystem = subsystem(1);
     let error = |name: &str, size, align| {
         KmemCache::builder(name, size).align(align).build_in(&subsystem).unwrap_err().to_string()
     };
-    assert_eq!(error("", 8, 8), "a cache name must not be empty or have blanks");
-    assert_eq!(error("a b", 8, 8), "a cache name must not be empty or have blanks");
+    assert_eq!(error("", 8, 8), "a cache name must not be empty or contain blanks");
+    assert_eq!(error("a b", 8, 8), "a cache name must not be empty or contain blanks");
     assert_eq!(error("o", 0, 8), "an object of 0 bytes");
     assert_eq!(error("o", 8, 24), "alignment 24 is not a power of two");
     assert_eq!(error("o", 5 << 20, 8), "an object of 5242880 bytes; the largest block has 4194304");
@@ -774,11 +775,11 @@ fn bad_caches_are_errors() {
     assert_eq!(zeroed, uslab::CacheError::ZeroOnFree);
     let account = uslab::cache::Account::new_in(&common::subsystem(1), 1 << 20);
     let strange = KmemCache::builder("o", 8).account(&account).build_in(&subsystem).unwrap_err();
-    assert_eq!(strange.to_string(), "the account is of another subsystem than the cache");
+    assert_eq!(strange.to_string(), "the account and the cache belong to different subsystems");
 }
 
 #[test]
-fn more_objects_than_there_can_be_are_an_error_and_no_abort() {
+fn impossible_bulk_size_is_an_error() {
     let subsystem = subsystem(1);
     let made = |name: &str| KmemCache::builder(name, 64).build_in(&subsystem).unwrap();
     let typed = ObjectCache::builder("typed").ctor(|| [0_u8; 64]).build_in(&subsystem).unwrap();
@@ -795,7 +796,7 @@ fn more_objects_than_there_can_be_are_an_error_and_no_abort() {
     }
     assert_eq!(zero_sized.alloc_bulk(usize::MAX).err(), Some(AllocError::TooLarge));
     drop(prefilled);
-    // Refused without trying, and counted.
+    // The request is refused without an attempt, and counted.
     assert_eq!((typed.info().slabs_made, cache.info().slabs_made), (0, 0));
     assert_eq!((typed.info().failures, cache.info().failures), (10, 15));
 
@@ -862,13 +863,13 @@ fn mergeable_caches_share_one_cache() {
     let busy = first.destroy().unwrap_err();
     assert_eq!((busy.live, busy.aliases), (1, 1));
     assert_eq!(busy.to_string(), "1 objects are in use, and 1 others share the cache");
-    // The first handle may be dropped before the one that shares the cache.
+    // The first handle may be dropped before the handle that shares the cache.
     drop(first);
     assert_eq!(second.destroy().unwrap_err().aliases, 0);
     drop(block);
     second.destroy().unwrap();
     drop(second);
-    // A cache that is gone is not shared again.
+    // A destroyed cache is no longer shared.
     let third = named("third", 192).build_in(&subsystem).unwrap();
     drop(third.alloc_block(Gfp::KERNEL).unwrap());
     assert_eq!((third.info().name.as_str(), third.info().aliases), ("third", 0));
@@ -910,7 +911,8 @@ fn concurrent_sharing_and_dropping_of_caches_loses_none() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: a cache that was dropped while another thread reaped it was taken for one with objects in use, and leaked.
+/// Regression test: a cache that was dropped while another thread reaped it was taken for a cache with objects in use,
+/// and leaked.
 #[test]
 fn cache_dropped_during_a_reap_ends() {
     let _readers = READERS.lock();

@@ -7,12 +7,12 @@ use uslab_buddy::PageConfig;
 use uslab_magazine::sync::Mutex;
 use uslab_magazine::{Cpus, on_cpu};
 
-/// Held by a test that keeps a reader for long, or that relies on there being none: readers are counted for the whole process. It
-/// is std's lock, because debug assertions would see a lock of the backend as held.
+/// A lock for tests that keep a reader for long, or that need no readers: readers are counted for the whole process.
+/// The lock is std's, because debug assertions would see a lock of the backend as held.
 #[allow(clippy::disallowed_types)]
 pub(crate) static READERS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// A subsystem of simulated CPUs with `bytes` of memory and no reserve.
+/// Returns the configuration of a subsystem of simulated CPUs with `bytes` of memory and no reserve.
 pub(crate) fn config(cpus: u32, nodes: u32, bytes: usize) -> Config {
     let cpus = Cpus::simulated(cpus, nodes).unwrap();
     // Mappings above the largest block do not count towards this limit.
@@ -25,7 +25,8 @@ pub(crate) fn subsystem(cpus: u32) -> Subsystem {
     Subsystem::new(config(cpus, 1, 64 << 20)).unwrap()
 }
 
-/// Creates a cache and drops it, `caches` times. An object of each is freed some caches later, by another thread on CPU 1.
+/// Creates a cache and drops it, `caches` times. An object of each cache is freed some caches later, by another thread
+/// on CPU 1.
 pub(crate) fn outlived(subsystem: &Subsystem, caches: usize) {
     let (give, take) = sync_channel::<OwnedBox<u64>>(64);
     std::thread::scope(|scope| {
@@ -43,12 +44,12 @@ pub(crate) fn outlived(subsystem: &Subsystem, caches: usize) {
     });
 }
 
-/// The reports that a corruption handler got.
+/// The reports that a corruption handler received.
 #[derive(Clone, Default)]
 pub(crate) struct Heard(Arc<Mutex<Vec<(CorruptionKind, String)>>>);
 
 impl Heard {
-    /// Sets the handler of `config` to this one.
+    /// Sets this value as the handler of `config`.
     pub(crate) fn listen(&self, config: &mut Config) {
         let heard = self.clone();
         config.corruption = Arc::new(move |corruption: &Corruption<'_>| {

@@ -1,4 +1,4 @@
-//! Invalid frees: each is reported, refused, and changes nothing.
+//! Tests invalid frees: each is reported, refused, and changes nothing.
 
 use crate::common::{Heard, config};
 use core::alloc::Layout;
@@ -6,7 +6,8 @@ use core::ptr::NonNull;
 use std::collections::BTreeSet;
 use uslab::{AllocError, Config, CorruptionKind, Gfp, KmemCache, Limit, Magazines, Malloc, Subsystem};
 
-/// A subsystem that reports to `Heard`. It checks frees immediately, or when an object reaches its slab.
+/// Returns a subsystem that reports to `Heard`. The subsystem checks frees immediately, or when an object reaches its
+/// slab.
 fn listening(check_frees: bool) -> (Subsystem, Heard) {
     let (mut config, heard) = (Config { check_frees, ..config(1, 1, 16 << 20) }, Heard::default());
     heard.listen(&mut config);
@@ -18,7 +19,7 @@ fn kinds(heard: &Heard) -> Vec<CorruptionKind> {
 }
 
 #[test]
-fn a_double_free_is_seen_when_its_second_copy_reaches_the_slab() {
+fn double_free_is_detected_when_it_reaches_the_slab() {
     for magazines in [Magazines::Off, Magazines::BySize] {
         let (subsystem, heard) = listening(false);
         let cache = KmemCache::builder("inode", 64).magazines(magazines).build_in(&subsystem).unwrap();
@@ -44,7 +45,7 @@ fn a_double_free_is_seen_when_its_second_copy_reaches_the_slab() {
 }
 
 #[test]
-fn each_double_free_of_one_flush_is_reported() {
+fn each_double_free_in_a_flush_is_reported() {
     let (subsystem, heard) = listening(false);
     let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
     let keep = cache.alloc_block(Gfp::KERNEL).unwrap();
@@ -59,7 +60,7 @@ fn each_double_free_of_one_flush_is_reported() {
 }
 
 #[test]
-fn a_double_free_is_seen_at_the_free_where_frees_are_checked() {
+fn checked_free_detects_a_double_free() {
     for magazines in [Magazines::Off, Magazines::BySize] {
         let (subsystem, heard) = listening(false);
         let built = KmemCache::builder("inode", 64).magazines(magazines).check_frees(true);
@@ -76,10 +77,10 @@ fn a_double_free_is_seen_at_the_free_where_frees_are_checked() {
         let info = cache.info();
         assert_eq!((info.corruptions, info.used, info.allocs, info.frees), (1, 0, 1, 1), "nothing was lost");
         subsystem.check().unwrap();
-        // An object that is in a magazine or a slab is not in use, whichever path frees it.
+        // An object in a magazine or a slab is not in use, whichever path frees it.
         let mut bulk = [None; 300];
         cache.alloc_bulk(Gfp::KERNEL, &mut bulk).unwrap();
-        // SAFETY: allocated above; the second free is the error under test.
+        // SAFETY: the objects were allocated above; the second free is the error under test.
         unsafe {
             cache.free_bulk(bulk.into_iter().flatten());
             cache.free(bulk[299].unwrap());
@@ -88,7 +89,7 @@ fn a_double_free_is_seen_at_the_free_where_frees_are_checked() {
         assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree; 2]);
         if let Ok(mut own) = cache.prefill(Gfp::KERNEL, 3) {
             let object = own.alloc().unwrap();
-            // SAFETY: allocated above; the second free is the error under test.
+            // SAFETY: the object was allocated above; the second free is the error under test.
             unsafe {
                 own.free(object);
                 own.free(object);
@@ -173,7 +174,7 @@ fn free_past_the_last_object_of_a_limited_slab_is_refused() {
 }
 
 #[test]
-fn without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own() {
+fn slab_refuses_foreign_objects_without_checked_frees() {
     let (subsystem, heard) = listening(false);
     let inode = KmemCache::builder("inode", 100).build_in(&subsystem).unwrap();
     let dentry = KmemCache::builder("dentry", 100).build_in(&subsystem).unwrap();
@@ -189,13 +190,13 @@ fn without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own() {
     assert_eq!(kinds(&heard), [CorruptionKind::WrongCache, CorruptionKind::Interior]);
     subsystem.check().unwrap();
     assert_eq!(inode.info().used, 1, "the object is still out");
-    // SAFETY: allocated above; earlier frees of it were refused.
+    // SAFETY: the object was allocated above; earlier frees of it were refused.
     unsafe { inode.free(object) };
 }
 
 /// Regression test: such addresses were put in the magazine, and the next two allocations overlapped.
 #[test]
-fn a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway() {
+fn interior_free_is_refused_where_the_frame_is_read() {
     let (subsystem, heard) = listening(false);
     let kmalloc = subsystem.kmalloc();
     let malloc = Malloc::new(&subsystem).unwrap();
@@ -203,10 +204,10 @@ fn a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway() {
         let layout = Layout::from_size_align(size, 8).unwrap();
         for n in 0..40 {
             let object = malloc.alloc(layout, Gfp::KERNEL).unwrap();
-            // SAFETY: not freed yet.
+            // SAFETY: the object is not freed yet.
             let usable = unsafe { malloc.usable_size(object) };
             for inside in [1, 7, usable / 2, usable - 1] {
-                // SAFETY: inside the object; the errors under test.
+                // SAFETY: the addresses are inside the object; the frees are the errors under test.
                 unsafe {
                     malloc.free(object.add(inside));
                     kmalloc.free(object.add(inside));
@@ -215,7 +216,7 @@ fn a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway() {
             }
             // Every second object stays allocated, so that all slots of a slab are tested.
             if n % 2 == 0 {
-                // SAFETY: allocated above, freed once.
+                // SAFETY: the object was allocated above, and is freed once.
                 unsafe { malloc.free(object) };
             }
         }
@@ -227,7 +228,7 @@ fn a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway() {
 
 /// Regression test: a `realloc` inside an object returned the same address, and its size was the object's.
 #[test]
-fn what_is_no_object_has_no_size_and_is_not_moved() {
+fn non_object_has_no_size_and_cannot_be_reallocated() {
     let (subsystem, heard) = listening(false);
     let (kmalloc, malloc) = (subsystem.kmalloc(), Malloc::new(&subsystem).unwrap());
     let of = |size| Layout::from_size_align(size, 8).unwrap();
@@ -247,18 +248,17 @@ fn what_is_no_object_has_no_size_and_is_not_moved() {
     };
     for (address, kind) in wrong {
         for size in [50, 5000, 6 << 20] {
-            // SAFETY: the errors under test.
+            // SAFETY: the reallocations are the errors under test.
             let moved =
                 unsafe { [malloc.realloc(address, size), kmalloc.realloc(address, size, Gfp::KERNEL)] };
             assert_eq!(moved, [Err(AllocError::NotAnObject); 2], "{kind}");
             assert_eq!(kinds(&heard), [kind; 2]);
         }
-        // SAFETY: the errors under test.
+        // SAFETY: the sizes are the errors under test.
         let sizes = unsafe { [malloc.usable_size(address), kmalloc.usable_size(address)] };
         assert_eq!((sizes, kinds(&heard)), ([0; 2], vec![NotAnObject; 2]));
     }
-    // SAFETY: each was allocated above and is freed once; the second free of a large one is the error under
-    // test.
+    // SAFETY: each block was allocated above and is freed once; the second free of a large one is the error under test.
     unsafe {
         malloc.free(small);
         malloc.free(huge);
@@ -275,7 +275,7 @@ fn freed_object_has_no_size_if_frees_are_checked() {
     let kmalloc = subsystem.kmalloc();
     let object = kmalloc.alloc(100, Gfp::KERNEL).unwrap();
     use CorruptionKind::*;
-    // SAFETY: allocated above, freed once; the calls after it are the errors under test.
+    // SAFETY: the object was allocated above, and is freed once; the calls after it are the errors under test.
     unsafe {
         assert_eq!((kmalloc.usable_size(object), kinds(&heard)), (128, vec![]));
         kmalloc.free(object);
@@ -294,7 +294,7 @@ fn pages_of_a_freed_slab_have_no_owner() {
     let first = subsystem.pages().frame(subsystem.pages().pfn_of(object.as_ptr()).unwrap()).head();
     let pages = cache.geometry().order().pages();
     assert!(pages > 1);
-    // SAFETY: allocated above, freed once; the other frees are the errors under test.
+    // SAFETY: the object was allocated above, and is freed once; the other frees are the errors under test.
     unsafe {
         cache.free(object);
         assert_eq!(cache.shrink(), 1);
@@ -308,13 +308,13 @@ fn pages_of_a_freed_slab_have_no_owner() {
 }
 
 #[test]
-fn kmalloc_refuses_what_it_never_handed_out() {
+fn kmalloc_refuses_foreign_addresses() {
     let (subsystem, heard) = listening(true);
     let kmalloc = subsystem.kmalloc();
     let large = kmalloc.alloc(20_000, Gfp::KERNEL).unwrap();
     let small = kmalloc.alloc(100, Gfp::KERNEL).unwrap();
     let mut on_stack = 0_u64;
-    // SAFETY: first the errors under test, then each is freed once.
+    // SAFETY: the errors under test come first; then each block is freed once.
     unsafe {
         kmalloc.free(large.add(64));
         kmalloc.free(large.add(8192));
@@ -334,13 +334,13 @@ fn kmalloc_refuses_what_it_never_handed_out() {
 }
 
 #[test]
-fn huge_memory_is_told_from_what_lies_in_it_and_beside() {
+fn huge_memory_is_freed_only_by_its_start_address() {
     let (subsystem, heard) = listening(true);
     let malloc = Malloc::new(&subsystem).unwrap();
     let layout = Layout::from_size_align(5 << 20, 8).unwrap();
     let huge = malloc.alloc(layout, Gfp::KERNEL).unwrap();
     let mut on_stack = 0_u64;
-    // SAFETY: first the errors under test, then each is freed once.
+    // SAFETY: the errors under test come first; then each block is freed once.
     unsafe {
         malloc.free(huge.add(1));
         malloc.free(huge.add((5 << 20) - 1));
@@ -353,7 +353,7 @@ fn huge_memory_is_told_from_what_lies_in_it_and_beside() {
     assert_eq!(subsystem.check().unwrap().huge_pages, 0);
 }
 
-/// A free compares the object with the one on top of the CPU's stack even if frees are not checked.
+/// A free compares the object with the top of the CPU's stack even if frees are not checked.
 #[test]
 fn immediate_double_free_is_detected_without_checks() {
     let (subsystem, heard) = listening(false);
@@ -366,12 +366,12 @@ fn immediate_double_free_is_detected_without_checks() {
         said = kinds(&heard);
         !said.is_empty()
     });
-    // The thread may have moved to another CPU between the two.
+    // The thread may have moved to another CPU between the two frees.
     assert!(told.is_some_and(|times| times >= 2), "{told:?}");
     assert_eq!(said, [CorruptionKind::DoubleFree]);
     let again = cache.alloc(Gfp::KERNEL).unwrap();
     assert_eq!(again, object, "the first one was a free like any other");
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(again) };
     if told == Some(2) {
         let info = cache.info();
@@ -391,9 +391,9 @@ fn census_before_a_double_free_is_detected_reports_a_violation() {
         cache.free(between);
         cache.free(object);
     }
-    // Both copies are in the magazine: more objects were freed than allocated.
+    // Both copies are in the magazine, so more objects were freed than allocated.
     let violation = subsystem.check().expect_err("the books cannot be right").to_string();
-    assert_eq!(violation, "cache inode: 3 objects taken back, by the books 2");
+    assert_eq!(violation, "cache inode: 3 objects taken back, expected 2");
     cache.shrink();
     assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree]);
     subsystem.check().unwrap();

@@ -1,7 +1,7 @@
-//! What caches cost: memory of stacks, addresses, mappings, and the creation of many.
+//! Tests the costs of caches: memory of stacks, addresses, mappings, and the creation of many caches.
 //!
-//! Costs of the whole process are measured in a separate process. Mappings of tables, and of the map from pages to classes, are
-//! identified by their `madvise` flags.
+//! Costs of the whole process are measured in a separate process. Mappings of tables, and of the map from pages to
+//! classes, are identified by their `madvise` flags.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 use crate::process::{alone, resident};
@@ -14,10 +14,11 @@ use uslab_magazine::{Cpus, on_cpu};
 struct Mappings {
     count: usize,
     bytes: usize,
-    /// Bytes of them that are writable.
+    /// The writable bytes of the mappings.
     writable: usize,
     resident: usize,
-    /// Readable mappings that are in core dumps although they are not writable, or are not in them although they are.
+    /// The number of readable mappings that are in core dumps although they are not writable, or are missing there
+    /// although they are.
     misdumped: usize,
 }
 
@@ -42,13 +43,13 @@ fn tables() -> Mappings {
     all
 }
 
-/// A subsystem for simulated CPUs.
+/// Returns a subsystem for simulated CPUs.
 fn subsystem(cpus: u32, nodes: u32) -> Subsystem {
     subsystem_of(cpus, nodes, 1 << 30)
 }
 fn subsystem_of(cpus: u32, nodes: u32, bytes: usize) -> Subsystem {
     let pages = PageConfig::default_for(Cpus::simulated(cpus, nodes).unwrap()).limit(bytes);
-    // Checked frees would take memory for each object, so they are off.
+    // Checked frees are disabled, because they would take memory for each object.
     Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap()
 }
 fn caches(subsystem: &Subsystem, count: usize) -> Vec<KmemCache> {
@@ -61,7 +62,7 @@ fn use_once(subsystem: &Subsystem, caches: &[KmemCache]) {
         on_cpu(cpu);
         for cache in caches {
             let object = cache.alloc(Gfp::KERNEL).unwrap();
-            // SAFETY: allocated just now, freed once.
+            // SAFETY: the object was allocated just now, and is freed once.
             unsafe { cache.free(object) };
         }
     }
@@ -72,13 +73,13 @@ const MIB: usize = 1 << 20;
 
 /// A table of zeros need not be written.
 #[test]
-fn unused_pages_take_no_memory() {
+fn unused_pages_use_no_memory() {
     alone("costs::four_terabytes", "");
 }
 #[test]
 #[ignore = "run by the test above"]
 fn four_terabytes() {
-    // 2 Mi pageblocks, with one word each.
+    // The table has 2 Mi pageblocks, with one word each.
     let zones = vec![vec![(ZoneKind::Normal, 1 << 30)]];
     let pages = PageConfig::with_nodes(Cpus::simulated(2, 1).unwrap(), zones);
     let before = resident();
@@ -108,15 +109,16 @@ fn thousand_caches() {
     let used = tables();
     let passes = || subsystem.info().drains.passes;
     let (before_reap, many) = (passes(), subsystem.pages().tables().drains().count() as u64);
-    // One page of stack for each cache and CPU, two pages of notes for each CPU and table, and the frames of the slabs, which are
-    // in the same mapping.
+    // The most is one page of stack for each cache and CPU, two pages of notes for each CPU and table, and the frames
+    // of the slabs, which are in the same mapping.
     let most = (count + 2 * count.div_ceil(200)) * cpus as usize * 4096 + count * cpus as usize * 64 + MIB;
     assert!(used.resident - start.resident <= most, "{used:?}");
     assert!(used.resident - start.resident >= count * cpus as usize * 4096, "stacks that are used: {used:?}");
     assert_eq!(used.misdumped, 0);
     (0..2).for_each(|_| _ = subsystem.reap());
     assert!(tables().resident <= 8 * MIB, "{:?}", tables());
-    // One pass for caches, one for pages, and one for the memory of both, however many caches there are.
+    // A reap takes one pass for caches, one for pages, and one for the memory of both, regardless of the number of
+    // caches.
     assert!(passes() - before_reap <= 2 * 3 * many, "{} passes for {count} caches", passes() - before_reap);
     subsystem.end_interval();
     let reaped = tables();
@@ -135,17 +137,18 @@ fn thousand_caches() {
     subsystem.check().unwrap();
 }
 
-/// Prints the passes of drains, and how long a CPU is without its region. `.ci/full` runs it optimised.
+/// Prints the passes of drains, and the time that a CPU is without its region. The part `.ci/full` runs this test
+/// optimised.
 #[test]
 #[ignore = "a minute, and 5 GiB of memory"]
-fn drains_in_numbers() {
+fn costs_of_a_drain_are_measured() {
     for cpus in [0, 1, 64, 1024] {
         let count = 1000;
         let subsystem = if cpus == 0 {
             Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap()
         } else {
-            // The magazines of a cache grow to 64 objects of 64 bytes on each CPU. With less memory than all of them need,
-            // allocations find no page and drain other CPUs, with a pass each.
+            // The magazines of a cache grow to 64 objects of 64 bytes on each CPU. With less memory than all magazines
+            // need, allocations find no page and drain other CPUs, with a pass each.
             subsystem_of(cpus, 1, 8 << 30)
         };
         let caches = caches(&subsystem, count);
@@ -163,8 +166,8 @@ fn drains_in_numbers() {
     }
 }
 
-/// Bytes that strict accounting (`vm.overcommit_memory=2`) charges to this process: private mappings that are writable, or were
-/// when they were charged. Thread stacks are charged as they grow.
+/// Returns the bytes that strict accounting (`vm.overcommit_memory=2`) charges to this process: private mappings that
+/// are writable, or were when they were charged. Thread stacks are charged as they grow.
 fn charged() -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut all, mut size, mut stack) = (0, 0, false);
@@ -202,10 +205,11 @@ fn hundred_caches() {
             used >> 10,
             pages >> 10
         );
-        // The per-CPU words, and the growth of the C library's heap for the rest. Everything else is only reserved addresses.
+        // The rest is the per-CPU words, and the growth of the C library's heap. All other addresses are only reserved.
         assert!(start <= MIB / 2, "{start} bytes");
-        // A region is charged from its start to the last stack that its CPU has used, and at most as much again. Here that is 16
-        // KiB for each of 100 caches, and what kmalloc's stacks take. The heap takes a MiB for the caches.
+        // A region is charged from its start to the last stack that its CPU has used, and at most twice that. In this
+        // test that is 16 KiB for each of 100 caches, and what kmalloc's stacks take. The heap takes a MiB for the
+        // caches.
         assert!(used - pages <= cpus as usize * 3 * MIB + MIB, "{used} bytes, {pages} of them pages");
         assert!(used - pages >= cpus as usize * 100 * 4096, "stacks that are used are charged: {used} bytes");
     }
@@ -284,11 +288,11 @@ fn many_caches() {
     let born = begun.elapsed();
     let each = (resident() - before) / caches.len();
     assert!(each <= 4096, "{each} bytes for each cache");
-    // The first and the last ones, and some between.
+    // The caches are the first, the last, and some between.
     let some: Vec<_> = caches.iter().step_by(1021).chain(caches.last()).collect();
     for cache in &some {
         let objects: Vec<_> = (0..100).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the objects were allocated above, and each is freed once.
         objects.into_iter().for_each(|object| unsafe { cache.free(object) });
         let info = cache.info();
         assert_eq!((info.allocs, info.frees, info.used), (100, 100, 0), "a new cache starts at 0");
@@ -306,7 +310,7 @@ fn many_caches() {
     subsystem.check().unwrap();
 }
 
-/// Regression test: the first sweep of a process had the number that means no sweep, and what it took was never flushed.
+/// Regression test: the first sweep of a process had the number that means no sweep, and its rounds were never flushed.
 #[test]
 fn first_sweep_of_a_process_flushes_all_rounds() {
     alone("costs::first_sweep", "");
@@ -322,8 +326,8 @@ fn first_sweep() {
     subsystem.check().unwrap();
 }
 
-/// One sweep covers all caches: the caches after the one that panics would otherwise stay closed until the next sweep. Regression
-/// test: the panic reached the caller of the shrink, and the rest of the magazine was lost.
+/// One sweep covers all caches: later caches than the panicking one would otherwise stay closed until the next sweep.
+/// Regression test: the panic reached the caller of the shrink, and the rest of the magazine was lost.
 #[test]
 fn shrink_continues_after_a_panic_of_the_corruption_handler() {
     let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap());

@@ -1,4 +1,4 @@
-//! Failed requests and misuse: the exact messages; nothing is lost, and the subsystem works afterwards.
+//! Tests failed requests and misuse: the exact messages; nothing is lost, and the subsystem works afterwards.
 
 use crate::common::{Heard, assert_all_given_back, config, subsystem};
 use std::alloc::Layout;
@@ -19,7 +19,7 @@ fn layout(size: usize, align: usize) -> Layout {
 }
 
 #[test]
-fn alignments_up_to_a_mebibyte_are_kept() {
+fn alignments_up_to_one_mebibyte_are_honoured() {
     let subsystem = subsystem(2);
     let malloc = Malloc::new(&subsystem).unwrap();
     let kmalloc = subsystem.kmalloc();
@@ -43,7 +43,7 @@ fn alignments_up_to_a_mebibyte_are_kept() {
                 // SAFETY: this test owns `size` bytes there.
                 unsafe { memory.write_bytes(7, size) };
             }
-            // SAFETY: allocated above, each freed once.
+            // SAFETY: the blocks were allocated above, and each is freed once.
             unsafe {
                 kmalloc.free(memory[0]);
                 malloc.free_sized(memory[1], layout);
@@ -55,7 +55,7 @@ fn alignments_up_to_a_mebibyte_are_kept() {
 }
 
 #[test]
-fn sizes_that_overflow_or_that_nothing_holds_are_errors_and_size_zero_is_a_value() {
+fn impossible_sizes_are_errors() {
     let subsystem = subsystem(1);
     let (malloc, kmalloc) = (Malloc::new(&subsystem).unwrap(), subsystem.kmalloc());
     let cache = |size, align| {
@@ -69,17 +69,17 @@ fn sizes_that_overflow_or_that_nothing_holds_are_errors_and_size_zero_is_a_value
     for size in [4 * MIB + 1, 1 << 40, isize::MAX as usize, usize::MAX] {
         assert_eq!(kmalloc.alloc(size, Gfp::KERNEL), Err(AllocError::TooLarge));
     }
-    assert_eq!(AllocError::TooLarge.to_string(), "larger than what can be had");
+    assert_eq!(AllocError::TooLarge.to_string(), "larger than the largest possible allocation");
     for (count, size) in [(usize::MAX, 2), (1 << 32, 1 << 32), (usize::MAX, usize::MAX)] {
         assert_eq!(kmalloc.alloc_array(count, size, Gfp::KERNEL), Err(AllocError::TooLarge));
     }
     assert_eq!(kmalloc.alloc_layout(layout(1, 8 * MIB), Gfp::KERNEL), Err(AllocError::TooLarge));
     assert_eq!(malloc.alloc(layout(isize::MAX as usize - 15, 16), Gfp::KERNEL), Err(AllocError::TooLarge));
-    // More than a process has left: it uses some of its addresses.
+    // The request exceeds the addresses that a process has left.
     let bytes = (1 << 47) - 4096;
     assert_eq!(malloc.alloc(layout(bytes, 16), Gfp::KERNEL), Err(AllocError::Refused { bytes }));
     let memory = malloc.alloc(layout(100, 8), Gfp::KERNEL).unwrap();
-    // SAFETY: allocated just now; a failed `realloc` leaves it allocated, and it is freed once.
+    // SAFETY: the memory was allocated just now; a failed `realloc` leaves it allocated, and it is freed once.
     unsafe {
         assert_eq!(malloc.realloc(memory, usize::MAX), Err(AllocError::TooLarge));
         assert_eq!(kmalloc.realloc(memory, usize::MAX, Gfp::KERNEL), Err(AllocError::TooLarge));
@@ -92,7 +92,7 @@ fn sizes_that_overflow_or_that_nothing_holds_are_errors_and_size_zero_is_a_value
 }
 
 #[test]
-fn when_the_range_is_exhausted_each_says_so_and_all_goes_on_when_something_is_freed() {
+fn exhausted_range_is_an_error_until_a_free() {
     let subsystem = Subsystem::new(config(2, 1, 4 * MIB)).unwrap();
     let (malloc, kmalloc) = (Malloc::new(&subsystem).unwrap(), subsystem.kmalloc());
     let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
@@ -107,7 +107,7 @@ fn when_the_range_is_exhausted_each_says_so_and_all_goes_on_when_something_is_fr
     assert_eq!(cache.prefill(Gfp::KERNEL, 3).unwrap_err().to_string(), none(0));
     assert_eq!((cache.info().used, subsystem.check().unwrap().used), (1024, 1024));
     pages.truncate(1000);
-    // These requests do not drain another cache's magazines.
+    // Such requests do not drain another cache's magazines.
     cache.shrink();
     drop(kmalloc.alloc_block(100, Gfp::KERNEL).unwrap());
     drop(cache.alloc_blocks(Gfp::KERNEL, 3).unwrap());
@@ -115,7 +115,7 @@ fn when_the_range_is_exhausted_each_says_so_and_all_goes_on_when_something_is_fr
     assert_all_given_back(&subsystem);
 }
 
-/// A subsystem whose system calls may be refused.
+/// Returns a subsystem whose system calls may be refused.
 fn faulty() -> (Subsystem, Faults) {
     let mut config = config(1, 1, 16 * MIB);
     let faults = Faults::new(1);
@@ -125,7 +125,7 @@ fn faulty() -> (Subsystem, Faults) {
 }
 
 #[test]
-fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
+fn refused_mmap_error_names_its_purpose() {
     // At the start, even the smallest memory is refused.
     let mut refused = config(1, 1, 16 * MIB);
     refused.pages.faults = Faults::new(1);
@@ -138,7 +138,7 @@ fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
     );
     let (subsystem, faults) = faulty();
     let malloc = Malloc::new(&subsystem).unwrap();
-    // Memory for a slab, for its bitmap, for checked frees, and for a block beyond the largest.
+    // The refusals are memory for a slab, for its bitmap, for checked frees, and for a block beyond the largest.
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     let tiny = KmemCache::builder("tiny", 8).build_in(&subsystem).unwrap();
     let what = |rule: &str, alloc: &dyn Fn() -> String| {
@@ -157,7 +157,7 @@ fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
     let build =
         || KmemCache::builder("o", 64).check_frees(true).build_in(&subsystem).unwrap_err().to_string();
     assert_eq!(what("reserve:times=-1", &build), "no address space for the cache's checked frees");
-    // Objects bypass the CPU's stack, for which there is no memory.
+    // Objects bypass the CPU's stack, for which memory is missing.
     let past = || {
         let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_blocks(Gfp::KERNEL, 100).unwrap());
@@ -169,16 +169,16 @@ fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
     let huge = || malloc.alloc(layout(5 * MIB, 8), Gfp::KERNEL).unwrap_err().to_string();
     assert_eq!(
         what("any:times=-1", &huge),
-        "no 5242880 bytes more: the system maps none, or they are beyond the limit"
+        "no memory for 5242880 more bytes: the system refused, or the limit is reached"
     );
     // Everything works afterwards.
     drop((cache.alloc_block(Gfp::KERNEL).unwrap(), tiny.alloc_block(Gfp::KERNEL).unwrap()));
-    // SAFETY: allocated here, freed once.
+    // SAFETY: the memory was allocated here, and is freed once.
     unsafe { malloc.free(malloc.alloc(layout(5 * MIB, 8), Gfp::KERNEL).unwrap()) };
     assert_all_given_back(&subsystem);
 }
 
-/// Otherwise each cache would take an eighth of the address range.
+/// Without sharing, each cache would take an eighth of the address range.
 #[test]
 fn caches_share_the_bitmaps_of_checked_frees() {
     let (subsystem, faults) = faulty();
@@ -207,8 +207,7 @@ fn refill_refused_half_way_keeps_the_old_stock_only() {
     assert_all_given_back(&subsystem);
 }
 
-/// From a magazine of four the CPU takes one object; it has no room for the other three and returns them to
-/// their slab.
+/// From a magazine of four the CPU takes one object; it has no room for the other three and returns them to their slab.
 #[test]
 fn cpu_without_stacks_takes_objects_from_the_depot() {
     let mut config = config(2, 1, 16 * MIB);
@@ -230,14 +229,14 @@ fn cpu_without_stacks_takes_objects_from_the_depot() {
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     faults.disarm();
     assert_eq!(places(), [1, 8, 4, 3]);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(object) };
     drop(cache);
     assert_all_given_back(&subsystem);
 }
 
 #[test]
-fn a_refused_madvise_is_no_error_and_the_memory_is_used_again() {
+fn refused_madvise_is_tolerated() {
     let (subsystem, faults) = faulty();
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     for _ in 0..3 {
@@ -259,14 +258,14 @@ fn a_refused_madvise_is_no_error_and_the_memory_is_used_again() {
 }
 
 #[test]
-fn a_destroyed_cache_hands_nothing_out_and_takes_nothing_back() {
+fn destroyed_cache_allocates_and_frees_nothing() {
     for magazines in [Magazines::BySize, Magazines::Off] {
         let (mut config, heard) = (config(2, 2, 16 * MIB), Heard::default());
         heard.listen(&mut config);
         let subsystem = Subsystem::new(config).unwrap();
         let cache = KmemCache::builder("inode", 640).magazines(magazines).build_in(&subsystem).unwrap();
         let stale = cache.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: allocated just now, freed once.
+        // SAFETY: the object was allocated just now, and is freed once.
         unsafe { cache.free(stale) };
         cache.destroy().unwrap();
         cache.destroy().unwrap();
@@ -294,15 +293,15 @@ fn a_destroyed_cache_hands_nothing_out_and_takes_nothing_back() {
 }
 
 #[test]
-fn a_refused_free_is_counted_and_the_process_goes_on() {
+fn refused_free_is_counted() {
     let (mut config, heard) = (config(1, 1, 16 * MIB), Heard::default());
     heard.listen(&mut config);
     let subsystem = Subsystem::new(config).unwrap();
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
-    // SAFETY: first the errors under test, then the object is freed once.
+    // SAFETY: the errors under test come first; then the object is freed once.
     unsafe {
-        // The address next to null, the highest address, and the first one after the range.
+        // The addresses are the one next to null, the highest, and the first after the range.
         cache.free(NonNull::dangling());
         cache.free(NonNull::new_unchecked(core::ptr::without_provenance_mut(usize::MAX)));
         let pages = subsystem.pages();
@@ -316,7 +315,7 @@ fn a_refused_free_is_counted_and_the_process_goes_on() {
     assert_all_given_back(&subsystem);
 }
 
-/// The tests named in the last column of the tables in the modules' documentation.
+/// Returns the tests named in the last column of the tables in the modules' documentation.
 fn named_tests(text: &str) -> Vec<&str> {
     let rows =
         text.lines().filter(|line| line.starts_with("//! | ")).filter_map(|line| line.rsplit('|').nth(1));
@@ -334,7 +333,7 @@ fn error_tables_name_existing_tests() {
             .filter(|path| path.extension().is_some_and(|end| end == "rs"))
             .for_each(|path| tests += &read(&path));
     }
-    // The contract of panics follows it; `panics` checks that one.
+    // The contract of panics follows; `panics` checks it.
     let (errors, _) = include_str!("../../slab/src/error.rs").split_once("//! # Panics").unwrap();
     let named = [errors, include_str!("../../slab/src/debug/corruption.rs")].map(named_tests);
     assert!(named[0].len() > 10 && named[1].len() > 5, "{named:?}");

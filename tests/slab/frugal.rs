@@ -6,19 +6,19 @@ use uslab_buddy::PageConfig;
 use uslab_magazine::Cpus;
 
 #[test]
-fn slabs_touch_no_object_and_untouched_pages_are_not_resident() {
-    if !is_alone("frugal::slabs_touch_no_object_and_untouched_pages_are_not_resident") {
+fn untouched_pages_of_a_slab_are_not_resident() {
+    if !is_alone("frugal::untouched_pages_of_a_slab_are_not_resident") {
         return;
     }
     let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap());
-    // Checked frees would take an eighth of the memory, so they are off.
+    // Checked frees are disabled, because they would take an eighth of the memory.
     let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();
     let cache = KmemCache::builder("o", 4096).build_in(&subsystem).unwrap();
     const N: usize = 16 << 10;
     let before = resident();
     let blocks: Vec<_> = (0..N).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
     let grown = resident().saturating_sub(before);
-    // 64 MiB of objects; frames, magazines and the vector need some memory.
+    // The subsystem has 64 MiB of objects; frames, magazines and the vector need some memory.
     assert!(grown < 8 << 20, "{N} objects that nobody touched made {} KiB resident", grown >> 10);
     drop(blocks);
     cache.shrink();
@@ -28,8 +28,8 @@ fn slabs_touch_no_object_and_untouched_pages_are_not_resident() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap writes to a page of its own for each large piece")]
-fn an_empty_cache_takes_little() {
-    if !is_alone("frugal::an_empty_cache_takes_little") {
+fn empty_cache_uses_little_memory() {
+    if !is_alone("frugal::empty_cache_uses_little_memory") {
         return;
     }
     let pages = PageConfig::default_for(Cpus::simulated(4, 1).unwrap());
@@ -44,7 +44,7 @@ fn an_empty_cache_takes_little() {
 /// Run by the test below under a limit on address space.
 #[test]
 #[ignore = "a helper of the next test"]
-fn child_of_little_address_space() {
+fn child_with_little_address_space() {
     let subsystem = Subsystem::global().unwrap();
     let block = subsystem.kmalloc().alloc_block(1000, Gfp::ZERO).unwrap();
     assert_eq!(block.bytes().len(), 1000);
@@ -52,13 +52,13 @@ fn child_of_little_address_space() {
 }
 
 #[test]
-fn with_little_address_space_it_starts_smaller() {
+fn subsystem_starts_smaller_with_little_address_space() {
     let run = |kib: usize| {
-        let text = alone("frugal::child_of_little_address_space", &format!("ulimit -v {kib} &&"));
+        let text = alone("frugal::child_with_little_address_space", &format!("ulimit -v {kib} &&"));
         let pages = text.lines().find_map(|line| line.split_once("pages ")?.1.trim().parse::<usize>().ok());
         pages.unwrap_or_else(|| panic!("{kib} KiB: {text}"))
     };
-    // Odd sizes, for some of which the range alone would leave nothing for the tables.
+    // The sizes are odd; for some of them the range alone would leave nothing for the tables.
     for mib in [192, 300, 523, 1030, 1100, 2100, 4200, 70_000] {
         let pages = run(mib << 10);
         assert!(pages * 4096 <= mib << 20 && pages >= 1024, "{mib} MiB: {pages} pages");
@@ -68,9 +68,9 @@ fn with_little_address_space_it_starts_smaller() {
 /// Runs alone in a process that limits itself.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
-fn free_memory_that_stays_follows_a_limit_that_is_read_again() {
+fn free_memory_bound_follows_a_reread_limit() {
     use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
-    if !is_alone("frugal::free_memory_that_stays_follows_a_limit_that_is_read_again") {
+    if !is_alone("frugal::free_memory_bound_follows_a_reread_limit") {
         return;
     }
     // The process's control groups may also have limits.
@@ -89,7 +89,7 @@ fn free_memory_that_stays_follows_a_limit_that_is_read_again() {
         limit(mib << 20);
         subsystem.end_interval();
         assert!(most() <= Some((mib << 20) / 8), "of {mib} MiB");
-        // There is no limit any more.
+        // The limit is removed.
         limit(RLIM_INFINITY);
         subsystem.end_interval();
         assert!(most() >= Some(8 << 20));

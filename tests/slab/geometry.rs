@@ -13,7 +13,7 @@ fn read(path: &Path) -> SlabInfo {
     text.parse().unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The number of rows, and the number that the rule predicts for a machine with `cpus` CPUs.
+/// Returns the number of rows, and the number that the rule predicts for a machine with `cpus` CPUs.
 fn matches(info: &SlabInfo, cpus: u32) -> (usize, usize) {
     let rule = OrderRule::for_cpus(cpus);
     let right = info.rows.iter().filter(|row| {
@@ -29,7 +29,7 @@ fn data(name: &str) -> SlabInfo {
 }
 
 #[test]
-fn linux_6_12_on_4_cpus() {
+fn geometry_equals_linux_6_12_on_4_cpus() {
     let info = data("linux-6.12-4cpu.slabinfo");
     let (rows, right) = matches(&info, 4);
     assert_eq!(right, rows);
@@ -37,7 +37,7 @@ fn linux_6_12_on_4_cpus() {
 }
 
 #[test]
-fn linux_6_18_on_2_cpus() {
+fn geometry_equals_linux_6_18_on_2_cpus() {
     let info = data("linux-6.18-2cpu.slabinfo");
     let (rows, right) = matches(&info, 2);
     assert_eq!(right, rows);
@@ -75,8 +75,8 @@ fn geometry_matches_every_snapshot_of_the_trace_library() {
     assert!(files > 0, "no snapshot below {}", Path::new(&root).display());
 }
 
-/// Compares the stride from size and alignment, and `min_partial`, with sysfs. Caches with a constructor and type-stable caches
-/// have a free-list pointer after the object in the kernel, and none here.
+/// Compares the stride from size and alignment, and `min_partial`, with sysfs. In the kernel, caches with a constructor
+/// and type-stable caches have a free-list pointer after the object; this project's have none.
 #[test]
 fn geometry_matches_every_attribute_table_of_the_trace_library() {
     let Some(root) = std::env::var_os("USLAB_TRACES") else {

@@ -1,4 +1,5 @@
-//! Hardened caches and mallocs: the effect of each option, that nothing is lost, and what sampled allocations report.
+//! Tests hardened caches and mallocs: the effect of each option, that nothing is lost, and what sampled allocations
+//! report.
 
 use crate::common::{Heard, config};
 use core::alloc::Layout;
@@ -13,7 +14,7 @@ use uslab_magazine::on_cpu;
 fn hardened(harden: Harden) -> (Subsystem, Heard) {
     debugged(harden, "-")
 }
-/// As `hardened`, with these rules of `slab_debug`.
+/// Returns a subsystem as `hardened` does, with these rules of `slab_debug`.
 fn debugged(harden: Harden, rules: &str) -> (Subsystem, Heard) {
     let (mut config, heard) = (Config { harden, ..config(2, 1, 64 << 20) }, Heard::default());
     config.slab_debug = rules.parse().unwrap();
@@ -27,17 +28,17 @@ fn kinds(heard: &Heard) -> Vec<CorruptionKind> {
 fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 16).unwrap()
 }
-/// The bytes of an object of this test.
+/// Returns the bytes of an object of this test.
 fn bytes(memory: NonNull<u8>, size: usize) -> &'static mut [u8] {
     // SAFETY: this test owns `size` bytes there.
     unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), size) }
 }
 
-/// Changes the byte at an address, whatever a secret made it.
+/// Changes the byte at an address, whatever its value.
 ///
 /// # Safety
 /// The byte must be readable and writable.
-unsafe fn spoil(byte: NonNull<u8>) {
+unsafe fn flip_byte(byte: NonNull<u8>) {
     // SAFETY: the caller guarantees that the byte may be read and written.
     unsafe { byte.write(!byte.read()) }
 }
@@ -47,10 +48,10 @@ struct Freed(NonNull<u8>);
 // SAFETY: no thread dereferences the address.
 unsafe impl Send for Freed {}
 
-/// Both use the bytes after an object. Regression test: if free objects are poisoned without red zones, the poison was taken for
-/// a write beyond the size that a malloc's caller had requested.
+/// Canaries and `slab_debug` both use the bytes after an object. Regression test: if free objects are poisoned without
+/// red zones, the poison was taken for a write beyond the requested size.
 #[test]
-fn canaries_and_slab_debug_in_one_cache_do_not_take_each_other_for_damage() {
+fn canaries_and_slab_debug_work_together() {
     let canaries = Harden { canaries: true, ..Harden::OFF };
     for rules in ["-", "F", "U", "P", "PU", "Z", "ZP", "FZPU"] {
         for harden in [canaries, Harden { zero_on_free: true, zero_on_alloc: true, ..canaries }, Harden::ALL]
@@ -62,9 +63,10 @@ fn canaries_and_slab_debug_in_one_cache_do_not_take_each_other_for_damage() {
                 let all: Vec<_> = (0..100).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
                 all.iter().for_each(|object| bytes(*object, 64).fill(7));
                 assert_eq!((cache.validate().errors(), kinds(&heard)), (0, vec![]), "{rules} {harden:?}");
-                // SAFETY: allocated above, freed once; the write after one of them is the error under test.
+                // SAFETY: the objects were allocated above, and each is freed once; the write after one of them is the
+                // error under test.
                 unsafe {
-                    spoil(all[round].add(64));
+                    flip_byte(all[round].add(64));
                     all.into_iter().for_each(|object| cache.free(object));
                 }
                 assert_eq!(kinds(&heard), [behind], "{rules} {harden:?}");
@@ -74,7 +76,7 @@ fn canaries_and_slab_debug_in_one_cache_do_not_take_each_other_for_damage() {
             for size in [1, 20, 50, 100, 1000, 5000, 30_000, 40_000] {
                 let [first, second, third] =
                     [(); 3].map(|()| malloc.alloc(layout(size), Gfp::KERNEL).unwrap());
-                // SAFETY: allocated above with these layouts; each is freed once.
+                // SAFETY: the blocks were allocated above with these layouts, and each is freed once.
                 unsafe {
                     assert!(
                         (size..=2 * size + 8).contains(&malloc.usable_size(first)),
@@ -93,7 +95,7 @@ fn canaries_and_slab_debug_in_one_cache_do_not_take_each_other_for_damage() {
                     malloc.free_sized(other, layout(size + 3));
                     assert_eq!(kinds(&heard), [], "{size} {rules} {harden:?}");
                     if (20..=5000).contains(&size) {
-                        spoil(third.add(malloc.usable_size(third)));
+                        flip_byte(third.add(malloc.usable_size(third)));
                         malloc.free(third);
                         assert_eq!(kinds(&heard), [behind], "{size} {rules} {harden:?}");
                     } else {
@@ -108,14 +110,14 @@ fn canaries_and_slab_debug_in_one_cache_do_not_take_each_other_for_damage() {
     }
 }
 
-/// Regression test: with canaries and without guard pages, each of these frees was refused.
+/// Regression test: with canaries and without guard pages, every free of a page block by its size was refused.
 #[test]
 fn page_block_is_freed_by_its_size_with_canaries() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
     let malloc = Malloc::new(&subsystem).unwrap();
     for size in [33_000, 40_000, 1 << 20] {
         let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above; the first free is the error under test.
+        // SAFETY: the block was allocated above; the first free is the error under test.
         unsafe {
             malloc.free_sized(memory, layout(size / 3));
             assert_eq!(kinds(&heard), [CorruptionKind::WrongSize]);
@@ -126,14 +128,14 @@ fn page_block_is_freed_by_its_size_with_canaries() {
     assert_eq!(subsystem.check().unwrap().large_pages, 0);
 }
 
-/// Regression test: frees bypassed the quarantine and went straight to the magazines.
+/// Regression test: frees bypassed the quarantine and reached the magazines directly.
 #[test]
 fn quarantine_works_while_a_profile_runs() {
     let (subsystem, _) = hardened(Harden { quarantine: 64 << 10, ..Harden::OFF });
     let cache = KmemCache::builder("kept", 64).build_in(&subsystem).unwrap();
     subsystem.start_profile(4096).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(object) };
     assert_eq!((cache.info().quarantined, cache.info().used), (1, 0));
     assert_ne!(cache.alloc_block(Gfp::KERNEL).unwrap().address(), object);
@@ -142,7 +144,7 @@ fn quarantine_works_while_a_profile_runs() {
 }
 
 #[test]
-fn of_threads_that_free_an_object_at_one_moment_one_is_right() {
+fn only_one_of_concurrent_double_frees_succeeds() {
     let (subsystem, heard) = hardened(Harden::OFF);
     let cache = KmemCache::builder("twice", 64).check_frees(true).build_in(&subsystem).unwrap();
     let (threads, rounds) = (4, 2000);
@@ -168,16 +170,17 @@ fn of_threads_that_free_an_object_at_one_moment_one_is_right() {
 }
 
 #[test]
-fn a_free_of_another_size_is_named() {
+fn free_with_a_wrong_size_is_reported() {
     for harden in [Harden::OFF, Harden::ALL] {
         let (subsystem, heard) = hardened(harden);
         let malloc = Malloc::new(&subsystem).unwrap();
         for size in [1, 20, 40, 1000, 5000, 40_000, 100_000, 5 << 20] {
             let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
             for wrong in [size * 3, size / 3].into_iter().filter(|wrong| *wrong > 0) {
-                // SAFETY: allocated above.
+                // SAFETY: the memory was allocated above.
                 let usable = unsafe { malloc.usable_size(memory) };
-                // Without canaries the size is only known by the class and by the least that a realloc leaves in it.
+                // Without canaries the size is only known by the class and by the least that a realloc leaves in the
+                // class.
                 let is_seen =
                     harden.canaries && size <= 30_000 || wrong > usable || wrong < usable / 2 && usable > 16;
                 if !is_seen {
@@ -195,7 +198,7 @@ fn a_free_of_another_size_is_named() {
                     "{size} as {wrong}: {said:?}, {usable} usable, {harden:?}"
                 );
             }
-            // SAFETY: allocated above with this layout.
+            // SAFETY: the memory was allocated above with this layout.
             unsafe { malloc.free_sized(memory, layout(size)) };
             assert_eq!(kinds(&heard), [], "{size}");
         }
@@ -203,10 +206,10 @@ fn a_free_of_another_size_is_named() {
         for (size, new) in [(100, 60), (60, 100), (1000, 1020), (40_000, 33_000), (100, 40_000), (40_000, 10)]
         {
             let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
-            // SAFETY: allocated above.
+            // SAFETY: the memory was allocated above.
             let memory = unsafe { malloc.realloc(memory, new).unwrap() };
             let sized = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
-            // SAFETY: allocated above, freed once with these layouts.
+            // SAFETY: the blocks were allocated above, and each is freed once with its layout.
             unsafe {
                 malloc.free(memory);
                 let sized = malloc.realloc_sized(sized, layout(size), new, Gfp::KERNEL).unwrap();
@@ -219,8 +222,8 @@ fn a_free_of_another_size_is_named() {
     }
 }
 
-/// Regression test: the size was reported as wrong if the alignment is larger: a reused mapping may be an eighth larger than
-/// requested.
+/// Regression test: the size was reported as wrong if the alignment is larger, because a reused mapping may be an
+/// eighth larger than requested.
 #[test]
 fn memory_in_a_reused_mapping_has_the_requested_size() {
     let (mut config, heard) = (Config { check_frees: true, ..config(2, 1, 64 << 20) }, Heard::default());
@@ -231,7 +234,7 @@ fn memory_in_a_reused_mapping_has_the_requested_size() {
     for pages in [16, 15] {
         let layout = Layout::from_size_align(pages * 4096, 8 << 20).unwrap();
         let memory = malloc.alloc(layout, Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above with this layout, freed once.
+        // SAFETY: the memory was allocated above with this layout, and is freed once.
         unsafe { malloc.free_sized(memory, layout) };
     }
     assert_eq!(heard.take(), []);
@@ -239,7 +242,7 @@ fn memory_in_a_reused_mapping_has_the_requested_size() {
     assert_eq!(subsystem.info().huge.reused, 1);
 }
 
-/// Regression test: they were unmapped without being counted, so a reaper saw no change.
+/// Regression test: idle mappings were unmapped without being counted, so a reaper saw no change.
 #[test]
 fn idle_mappings_are_unmapped_and_counted() {
     let (subsystem, _) = hardened(Harden { guard_pages: true, ..Harden::OFF });
@@ -253,7 +256,8 @@ fn idle_mappings_are_unmapped_and_counted() {
     subsystem.check().unwrap();
 }
 
-/// Regression test: a write before an object was reported only if the object before it was in use, and when that one was freed.
+/// Regression test: a write before an object was reported only if the preceding object was in use, and only at that
+/// object's free.
 #[test]
 fn write_between_two_objects_is_reported_when_either_is_freed() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -264,30 +268,30 @@ fn write_between_two_objects_is_reported_when_either_is_freed() {
     let pairs: Vec<_> =
         all.windows(2).filter(|pair| pair[1].addr().get() - pair[0].addr().get() == stride).collect();
     assert!(pairs.len() > 100, "{} pairs", pairs.len());
-    // For each pair: which object is freed before the write, if any, and whose free reports it.
+    // For each pair: the object that is freed before the write, if any, and the object whose free reports it.
     let cases = [(None, 0), (None, 1), (Some(0), 1)];
     let mut freed = BTreeSet::new();
     for (at, (before, names)) in cases.into_iter().enumerate() {
         let pair = pairs[20 * (at + 1)];
         let mut free = |of: usize| {
-            // SAFETY: allocated above, freed once: pairs are not adjacent.
+            // SAFETY: the object was allocated above, and is freed once; pairs are not adjacent.
             unsafe { cache.free(pair[of]) };
             assert!(freed.insert(pair[of]));
         };
         before.into_iter().for_each(&mut free);
         // SAFETY: the write is the error under test.
-        unsafe { spoil(pair[1].sub(1)) };
+        unsafe { flip_byte(pair[1].sub(1)) };
         assert_eq!(kinds(&heard), []);
         free(names);
         let said = heard.take();
         let front = format!("object {:#x}", pair[0].addr());
         assert!(said.len() == 1 && said[0].1.contains(&front), "{before:?} {names}: {said:?}, not {front}");
         assert_eq!(said[0].0, CorruptionKind::Overflow);
-        // The report repaired it, so the other free is not reported.
+        // The report repaired the bytes, so the other free is not reported.
         [0, 1].into_iter().filter(|of| Some(*of) != before && *of != names).for_each(&mut free);
         assert_eq!(kinds(&heard), []);
     }
-    // The object before it was never allocated.
+    // The preceding object was never allocated.
     let alone = KmemCache::builder("alone", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     let [_first, second] = [(); 2].map(|()| alone.alloc(Gfp::KERNEL).unwrap());
     let third = second.map_addr(|address| address.saturating_add(stride));
@@ -295,13 +299,14 @@ fn write_between_two_objects_is_reported_when_either_is_freed() {
     assert_eq!(fourth.addr().get() - third.addr().get(), stride);
     // SAFETY: the writes are the error under test, within the slab; each object is freed once.
     unsafe {
-        spoil(fourth.sub(3));
+        flip_byte(fourth.sub(3));
         alone.free(fourth);
     }
     assert_eq!(kinds(&heard), [CorruptionKind::Overflow]);
 }
 
-/// Regression test: the canaries were lost with the decommitted pages, and each free of a neighbour was reported as damage.
+/// Regression test: the canaries were lost with the decommitted pages, and each free of a neighbour was reported as
+/// damage.
 #[test]
 fn free_objects_with_canaries_keep_their_pages() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -316,22 +321,22 @@ fn free_objects_with_canaries_keep_their_pages() {
 }
 
 #[test]
-fn a_write_behind_an_object_is_named_at_its_free() {
+fn write_past_an_object_is_reported_at_its_free() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
     let malloc = Malloc::new(&subsystem).unwrap();
     for size in [1, 16, 24, 100, 1000, 4096, 32_000] {
         let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above.
+        // SAFETY: the memory was allocated above.
         assert_eq!(unsafe { malloc.usable_size(memory) }, size);
         bytes(memory, size).fill(1);
         // SAFETY: the write is the error under test; it is still inside the object's stride.
         unsafe { memory.add(size).write(!memory.add(size).read()) };
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the memory was allocated above, and is freed once.
         unsafe { malloc.free(memory) };
         assert_eq!(kinds(&heard), [CorruptionKind::Overflow], "{size}");
-        // Regression test: this was reported as a wrong size, and the memory was never freed.
+        // Regression test: the write was reported as a wrong size, and the memory was never freed.
         let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
-        // SAFETY: the write is the error under test, still inside the stride; freed once.
+        // SAFETY: the write is the error under test, still inside the stride; the memory is freed once.
         unsafe {
             memory.add(size).write(!memory.add(size).read());
             malloc.free_sized(memory, layout(size));
@@ -339,10 +344,11 @@ fn a_write_behind_an_object_is_named_at_its_free() {
         assert_eq!(kinds(&heard), [CorruptionKind::Overflow], "{size}");
     }
     assert_eq!(subsystem.check().unwrap().used, 0);
-    // All of an object with a damaged canary is usable, except for the canary.
+    // All bytes of an object with a damaged canary are usable, except the canary.
     let usable = |size| {
         let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above, freed once; the write is the error under test, still inside the stride.
+        // SAFETY: the memory was allocated above, and is freed once; the write is the error under test, still inside
+        // the stride.
         unsafe {
             memory.add(size).write(!memory.add(size).read());
             let usable = malloc.usable_size(memory);
@@ -356,7 +362,7 @@ fn a_write_behind_an_object_is_named_at_its_free() {
     let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
     assert_eq!((cache.geometry().object_size(), cache.geometry().stride()), (600, 608));
     let inode = cache.alloc(Gfp::KERNEL).unwrap();
-    // SAFETY: allocated above, freed once; the write is the error under test.
+    // SAFETY: the object was allocated above, and is freed once; the write is the error under test.
     unsafe {
         inode.add(600).write(!inode.add(600).read());
         cache.free(inode);
@@ -375,20 +381,20 @@ fn a_write_behind_an_object_is_named_at_its_free() {
 }
 
 #[test]
-fn a_write_to_a_free_object_is_named_when_it_is_handed_out() {
+fn write_to_a_free_object_is_reported_at_its_reuse() {
     let (subsystem, heard) = hardened(Harden { zero_on_free: true, ..Harden::OFF });
     let cache = KmemCache::builder("zeroed", 256).build_in(&subsystem).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     assert!(bytes(object, 256).iter().all(|byte| *byte == 0));
     bytes(object, 256).fill(7);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(object) };
     assert!(bytes(object, 256).iter().all(|byte| *byte == 0));
     bytes(object, 256)[200] = 1;
     assert_eq!(kinds(&heard), []);
     let again = cache.alloc(Gfp::KERNEL).unwrap();
     assert_eq!((again, kinds(&heard)), (object, vec![CorruptionKind::WriteAfterFree]));
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(again) };
     // Constructed objects stay constructed.
     let built = ObjectCache::builder("built").ctor(|| 7_u64).build_in(&subsystem).unwrap();
@@ -406,21 +412,21 @@ fn zero_on_alloc_zeroes_every_allocation() {
             let memory = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
             assert!(bytes(memory, size).iter().all(|byte| *byte == 0), "{size}");
             bytes(memory, size).fill(9);
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the memory was allocated above, and is freed once.
             unsafe { malloc.free(memory) };
         }
     }
     assert_eq!(kinds(&heard), []);
 }
 
-/// The order in which objects of slabs are allocated.
+/// Returns the order in which objects of slabs are allocated.
 fn order(harden: Harden) -> Vec<usize> {
     let (subsystem, _) = hardened(harden);
     let cache =
         KmemCache::builder("drawn", 64).magazines(uslab::Magazines::Off).build_in(&subsystem).unwrap();
     let objects: Vec<_> = (0..256).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
     let base = objects.iter().min().unwrap().addr().get();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.iter().for_each(|object| unsafe { cache.free(*object) });
     subsystem.check().unwrap();
     objects.iter().map(|object| object.addr().get() - base).collect()
@@ -451,7 +457,7 @@ fn recreated_slab_uses_another_object_order() {
         KmemCache::builder("again", 64).magazines(uslab::Magazines::Off).build_in(&subsystem).unwrap();
     let first_of = || {
         let object = cache.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(object) };
         assert_eq!(cache.shrink(), 1);
         object.addr().get() % 4096
@@ -469,7 +475,7 @@ fn quarantined_objects_are_reused_late_and_counted() {
         let object = cache.alloc(Gfp::KERNEL).unwrap();
         assert!(!last.contains(&object), "round {round}: of the last 100");
         last.insert(object);
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(object) };
         if last.len() == 100 {
             last.clear();
@@ -480,17 +486,17 @@ fn quarantined_objects_are_reused_late_and_counted() {
     assert_eq!(info.objects, info.in_magazines + info.in_depot + info.quarantined + info.free_in_slabs);
     let census = subsystem.check().unwrap();
     assert_eq!((census.quarantined, census.used), (256, 0));
-    // Objects in quarantine are flushed by a reap, if they are from the previous interval, and by a shrink.
+    // A reap flushes quarantined objects of the previous interval; a shrink flushes all.
     subsystem.reap();
     assert_eq!(cache.info().quarantined, 256, "of this interval");
     subsystem.reap();
     assert_eq!(cache.info().quarantined, 0);
-    // SAFETY: allocated just now, freed once.
+    // SAFETY: the object was allocated just now, and is freed once.
     unsafe { cache.free(cache.alloc(Gfp::KERNEL).unwrap()) };
     assert_eq!(cache.info().quarantined, 1);
     subsystem.shrink();
     assert_eq!((cache.info().quarantined, cache.info().slabs), (0, 0));
-    // They are also used if no other object is left.
+    // Quarantined objects are also used if no other object is left.
     for magazines in [Magazines::BySize, Magazines::Off] {
         let full = KmemCache::builder("full", 256).magazines(magazines).limit(Limit::Slabs(1));
         let full = full.build_in(&subsystem).unwrap();
@@ -515,7 +521,7 @@ fn quarantined_objects_are_reused_late_and_counted() {
     let late = cache.alloc(Gfp::KERNEL).unwrap();
     drop(cache);
     assert_eq!(subsystem.info().caches.iter().filter(|cache| cache.name == "kept").count(), 1);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { subsystem.kmalloc().free(late) };
     assert_eq!(subsystem.info().caches.iter().filter(|cache| cache.name == "kept").count(), 0);
     assert_eq!(subsystem.check().unwrap().quarantined, 0);
@@ -529,7 +535,7 @@ fn cache_at_its_limit_takes_quarantined_objects() {
     for _ in 0..10 {
         let objects: Vec<_> = (0..all).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
         assert!(cache.alloc(Gfp::KERNEL).is_err());
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the objects were allocated above, and each is freed once.
         objects.into_iter().for_each(|object| unsafe { cache.free(object) });
     }
     subsystem.check().unwrap();
@@ -543,18 +549,18 @@ fn zero_size_memory_has_a_distinct_inaccessible_address() {
     let nothing: Vec<_> = (0..1000).map(|_| malloc.alloc(layout(0), Gfp::ZERO).unwrap()).collect();
     assert_eq!(nothing.iter().collect::<BTreeSet<_>>().len(), 1000);
     for memory in &nothing {
-        // SAFETY: allocated above.
+        // SAFETY: the memory was allocated above.
         assert_eq!((unsafe { malloc.usable_size(*memory) }, memory.addr().get() % 16), (0, 0));
     }
     #[cfg(target_os = "linux")]
     {
-        // A write from it by the kernel also fails.
+        // A write from the memory by the kernel also fails.
         let (_read, mut write) = std::io::pipe().unwrap();
         let text = bytes(nothing[500], 1);
         let error = std::io::Write::write(&mut write, text).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(14), "{error}");
     }
-    // SAFETY: allocated above; the last free is the error under test.
+    // SAFETY: the memory was allocated above; the last free is the error under test.
     unsafe {
         let grown = malloc.realloc(nothing[0], 100).unwrap();
         bytes(grown, 100).fill(1);
@@ -565,7 +571,7 @@ fn zero_size_memory_has_a_distinct_inaccessible_address() {
     assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree]);
     subsystem.shrink();
     assert_eq!(subsystem.check().unwrap().slabs, 0);
-    // Its pages are used like any others.
+    // The memory's pages are used like any others.
     let all = std::iter::from_fn(|| malloc.alloc(layout(32 << 10), Gfp::KERNEL).ok());
     all.for_each(|memory| bytes(memory, 32 << 10).fill(1));
 }
@@ -573,12 +579,12 @@ fn zero_size_memory_has_a_distinct_inaccessible_address() {
 /// Regression test: memory that cannot be accessed was checked for writes.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap protects nothing")]
-fn memory_of_no_bytes_is_not_watched() {
+fn zero_size_memory_has_no_canary() {
     for rules in ["FZPU", "Z", "P", "U"] {
         let (subsystem, heard) = debugged(Harden { zero_size: true, ..Harden::OFF }, rules);
         let malloc = Malloc::new(&subsystem).unwrap();
         let nothing = malloc.alloc(layout(0), Gfp::ZERO).unwrap();
-        // SAFETY: allocated above; the second free is the error under test.
+        // SAFETY: the memory was allocated above; the second free is the error under test.
         unsafe {
             malloc.free(nothing);
             malloc.free(nothing);
@@ -614,7 +620,7 @@ fn page_after_the_objects_of_a_slab_is_inaccessible() {
             let last = object.address().with_addr((slab + order.bytes() - 4096).try_into().unwrap());
             assert!(!is_readable(last), "{geometry:?}");
             assert!(is_readable(object.address()));
-            // An address there belongs to no object, whatever the stride is.
+            // An address after the block belongs to no object, whatever the stride is.
             let behind =
                 object.address().with_addr((slab + geometry.offset(geometry.objects())).try_into().unwrap());
             // SAFETY: the free is the error under test.
@@ -625,7 +631,7 @@ fn page_after_the_objects_of_a_slab_is_inaccessible() {
         cache.shrink();
         assert_eq!(cache.info().slabs, 0);
     }
-    // Its pages are used like any others.
+    // The block's pages are used like any others.
     subsystem.check().unwrap();
     let mut blocks: Vec<_> = core::iter::from_fn(|| {
         subsystem.pages().alloc_block(uslab_buddy::Order::MAX, Gfp::KERNEL, None).ok()
@@ -635,7 +641,8 @@ fn page_after_the_objects_of_a_slab_is_inaccessible() {
     blocks.iter_mut().for_each(|block| block.bytes_mut().fill(1));
 }
 
-/// Each guard adds two mappings to those that a process may have. Guards use at most a quarter of them, with slabs of four pages.
+/// Each guard adds two mappings to the process's mappings, whose number is limited. Guards use at most a quarter of the
+/// allowed mappings, with slabs of four pages.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn slabs_beyond_the_first_pages_have_no_guard() {
@@ -661,9 +668,9 @@ fn slabs_beyond_the_first_pages_have_no_guard() {
     assert!(is_readable(at(slab + bytes - 4096)));
 }
 
-/// Random work of four threads with all options: nothing is lost, nothing is shared, nothing is reported.
+/// Four threads work at random with all options: nothing is lost, shared or reported.
 #[test]
-fn hardened_malloc_loses_nothing_under_random_work() {
+fn hardened_malloc_survives_random_operations() {
     for seed in 1..=3 {
         let (subsystem, heard) = hardened(Harden { seed: Some(seed), ..Harden::ALL });
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -679,7 +686,7 @@ fn hardened_malloc_loses_nothing_under_random_work() {
                             .wrapping_add(1_442_695_040_888_963_407);
                         (state >> 33) as usize % n
                     };
-                    // The `bool`: it was resized, and may only be freed without a size.
+                    // The `bool` is `true` for resized memory, which may only be freed without a size.
                     let mut held: Vec<(NonNull<u8>, usize, u8, bool)> = vec![];
                     let whole = |(memory, size, fill, _): (NonNull<u8>, usize, u8, bool)| {
                         assert!(bytes(memory, size).iter().all(|byte| *byte == fill));
@@ -693,7 +700,7 @@ fn hardened_malloc_loses_nothing_under_random_work() {
                                 let at = draw(held.len());
                                 let object = held.swap_remove(at);
                                 whole(object);
-                                // SAFETY: allocated below, freed once, with its size.
+                                // SAFETY: the memory was allocated below, and is freed once, with its size.
                                 unsafe {
                                     if object.3 || draw(2) == 0 {
                                         malloc.free(object.0);
@@ -705,7 +712,7 @@ fn hardened_malloc_loses_nothing_under_random_work() {
                             2 if !held.is_empty() => {
                                 let at = draw(held.len());
                                 let (memory, old, fill, _) = held[at];
-                                // SAFETY: allocated below.
+                                // SAFETY: the memory was allocated below.
                                 let memory = unsafe { malloc.realloc(memory, size.max(1)).unwrap() };
                                 let kept = old.min(size.max(1));
                                 assert!(bytes(memory, kept).iter().all(|byte| *byte == fill));
@@ -721,7 +728,7 @@ fn hardened_malloc_loses_nothing_under_random_work() {
                     }
                     for object in held {
                         whole(object);
-                        // SAFETY: allocated above, freed once.
+                        // SAFETY: the memory was allocated above, and is freed once.
                         unsafe { malloc.free(object.0) };
                     }
                 });
@@ -735,7 +742,7 @@ fn hardened_malloc_loses_nothing_under_random_work() {
     }
 }
 
-/// A malloc that samples one allocation in `guard_every`.
+/// Returns a malloc that samples one allocation in `guard_every`.
 fn guarded(guard_every: u32, check_frees: bool) -> (Subsystem, Malloc, Heard) {
     let (mut config, heard) =
         (Config { guard_every, check_frees, ..config(2, 1, 64 << 20) }, Heard::default());
@@ -763,7 +770,7 @@ fn sampled_allocation_is_usable_like_any_other() {
             assert!(bytes(memory, size).iter().all(|byte| *byte == 0));
             bytes(memory, size).fill(3);
             sampled += u32::from(is_sampled(&subsystem, memory));
-            // SAFETY: allocated above.
+            // SAFETY: the memory was allocated above.
             unsafe {
                 assert!(malloc.usable_size(memory) >= size);
                 let memory = malloc.realloc_sized(memory, layout(size), size + 5, Gfp::KERNEL).unwrap();
@@ -814,7 +821,7 @@ fn errors_on_a_sample_are_reported_at_its_free() {
     assert_eq!(kinds(&heard), [Overflow]);
 }
 
-/// Magazines serve the program for ever, so otherwise no allocation would be sampled.
+/// Magazines serve the program for ever, so without a periodic miss no allocation would be sampled.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn program_without_misses_is_sampled_once_per_interval() {
@@ -824,7 +831,7 @@ fn program_without_misses_is_sampled_once_per_interval() {
         for _ in 0..n {
             let memory = malloc.alloc(layout(100), Gfp::KERNEL).unwrap();
             sampled += u32::from(is_sampled(&subsystem, memory));
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the memory was allocated above, and is freed once.
             unsafe { malloc.free(memory) };
         }
         sampled
@@ -833,19 +840,19 @@ fn program_without_misses_is_sampled_once_per_interval() {
     assert_eq!(pairs(1_000_000), 0, "it never misses");
     for interval in 0..10 {
         subsystem.end_interval();
-        // The allocation after a sample also misses, and may be the next sample; so may the one after that. Ten pairs ask for a
-        // sample; three is few.
+        // The allocation after a sample also misses, and may be the next sample; so may the one after that. Ten pairs
+        // request a sample, and three do so rarely.
         assert!((1..=3).contains(&pairs(100_000)), "interval {interval}");
     }
-    // These are too few for a sample.
+    // The number of pairs is too small for a sample.
     subsystem.end_interval();
     assert!((1..=3).contains(&pairs(100)), "of the interval before");
     subsystem.end_interval();
     assert_eq!(pairs(100), 0);
 }
 
-/// Regression test: if restartable sequences are not in use, as on simulated CPUs, each allocation of a cache counted as a miss,
-/// which stands for 64 allocations.
+/// Regression test: without restartable sequences, as on simulated CPUs, each allocation of a cache counted as a miss,
+/// which represents 64 allocations.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn cache_is_sampled_at_the_configured_rate_on_every_path() {
@@ -855,7 +862,7 @@ fn cache_is_sampled_at_the_configured_rate_on_every_path() {
         let one = |_: &u32| {
             let object = cache.alloc(Gfp::KERNEL).unwrap();
             let sampled = is_sampled(&subsystem, object);
-            // SAFETY: allocated just now, freed once.
+            // SAFETY: the object was allocated just now, and is freed once.
             unsafe { cache.free(object) };
             sampled
         };
@@ -876,12 +883,12 @@ fn child_of_a_fork_inherits_samples() {
         subsystem.after_fork_in_child();
     }
     assert!(memory.iter().any(|memory| is_sampled(&subsystem, *memory)));
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the memory was allocated above, and each block is freed once.
     memory.into_iter().for_each(|memory| unsafe { malloc.free(memory) });
     assert_eq!(heard.take(), []);
 }
 
-/// A subsystem whose caches sample, one of its caches, and a cache that is not sampled.
+/// Returns a subsystem whose caches sample, one of its caches, and a cache that is not sampled.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn guarded_caches(guard_every: u32) -> (Subsystem, KmemCache, KmemCache, Heard) {
     let (subsystem, _, heard) = guarded(guard_every, true);
@@ -906,7 +913,7 @@ fn objects_of_caches_and_kmalloc_are_sampled_on_every_path() {
             subsystem.start_profile(4096).unwrap();
         }
         let object = seen(cache.alloc(Gfp::ZERO).unwrap(), 64);
-        // SAFETY: allocated here, freed once.
+        // SAFETY: the object was allocated here, and is freed once.
         unsafe {
             match round % 5 {
                 0 => cache.free(object),
@@ -941,7 +948,8 @@ fn objects_of_caches_and_kmalloc_are_sampled_on_every_path() {
     assert_eq!((cache.info().used, limited.info().used), (0, 0));
 }
 
-/// Not sampled: objects that must stay constructed, that are readable when free, or that count towards a limit.
+/// The guard does not sample objects that must stay constructed, that are readable when free, or that count towards a
+/// limit.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn small_objects_without_construction_are_sampled() {
@@ -963,7 +971,7 @@ fn small_objects_without_construction_are_sampled() {
         let sampled = (0..20).filter(|_| {
             let object = cache.alloc(Gfp::KERNEL).unwrap();
             let sampled = is_sampled(&subsystem, object);
-            // SAFETY: allocated just now.
+            // SAFETY: the object was allocated just now.
             unsafe { cache.free(object) };
             sampled
         });
@@ -989,7 +997,7 @@ fn make_a_mistake(what: &str, of_kmalloc: bool) {
         is_sampled(&subsystem, *memory) && memory.addr().get().is_multiple_of(4096) != at_end
     };
     let object = (0..10_000).map(|_| alloc()).find(is_there).expect("one in many");
-    // SAFETY: the error is what is tested.
+    // SAFETY: the error is under test.
     unsafe {
         let free = || if of_kmalloc { subsystem.kmalloc().free(object) } else { cache.free(object) };
         match what {
@@ -1036,7 +1044,8 @@ fn errors_on_sampled_objects_are_reported_with_both_stacks() {
     }
 }
 
-/// Regression test: objects kept in reserve were neither checked nor wiped, and a double free put an object there twice.
+/// Regression test: objects kept in reserve were neither checked nor wiped, and a double free put an object into the
+/// reserve twice.
 #[test]
 fn reserve_is_hardened_like_its_cache() {
     for harden in [
@@ -1050,14 +1059,14 @@ fn reserve_is_hardened_like_its_cache() {
         let others: Vec<_> = core::iter::from_fn(|| pool.cache().alloc_block(Gfp::KERNEL).ok()).collect();
         let objects = [(); 2].map(|()| pool.alloc(Gfp::KERNEL).unwrap());
         objects.iter().for_each(|object| bytes(*object, 64).fill(7));
-        // SAFETY: allocated above. The second free of one of them is the error under test.
+        // SAFETY: the objects were allocated above. The second free of one of them is the error under test.
         unsafe { [0, 1, 0].into_iter().for_each(|i| pool.free(objects[i])) };
         assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree], "{harden:?}");
         assert_eq!(pool.reserve(), (2, 2));
         let again = pool.alloc(Gfp::KERNEL).unwrap();
         let zero = harden.zero_on_alloc || harden.zero_on_free;
         assert!(!zero || bytes(again, 64).iter().all(|byte| *byte == 0), "{harden:?}");
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { pool.free(again) };
         drop(others);
         drop(pool);
@@ -1072,9 +1081,10 @@ fn write_past_an_object_is_reported_when_it_grows_in_place() {
     let malloc = Malloc::new(&subsystem).unwrap();
     for sized in [false, true] {
         let memory = malloc.alloc(layout(100), Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above, freed once; the write is the error under test, still inside the stride.
+        // SAFETY: the memory was allocated above, and is freed once; the write is the error under test, still inside
+        // the stride.
         unsafe {
-            spoil(memory.add(100));
+            flip_byte(memory.add(100));
             let moved = match sized {
                 true => malloc.realloc_sized(memory, layout(100), 104, Gfp::KERNEL),
                 false => malloc.realloc(memory, 104),
@@ -1101,13 +1111,13 @@ fn hardened_large_memory_is_zero_up_to_its_end() {
         for (size, less) in [(64 << 10, 40_000), (9 << 20, (9 << 20) - (512 << 10))] {
             let first = malloc.alloc(layout(size), Gfp::KERNEL).unwrap();
             bytes(first, size).fill(7);
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the memory was allocated above, and is freed once.
             unsafe { malloc.free(first) };
             let next = malloc.alloc(layout(less), Gfp::KERNEL).unwrap();
-            // SAFETY: allocated above.
+            // SAFETY: the memory was allocated above.
             let usable = unsafe { malloc.usable_size(next) };
             assert!(bytes(next, usable).iter().all(|byte| *byte == 0), "{less} of {size}, {usable} usable");
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the memory was allocated above, and is freed once.
             unsafe { malloc.free(next) };
         }
     }

@@ -1,5 +1,4 @@
-//! What constructed objects hold: when it is counted and when no longer, and how limits, accounts and reports
-//! use it.
+//! Tests the memory that constructed objects hold: when it is counted, and how limits, accounts and reports use it.
 
 use crate::common::{assert_all_given_back, config, subsystem};
 use std::sync::Arc;
@@ -57,8 +56,7 @@ fn allocation_constructs_only_one_object() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: 256 MiB were never freed: the thread did not start, because slabs of 8 pages do not
-/// justify one.
+/// Regression test: 256 MiB were never freed, because slabs of 8 pages did not start the reaper thread.
 #[test]
 fn reaper_thread_destructs_unused_objects() {
     let reap_every = Some(Duration::from_millis(10));
@@ -122,7 +120,7 @@ fn limits_and_accounts_are_charged_for_memory_held_by_objects() {
             let mut four: Vec<_> = (0..4).map(|_| cache.alloc().unwrap()).collect();
             assert_eq!(cache.alloc().map(drop), Err(error));
             four.pop();
-            // Reuses the free object.
+            // The allocation reuses the free object.
             drop(cache.alloc().unwrap());
         }
         cache.shrink();
@@ -182,7 +180,8 @@ fn panic_of_a_weight_stops_no_other_operation() {
     assert_all_given_back(&subsystem);
 }
 
-/// The error of a typed constructor reaches the allocation's caller once; the next allocation tries again.
+/// The error of a typed constructor reaches the allocation's caller once; the next allocation calls the constructor
+/// again.
 #[test]
 fn error_of_a_typed_constructor_reaches_the_caller() {
     let subsystem = subsystem(1);
@@ -210,7 +209,7 @@ fn error_of_a_typed_constructor_reaches_the_caller() {
     assert_all_given_back(&subsystem);
 }
 
-/// Three threads use a cache, reap it and shrink it. Constructions minus destructions must equal the
+/// Three threads use a cache, reap it and shrink it. The constructions minus the destructions must equal the
 /// constructed objects.
 #[test]
 fn constructions_minus_destructions_equal_the_constructed_objects() {

@@ -1,4 +1,4 @@
-//! The statistics: they add up, they count what was done, and all views show the same.
+//! Tests the statistics: they add up, they count the operations, and all views show the same.
 
 use crate::common::{assert_all_given_back, config, subsystem};
 use std::sync::mpsc;
@@ -64,7 +64,7 @@ fn places_of_objects_add_up_and_counts_match_the_threads() {
                 .collect();
             drop(senders);
             while done.get() < 4 {
-                // A snapshot during the load: each number is exact by itself only.
+                // In a snapshot during the load, each number is exact only by itself.
                 let info = subsystem.info();
                 assert!(info.slabinfo_all().get("o").is_some() && serde_json::to_string(&info).is_ok());
             }
@@ -107,13 +107,13 @@ fn magazines_serve_alternating_operations_and_slabs_serve_bulk() {
     assert!(filled.fills - warm.fills >= (40 - warm.in_magazines) / 4, "{filled:?}");
     held.clear();
     let full = cache.info();
-    // Four magazines are kept: two on the CPU's stack, two in the depot. The others were flushed to the slabs.
+    // Four magazines are kept: two on the CPU's stack, two in the depot. All other magazines were flushed to the slabs.
     assert_eq!((full.in_magazines, full.in_depot), (8, 8));
     assert_eq!(full.flushes - filled.flushes, (40 + filled.in_magazines + filled.in_depot - 16) / 4);
     assert_eq!(full.paths.operations(), full.allocs + full.frees);
 }
 
-/// A profile closes the inlined paths. The slower paths still use the stacks.
+/// A profile closes the inlined paths. The slower paths still use the stacks while a profile runs.
 #[test]
 fn magazines_serve_while_a_profile_runs() {
     let subsystem = subsystem(1);
@@ -133,7 +133,7 @@ fn magazines_serve_while_a_profile_runs() {
 }
 
 #[test]
-fn pages_are_counted_by_the_order_that_each_slab_has() {
+fn pages_are_counted_by_slab_order() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
     let cache = KmemCache::builder("page", 4096).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     let hole = subsystem.pages().alloc_block(uslab_buddy::Order::ZERO, Gfp::KERNEL, None).unwrap();
@@ -147,7 +147,7 @@ fn pages_are_counted_by_the_order_that_each_slab_has() {
     assert_eq!(cache.info().pages, 0);
 }
 
-/// A snapshot and its views: the kernel's table as text and as JSON, and all statistics as JSON.
+/// A snapshot and its views are compared: the kernel's table as text and as JSON, and all statistics as JSON.
 #[test]
 fn all_report_formats_show_the_same_snapshot() {
     let subsystem = subsystem(2);
@@ -176,7 +176,7 @@ fn all_report_formats_show_the_same_snapshot() {
 }
 
 #[test]
-fn objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_that_is_counted() {
+fn allocation_uses_the_requested_node_unless_full() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
     let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
     let mut held = vec![];
@@ -217,16 +217,16 @@ fn objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_tha
     assert_eq!(cache.info().other_node_allocs, 5);
     // A freed object returns to its own node, on whatever CPU it is freed.
     on_cpu(1);
-    // SAFETY: allocated above from this cache, each freed once.
+    // SAFETY: the objects were allocated above from this cache, and each is freed once.
     unsafe { cache.free_bulk(held) };
     let info = cache.info();
     assert_eq!((info.used, info.other_node_frees), (0, 2048));
     assert_all_given_back(&subsystem);
 }
 
-/// Three slabs of eight objects, step by step: full, partial, empty, and the objects in the CPU's magazine.
+/// Three slabs of eight objects become full, partial and empty step by step, with some objects in the CPU's magazine.
 #[test]
-fn three_slabs_go_from_full_to_partial_to_empty_and_back() {
+fn slabs_move_between_full_partial_and_empty() {
     let subsystem = subsystem(1);
     let walk = |magazines| {
         let cache = KmemCache::builder("o", 1024).magazines(magazines).build_in(&subsystem);
@@ -252,9 +252,10 @@ fn three_slabs_go_from_full_to_partial_to_empty_and_back() {
     assert_eq!(walk(two), [[3, 0, 0, 0], [3, 0, 0, 1], [3, 0, 0, 8], [3, 0, 0, 7]]);
 }
 
-/// Thirty enemies and then two hundred bullets, wave after wave: from the second wave on, no slab is accessed.
+/// Thirty enemies and then two hundred bullets are allocated, wave after wave: from the second wave on, no slab is
+/// accessed.
 #[test]
-fn waves_of_enemies_and_bullets_come_from_magazines() {
+fn game_workload_is_served_by_magazines() {
     let subsystem = subsystem(1);
     let make = |name, size| KmemCache::builder(name, size).build_in(&subsystem).unwrap();
     let (enemies, bullets) = (make("enemy", 256), make("bullet", 32));
@@ -273,7 +274,7 @@ fn waves_of_enemies_and_bullets_come_from_magazines() {
     assert!(info.paths.share(Path::Cpu) > Some(0.95), "{info:?}");
 }
 
-/// The path of each operation that changes `paths`, in order.
+/// Returns the path of each operation that changes `paths`, in order.
 fn classes<T>(paths: impl Fn() -> Paths, operations: impl IntoIterator<Item = T>) -> Vec<Path> {
     let mut before = paths();
     let seen = operations.into_iter().map(|done| {
@@ -287,7 +288,8 @@ fn classes<T>(paths: impl Fn() -> Paths, operations: impl IntoIterator<Item = T>
     seen.collect()
 }
 
-/// One CPU, magazines of four, slabs of eight objects: the expected level of each operation, worked out by hand.
+/// The test has one CPU, magazines of four, and slabs of eight objects; the expected level of each operation is worked
+/// out by hand.
 #[test]
 fn each_operation_counts_at_the_level_that_served_it() {
     use Path::{Commit, Cpu, Pages, Slab};
@@ -299,18 +301,19 @@ fn each_operation_counts_at_the_level_that_served_it() {
     let mut held = vec![];
     let mut alloc =
         |n: usize| classes(paths, (0..n).map(|_| held.push(cache.alloc_block(Gfp::KERNEL).unwrap())));
-    // The first memory; the rest of the first slab; a second slab, from the pages that the first one left.
+    // The operations take the first memory, the rest of the first slab, and a second slab, from the pages that the
+    // first one left.
     let filled = [Commit, Cpu, Cpu, Cpu, Slab, Cpu, Cpu, Cpu, Pages, Cpu, Cpu, Cpu, Slab, Cpu, Cpu, Cpu];
     assert_eq!(alloc(16), filled);
-    // The CPU's stack has room for two magazines. For the ninth object a magazine goes to the depot, which keeps one and commits
-    // its first memory for it; for the thirteenth, another magazine goes to its slab.
+    // The CPU's stack has room for two magazines. For the ninth object a magazine moves to the depot, which keeps one
+    // and commits its first memory; for the thirteenth, another magazine is flushed to its slab.
     let freed = classes(paths, held.drain(..));
     let emptied = [Cpu, Cpu, Cpu, Cpu, Cpu, Cpu, Cpu, Cpu, Commit, Cpu, Cpu, Cpu, Slab, Cpu, Cpu, Cpu];
     assert_eq!(freed, emptied);
     let info = cache.info();
     assert_eq!((info.allocs, info.frees, info.paths.operations()), (16, 16, 32));
     assert_eq!(info.paths, Paths { cpu: 26, depot: 0, slab: 3, pages: 1, commit: 2 });
-    // Prefilled objects count as operations when they leave the cache and when they return; in between they are their owner's.
+    // Prefilled objects count as operations when they leave the cache and when they return.
     let mut mine = cache.prefill(Gfp::KERNEL, 8).unwrap();
     let ahead = paths();
     assert_eq!(ahead, Paths { cpu: info.paths.cpu + 8, ..info.paths }, "what lay on the CPU's stack");
@@ -331,8 +334,8 @@ fn each_operation_counts_at_the_level_that_served_it() {
     assert_all_given_back(&subsystem);
 }
 
-/// Without magazines no operation counts below `slab`, and a free that empties a slab beyond those that are kept frees its pages.
-/// The first of these go on the CPU's stack of pages, which is committed for them.
+/// Without magazines no operation counts below `slab`, and a free that empties a slab beyond the kept ones frees its
+/// pages. The first freed pages are put on the CPU's stack of pages; memory is committed for that stack.
 #[test]
 fn each_operation_without_magazines_locks_its_node() {
     use Path::{Commit, Pages, Slab};
@@ -353,8 +356,8 @@ fn each_operation_without_magazines_locks_its_node() {
     }
 }
 
-/// Allocations of page blocks are operations on pages: blocks from the CPU's stack count as `cpu`, larger ones as the zone's, and
-/// mappings as the system's.
+/// Allocations of page blocks are operations on pages: blocks from the CPU's stack count as `cpu`, larger ones as the
+/// zone's, and mappings as the system's.
 #[test]
 fn large_memory_is_counted_by_path() {
     use Path::{Commit, Cpu, Pages};
@@ -379,7 +382,7 @@ fn large_memory_is_counted_by_path() {
 
 /// Regression test: the 52 caches of kmalloc filled tables and Prometheus with 1,234 series of zeros.
 #[test]
-fn caches_that_never_had_a_slab_are_shown_on_request_only() {
+fn caches_without_slabs_are_shown_only_on_request() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     KmemCache::builder("none", 64).build_in(&subsystem).map(core::mem::forget).unwrap();
@@ -393,18 +396,18 @@ fn caches_that_never_had_a_slab_are_shown_on_request_only() {
     let series = |text: String| text.lines().filter(|line| line.starts_with("uslab_cache_objects{")).count();
     assert_eq!(series(info.prometheus().to_string()), 2 * 5);
     assert_eq!(series(info.prometheus().all().to_string()), 54 * 5);
-    // With statistics: the same table, and the operations by path.
+    // With statistics, the text has the same table, and the operations by path.
     let text = info.statistics().to_string();
     assert_eq!(text.parse().as_ref(), Ok(&info.slabinfo()));
     let row = text.lines().find(|line| line.starts_with("inode")).unwrap();
-    // The first free commits the CPU's part of the region that has the stacks of both.
+    // The first free commits the CPU's part of the region that has the stacks of both caches.
     assert!(row.ends_with(" : paths      0      0      0      0      2"), "{row}");
     let end =
         "# 4 allocations and frees: cpu 25.00 %, depot 0.00 %, slab 0.00 %, pages 25.00 %, commit 50.00 %\n";
     assert!(text.ends_with(end), "{text}");
 }
 
-/// Regression test: its row was taken for a comment.
+/// Regression test: such a cache's row was taken for a comment.
 #[test]
 fn cache_name_with_a_leading_hash_is_read_back() {
     let subsystem = subsystem(1);

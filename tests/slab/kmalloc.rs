@@ -1,4 +1,4 @@
-//! Memory of any size.
+//! Tests kmalloc, which serves memory of any size.
 
 use crate::common::{assert_all_given_back, config, subsystem};
 use core::alloc::Layout;
@@ -8,7 +8,7 @@ use uslab::{AllocError, Block, Gfp, KmallocKind, KmemCache, Magazines, SizeClass
 use uslab_buddy::{Order, PageConfig, ZoneKind};
 use uslab_magazine::{Cpus, on_cpu};
 
-/// Regression test: a free of such memory panicked.
+/// Regression test: a free of memory on a node without CPUs panicked.
 #[test]
 fn memory_of_a_node_without_cpus_is_allocated_and_freed() {
     let mut config = config(2, 2, 0);
@@ -19,7 +19,7 @@ fn memory_of_a_node_without_cpus_is_allocated_and_freed() {
     on_cpu(0);
     for _ in 0..100 {
         let far = cache.alloc_node(Gfp::THIS_NODE, 2).unwrap();
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(far) };
     }
     cache.shrink();
@@ -28,7 +28,7 @@ fn memory_of_a_node_without_cpus_is_allocated_and_freed() {
 }
 
 #[test]
-fn the_four_kinds_have_the_kernels_names() {
+fn kmalloc_caches_have_the_kernels_names() {
     let mut config = config(1, 1, 0);
     config.pages = PageConfig::with_nodes(
         Cpus::simulated(1, 1).unwrap(),
@@ -51,7 +51,7 @@ fn the_four_kinds_have_the_kernels_names() {
     assert_eq!(pages.zone_of(pages.pfn_of(object.as_ptr()).unwrap()), ZoneKind::Dma);
     let accounted = kmalloc.alloc_of(KmallocKind::Accounted, 8, Gfp::KERNEL).unwrap();
     assert_eq!(subsystem.check().unwrap().used, 2);
-    // SAFETY: allocated above, each freed once.
+    // SAFETY: the blocks were allocated above, and each is freed once.
     unsafe {
         kmalloc.free(object);
         kmalloc.free(accounted);
@@ -59,7 +59,7 @@ fn the_four_kinds_have_the_kernels_names() {
 }
 
 #[test]
-fn size_zero_is_a_value() {
+fn kmalloc_of_size_zero_succeeds() {
     let subsystem = subsystem(1);
     let kmalloc = subsystem.kmalloc();
     let nothing = kmalloc.alloc(0, Gfp::KERNEL).unwrap();
@@ -74,7 +74,7 @@ fn size_zero_is_a_value() {
     drop(block);
     let aligned = kmalloc.alloc_layout(Layout::from_size_align(0, 64).unwrap(), Gfp::KERNEL).unwrap();
     assert!(aligned.addr().get().is_multiple_of(64));
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the memory was allocated above, and is freed once.
     unsafe { kmalloc.free(aligned) };
     assert_eq!(subsystem.check().unwrap().used, 0);
 }
@@ -86,12 +86,12 @@ fn bytes_added_by_rounding_are_usable() {
     let (size, stride) = (cache.geometry().object_size(), cache.geometry().stride());
     assert!(size == 100 && stride > size);
     let block = cache.alloc_block(Gfp::KERNEL).unwrap();
-    // SAFETY: allocated above, and in use.
+    // SAFETY: the block was allocated above, and is in use.
     assert_eq!(unsafe { subsystem.kmalloc().usable_size(block.address()) }, stride);
 }
 
 #[test]
-fn arrays_that_overflow_and_sizes_beyond_a_block_are_errors() {
+fn overflowing_kmalloc_sizes_are_errors() {
     let subsystem = subsystem(1);
     let kmalloc = subsystem.kmalloc();
     assert_eq!(kmalloc.alloc_array(usize::MAX / 2, 3, Gfp::KERNEL), Err(AllocError::TooLarge));
@@ -119,7 +119,7 @@ fn reused_memory_is_zero_if_zero_is_requested() {
 }
 
 #[test]
-fn large_requests_are_pages_by_order_and_counted() {
+fn large_kmallocs_use_pages_by_order() {
     let subsystem = subsystem(1);
     let kmalloc = subsystem.kmalloc();
     let block = kmalloc.alloc_block(20_000, Gfp::KERNEL).unwrap();
@@ -176,7 +176,7 @@ fn assert_apart(live: &[(Block<'_>, u8)]) {
 }
 
 std::thread_local! {
-    // One subsystem for all cases: creating 52 caches for each would be most of the work.
+    // All cases share one subsystem, because creating 52 caches for each would be most of the work.
     static SUBSYSTEM: &'static Subsystem =
         Box::leak(Box::new(Subsystem::new(config(3, 1, 64 << 20)).unwrap()));
 }

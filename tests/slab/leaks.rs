@@ -1,5 +1,5 @@
-//! Memory whose pointers make an object reachable: the program's memory, large blocks, pages, and objects of caches that are not
-//! checked.
+//! Tests the memory whose pointers make an object reachable: the program's memory, large blocks, pages, and objects of
+//! caches that are not checked.
 
 use crate::common::{config, subsystem};
 use crate::process::is_alone;
@@ -14,7 +14,7 @@ const OBJECTS: usize = 64;
 /// Static words, initialised to a value other than zero, so that they are in the program's writable data.
 static WORDS: [AtomicUsize; OBJECTS] = [const { AtomicUsize::new(1) }; OBJECTS];
 
-/// Inverted addresses of objects: no pointer leads to the objects.
+/// Returns inverted addresses of objects, so that no pointer leads to the objects.
 #[inline(never)]
 fn hidden(cache: &KmemCache) -> Vec<usize> {
     (0..OBJECTS).map(|_| !cache.alloc(Gfp::KERNEL).unwrap().addr().get()).collect()
@@ -29,11 +29,12 @@ fn unreachable(subsystem: &Subsystem) -> u64 {
     subsystem.leaks().0.iter().map(|holder| holder.unreachable).sum()
 }
 
-/// Some objects stay reachable although no pointer is left, because unused words of magazines still hold their addresses.
+/// Some objects stay reachable although no pointer is left, because unused words of magazines still hold their
+/// addresses.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
-fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
-    if !is_alone("leaks::objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks") {
+fn leak_search_covers_program_memory_and_large_blocks() {
+    if !is_alone("leaks::leak_search_covers_program_memory_and_large_blocks") {
         return;
     }
     let subsystem = subsystem(1);
@@ -52,7 +53,7 @@ fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
     assert_eq!(unreachable(&subsystem), 0);
     WORDS.iter().for_each(|word| word.store(1, Relaxed));
     assert!(unreachable(&subsystem) >= many);
-    // Larger than all classes: a block of pages, which is not an object.
+    // The block is larger than all classes: a block of pages, which is not an object.
     let block = malloc.alloc(Layout::array::<u8>(256 << 10).unwrap(), Gfp::ZERO).unwrap();
     let words = block.cast::<usize>();
     // SAFETY: this test owns the block, which is large enough.
@@ -63,7 +64,7 @@ fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
     assert_eq!(unreachable(&subsystem), 0);
     put(|_| 0);
     assert!(unreachable(&subsystem) >= many);
-    // Pages, and objects of a cache whose objects in use are not known.
+    // The words are in pages, and in objects of a cache whose objects in use are not known.
     let pages = subsystem.pages().alloc_block(Order::ZERO, Gfp::ZERO, None).unwrap();
     let other = KmemCache::builder("other", OBJECTS * size_of::<usize>()).build_in(&subsystem).unwrap();
     let table = other.alloc_block(Gfp::ZERO).unwrap();
@@ -78,7 +79,7 @@ fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
         put(|_| 0);
         assert!(unreachable(&subsystem) >= many);
     }
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the blocks were allocated above, and each is freed once.
     unsafe {
         malloc.free(block);
         objects.iter().for_each(|hidden| cache.free(NonNull::new(!hidden as *mut u8).unwrap()));
@@ -87,14 +88,14 @@ fn objects_are_reached_from_the_program_s_own_memory_and_from_large_blocks() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
-fn blocks_of_pages_are_looked_at_up_to_the_end_of_the_last_one() {
-    if !is_alone("leaks::blocks_of_pages_are_looked_at_up_to_the_end_of_the_last_one") {
+fn leak_search_reads_page_blocks_to_their_end() {
+    if !is_alone("leaks::leak_search_reads_page_blocks_to_their_end") {
         return;
     }
     let subsystem = Subsystem::new(config(1, 1, 8 << 20)).unwrap();
     let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
     let objects = hidden(&cache);
-    // Takes all blocks that there are.
+    // The loop takes all blocks.
     let mut blocks = vec![];
     for order in (0..=Order::MAX.get()).rev().filter_map(Order::new) {
         let block = || subsystem.pages().alloc_block(order, Gfp::ZERO, None).ok();
@@ -119,9 +120,9 @@ fn blocks_of_pages_are_looked_at_up_to_the_end_of_the_last_one() {
 #[cfg(target_os = "linux")]
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
-fn memory_that_is_shared_or_only_read_reaches_nothing() {
+fn leak_search_skips_shared_and_read_only_memory() {
     use nix::libc::{self, MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE};
-    if !is_alone("leaks::memory_that_is_shared_or_only_read_reaches_nothing") {
+    if !is_alone("leaks::leak_search_skips_shared_and_read_only_memory") {
         return;
     }
     let subsystem = subsystem(1);
@@ -131,7 +132,7 @@ fn memory_that_is_shared_or_only_read_reaches_nothing() {
     for (kind, protection, reaches) in
         [(MAP_PRIVATE, both, true), (MAP_PRIVATE, PROT_READ, false), (MAP_SHARED, both, false)]
     {
-        // SAFETY: new memory.
+        // SAFETY: the call maps new memory.
         let memory = unsafe { libc::mmap(none, bytes, both, kind | MAP_ANONYMOUS, -1, 0) };
         assert_ne!(memory, libc::MAP_FAILED);
         let words = memory.cast::<usize>();
@@ -143,7 +144,7 @@ fn memory_that_is_shared_or_only_read_reaches_nothing() {
         let found = unreachable(&subsystem);
         let right = if reaches { found == 0 } else { found >= OBJECTS as u64 * 5 / 8 };
         assert!(right, "{kind:#x}, {protection:#x}: {found}");
-        // SAFETY: mapped above.
+        // SAFETY: the memory was mapped above.
         unsafe { libc::munmap(memory, bytes) };
     }
     std::hint::black_box(objects);
@@ -151,8 +152,8 @@ fn memory_that_is_shared_or_only_read_reaches_nothing() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
-fn who_holds_what_nobody_reaches_comes_first_and_then_who_holds_most_bytes() {
-    if !is_alone("leaks::who_holds_what_nobody_reaches_comes_first_and_then_who_holds_most_bytes") {
+fn leak_report_lists_unreachable_objects_first() {
+    if !is_alone("leaks::leak_report_lists_unreachable_objects_first") {
         return;
     }
     let subsystem = subsystem(1);
@@ -170,8 +171,8 @@ fn who_holds_what_nobody_reaches_comes_first_and_then_who_holds_most_bytes() {
 /// Regression test: the bytes after the requested size were not searched.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
-fn what_lies_behind_the_bytes_that_were_asked_for_reaches_an_object() {
-    if !is_alone("leaks::what_lies_behind_the_bytes_that_were_asked_for_reaches_an_object") {
+fn leak_search_includes_bytes_beyond_the_requested_size() {
+    if !is_alone("leaks::leak_search_includes_bytes_beyond_the_requested_size") {
         return;
     }
     let subsystem =
@@ -183,7 +184,7 @@ fn what_lies_behind_the_bytes_that_were_asked_for_reaches_an_object() {
     for (word, hidden) in WORDS.iter().zip(&objects) {
         let layout = |size| Layout::from_size_align(size, 8).unwrap();
         let array = malloc.alloc(layout(72), Gfp::ZERO).unwrap();
-        // SAFETY: allocated above with this layout; afterwards it has ten words.
+        // SAFETY: the array was allocated above with this layout; afterwards it has ten words.
         let array = unsafe {
             let array = malloc.realloc_sized(array, layout(72), 80, Gfp::KERNEL).unwrap();
             array.cast::<usize>().add(9).write(!hidden);
@@ -198,8 +199,8 @@ fn what_lies_behind_the_bytes_that_were_asked_for_reaches_an_object() {
 /// Regression test: the profile's list of samples made each object reachable.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
-fn what_a_profile_knows_of_an_object_does_not_reach_it() {
-    if !is_alone("leaks::what_a_profile_knows_of_an_object_does_not_reach_it") {
+fn leak_search_ignores_profile_records() {
+    if !is_alone("leaks::leak_search_ignores_profile_records") {
         return;
     }
     let subsystem = subsystem(1);
@@ -212,12 +213,13 @@ fn what_a_profile_knows_of_an_object_does_not_reach_it() {
     std::hint::black_box(objects);
 }
 
-/// Regression test: all objects were reported as leaks if a sandbox keeps the process from reading its memory through the kernel.
+/// Regression test: all objects were reported as leaks if a sandbox keeps the process from reading its memory through
+/// the kernel.
 #[cfg(target_os = "linux")]
 #[test]
-fn what_cannot_be_read_is_no_leak() {
+fn unreadable_memory_reports_no_leak() {
     use nix::libc;
-    if !is_alone("leaks::what_cannot_be_read_is_no_leak") {
+    if !is_alone("leaks::unreadable_memory_reports_no_leak") {
         return;
     }
     let subsystem = subsystem(1);

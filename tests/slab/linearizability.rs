@@ -1,7 +1,8 @@
 //! The operations of threads on caches, pools with a reserve, handles and hives are linearizable.
 //!
-//! Real threads run, each call is recorded with its result, and the history is checked. Each kind has a wrapper that is wrong on
-//! purpose, whose history must be rejected. Handle tables and hives are for one owner, so here they are under a lock.
+//! Real threads run, each call is recorded with its result, and the history is checked. Each kind of object has a
+//! wrapper that is wrong on purpose, whose history must be rejected. Handle tables and hives are for one owner, so in
+//! this test they are under a lock.
 
 use crate::linearizable::{Call, Object, Owned, Recorder, Spec, check, check_each};
 use std::collections::BTreeSet;
@@ -12,10 +13,10 @@ use uslab::{Config, Gfp, Hive, KmemCache, Limit, Mempool, ObjectCache, Subsystem
 use uslab_magazine::sync::Mutex;
 
 const THREADS: u64 = 4;
-/// Rounds of a test, and each thread's operations in a round.
+/// The number of rounds of a test; the number of each thread's operations in a round follows.
 const ROUNDS: u64 = 20;
 const CALLS: u64 = 100;
-/// The most rounds in which a wrong wrapper must be caught; it may be lucky in each round.
+/// The most rounds in which a wrong wrapper must be caught, because it may be lucky in each round.
 const TRIES: u64 = 2000;
 
 /// Runs `body` on each thread, with a number that differs in every round, and returns the recorded calls.
@@ -30,7 +31,7 @@ fn record<O: Send>(round: u64, body: impl Fn(&Recorder<O>, &mut Dice) + Sync) ->
     recorder.history()
 }
 
-/// xorshift64 (Marsaglia 2003).
+/// The random number generator xorshift64 (Marsaglia 2003).
 struct Dice(u64);
 impl Dice {
     fn below(&mut self, n: u64) -> u64 {
@@ -80,7 +81,7 @@ fn no_object_has_two_owners() {
         let alloc = || cache.alloc(Gfp::KERNEL).unwrap().expose_provenance().get();
         let free = |object: usize| {
             let object = std::ptr::NonNull::new(std::ptr::with_exposed_provenance_mut(object)).unwrap();
-            // SAFETY: allocated from this cache; the thread that takes it from the list frees it once.
+            // SAFETY: the object was allocated from this cache; the thread that takes it from the list frees it once.
             unsafe { cache.free(object) };
         };
         let history = exchange(round, alloc, free);
@@ -114,7 +115,7 @@ struct Reserved {
 }
 #[derive(Clone, Copy, Debug)]
 enum Taken {
-    /// `None` if the allocation was refused.
+    /// The allocated object; `None` if the allocation was refused.
     Alloc(Option<usize>),
     Free(usize),
 }
@@ -163,7 +164,7 @@ fn pool_refuses_only_while_its_reserve_is_in_use() {
         let alloc = || pool.alloc(Gfp::KERNEL).ok().map(|object| object.expose_provenance().get());
         let free = |object: usize| {
             let object = std::ptr::NonNull::new(std::ptr::with_exposed_provenance_mut(object)).unwrap();
-            // SAFETY: allocated from this pool; one thread frees it once.
+            // SAFETY: the object was allocated from this pool; one thread frees it once.
             unsafe { pool.free(object) };
         };
         let history = take_turns(round, alloc, free);
@@ -201,7 +202,7 @@ enum Life {
 #[derive(Clone, Copy, Debug)]
 enum Named {
     Insert(u64),
-    /// The lookup, and `true` if it found a value.
+    /// A lookup, and `true` if it found a value.
     Get(u64, bool),
     Remove(u64, bool),
 }
@@ -226,7 +227,7 @@ fn handle(op: &Named) -> u64 {
         Named::Insert(handle) | Named::Get(handle, _) | Named::Remove(handle, _) => *handle,
     }
 }
-/// Threads look up handles that others inserted, including stale ones.
+/// Runs threads that look up handles that others inserted, including stale handles.
 fn name_each_other(
     round: u64,
     insert: impl Fn() -> Handle + Sync,
@@ -242,7 +243,7 @@ fn name_each_other(
                 known.lock().push(handle);
                 continue;
             }
-            // One of the newest handles, which other threads also use.
+            // The handle is one of the newest, which other threads also use.
             let at = n - 1 - dice.below(n.min(4));
             let handle = known.lock()[at as usize];
             if what < 3 {

@@ -1,4 +1,4 @@
-//! Malloc beyond its size classes: reallocation in place and by copying, and memory larger than the largest
+//! Tests malloc beyond its size classes: reallocation in place and by copying, and memory larger than the largest
 //! block.
 
 use crate::common::{assert_all_given_back, config, subsystem};
@@ -17,7 +17,7 @@ fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
-/// The first bytes of memory that the caller owns.
+/// Returns the first bytes of memory that the caller owns.
 fn bytes(memory: NonNull<u8>, n: usize) -> &'static mut [u8] {
     // SAFETY: each test passes memory that it has allocated and does not use in another way at the same time.
     unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), n) }
@@ -33,7 +33,8 @@ fn walk(sizes: &[usize], sized: bool) -> Vec<bool> {
     for (i, &next) in sizes.iter().enumerate() {
         let kept = size.min(next);
         bytes(memory, kept).fill(i as u8);
-        // SAFETY: allocated with this layout; if it was resized without a layout, it is freed without one.
+        // SAFETY: the memory was allocated with this layout; if it was resized without a layout, it is freed without
+        // one.
         let moved = unsafe {
             match sized {
                 true => malloc.realloc_sized(memory, layout(size, 16), next, Gfp::KERNEL),
@@ -47,8 +48,8 @@ fn walk(sizes: &[usize], sized: bool) -> Vec<bool> {
         assert!(unsafe { malloc.usable_size(moved) } >= next);
         (memory, size) = (moved, next);
     }
-    // SAFETY: allocated above, freed once; the layout is the last one. `check_frees` would report a layout of
-    // another class.
+    // SAFETY: the memory was allocated above with the layout of the last size, and is freed once. The option
+    // `check_frees` would report a layout of another class.
     unsafe { if sized { malloc.free_sized(memory, layout(size, 16)) } else { malloc.free(memory) } }
     assert_all_given_back(&subsystem);
     stayed
@@ -94,7 +95,7 @@ fn huge_memory_is_aligned_zero_counted_and_unmapped() {
         assert!(memory.addr().get().is_multiple_of(align));
         assert!(bytes(memory, size).iter().all(|byte| *byte == 0));
         bytes(memory, size).fill(size as u8);
-        // SAFETY: allocated just now.
+        // SAFETY: the memory was allocated just now.
         assert!(unsafe { malloc.usable_size(memory) } >= size.max(1));
         memory
     });
@@ -104,7 +105,7 @@ fn huge_memory_is_aligned_zero_counted_and_unmapped() {
     assert_eq!(subsystem.check().unwrap().huge_pages, pages);
     for (memory, (size, align)) in held.into_iter().zip(wanted) {
         assert!(bytes(memory, size).iter().all(|byte| *byte == size as u8));
-        // SAFETY: allocated above with this layout, freed once.
+        // SAFETY: the memory was allocated above with this layout, and is freed once.
         unsafe {
             if align > 4096 { malloc.free(memory) } else { malloc.free_sized(memory, layout(size, align)) }
         }
@@ -123,7 +124,7 @@ fn huge_memory_grows_by_moving_pages_and_keeps_its_alignment() {
         bytes(memory, size).fill(9);
         for next in [50 * MIB, 6 * MIB + 1, 70 * MIB] {
             let kept = size.min(next);
-            // SAFETY: allocated with this layout.
+            // SAFETY: the memory was allocated with this layout.
             memory = unsafe { malloc.realloc_sized(memory, layout(size, align), next, Gfp::ZERO) }.unwrap();
             assert!(memory.addr().get().is_multiple_of(align));
             let (old, new) = bytes(memory, next).split_at_mut(kept);
@@ -132,7 +133,7 @@ fn huge_memory_grows_by_moving_pages_and_keeps_its_alignment() {
             size = next;
             subsystem.check().unwrap();
         }
-        // SAFETY: allocated with this layout, freed once.
+        // SAFETY: the memory was allocated with this layout, and is freed once.
         unsafe { malloc.free_sized(memory, layout(size, align)) };
     }
     let info = subsystem.info().huge;
@@ -140,13 +141,13 @@ fn huge_memory_grows_by_moving_pages_and_keeps_its_alignment() {
     assert_all_given_back(&subsystem);
 }
 
-/// A subsystem of `mib` MiB, mappings included.
+/// Returns a subsystem of `mib` MiB, mappings included.
 fn limited(mib: usize) -> Subsystem {
     let mut config = config(4, 1, mib * MIB);
     config.pages.limited = true;
     Subsystem::new(config).unwrap()
 }
-/// MiB charged for mappings. Checks that all counts agree.
+/// Returns the MiB charged for mappings. Checks that all counts agree.
 fn charged(subsystem: &Subsystem) -> u64 {
     subsystem.check().unwrap();
     subsystem.info().pages.zones.iter().map(|zone| u64::from(zone.charged)).sum::<u64>() >> 8
@@ -154,13 +155,13 @@ fn charged(subsystem: &Subsystem) -> u64 {
 
 /// Regression test: mappings above 4 MiB did not count towards the limit.
 #[test]
-fn a_limit_is_one_on_blocks_and_mappings_together() {
+fn limit_applies_to_blocks_and_mappings_together() {
     let subsystem = limited(64);
     let malloc = Malloc::new(&subsystem).unwrap();
     on_cpu(0);
     let alloc = |mib| malloc.alloc(layout(mib * MIB, 16), Gfp::KERNEL);
     let free = |memory| {
-        // SAFETY: allocated from this malloc, freed once.
+        // SAFETY: the memory was allocated from this malloc, and is freed once.
         unsafe { malloc.free(memory) }
     };
     assert_eq!(alloc(100), Err(AllocError::Refused { bytes: 100 * MIB }));
@@ -197,9 +198,9 @@ fn resize_in_place_charges_the_difference() {
     let mut memory = malloc.alloc(layout(24 * MIB, 16), Gfp::KERNEL).unwrap();
     bytes(memory, 24 * MIB).fill(9);
     let mut size = 24;
-    // The block is more than half of the limit, so there is no room for a copy.
+    // The block is more than half of the limit, so a copy does not fit.
     for (next, fits) in [(40, true), (60, true), (70, false), (61, true), (8, true), (30, true)] {
-        // SAFETY: allocated with this layout.
+        // SAFETY: the memory was allocated with this layout.
         let grown = unsafe { malloc.realloc_sized(memory, layout(size * MIB, 16), next * MIB, Gfp::KERNEL) };
         assert_eq!(grown.is_ok(), fits, "{size} to {next} MiB: {grown:?}");
         (memory, size) = grown.map_or((memory, size), |grown| (grown, next));
@@ -207,10 +208,10 @@ fn resize_in_place_charges_the_difference() {
         assert!(bytes(memory, 8 * MIB).iter().all(|byte| *byte == 9), "{next}");
     }
     let other = malloc.alloc(layout(30 * MIB, 16), Gfp::KERNEL).unwrap();
-    // SAFETY: allocated with this layout; a failed `realloc` leaves it allocated.
+    // SAFETY: the memory was allocated with this layout; a failed `realloc` leaves it allocated.
     let grown = unsafe { malloc.realloc_sized(memory, layout(30 * MIB, 16), 40 * MIB, Gfp::KERNEL) };
     assert_eq!((grown.is_err(), charged(&subsystem)), (true, 60));
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the blocks were allocated above, and each is freed once.
     unsafe { [memory, other].into_iter().for_each(|memory| malloc.free(memory)) };
     subsystem.shrink();
     assert_eq!(charged(&subsystem), 0);
@@ -224,7 +225,7 @@ fn mapping_resized_to_zero_keeps_the_charge_of_one_page() {
     let malloc = Malloc::new(&subsystem).unwrap();
     let aligned = |size| layout(size, 8 * MIB);
     let memory = malloc.alloc(aligned(100), Gfp::KERNEL).unwrap();
-    // SAFETY: allocated with this layout, and freed with the last one.
+    // SAFETY: the memory was allocated with this layout, and is freed with the last one.
     unsafe {
         let memory = malloc.realloc_sized(memory, aligned(100), 0, Gfp::KERNEL).unwrap();
         subsystem.check().unwrap();
@@ -235,14 +236,14 @@ fn mapping_resized_to_zero_keeps_the_charge_of_one_page() {
 
 /// Regression test: the mapping is moved, and its growth in place stayed charged.
 #[test]
-fn a_mapping_before_a_guard_page_grows_by_a_move_and_is_charged_once() {
+fn guarded_mapping_moves_to_grow_and_is_charged_once() {
     let mut config = config(4, 1, 64 * MIB);
     (config.pages.limited, config.harden.guard_pages) = (true, true);
     let subsystem = Subsystem::new(config).unwrap();
     let malloc = Malloc::new(&subsystem).unwrap();
     let (small, large) = (layout(5 * MIB, 16), layout(9 * MIB, 16));
     let memory = malloc.alloc(small, Gfp::KERNEL).unwrap();
-    // SAFETY: allocated with this layout, and freed with the last one.
+    // SAFETY: the memory was allocated with this layout, and is freed with the last one.
     unsafe {
         let memory = malloc.realloc_sized(memory, small, large.size(), Gfp::KERNEL).unwrap();
         assert_eq!(charged(&subsystem), 9, "and a page");
@@ -252,9 +253,9 @@ fn a_mapping_before_a_guard_page_grows_by_a_move_and_is_charged_once() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: the check reported these charges as a violation.
+/// Regression test: the check reported such charges as a violation.
 #[test]
-fn callers_may_charge_their_own_mappings() {
+fn callers_can_charge_separate_mappings() {
     let subsystem = limited(16);
     let malloc = Malloc::new(&subsystem).unwrap();
     let memory = malloc.alloc_block(layout(5 * MIB, 16), Gfp::KERNEL).unwrap();
@@ -288,7 +289,7 @@ fn shrinkers_get_the_callers_flags_and_no_call_without_reclaim() {
     let _registered = subsystem.register_shrinker(asked.clone());
     let [memory, other] = [24, 30].map(|mib| malloc.alloc(layout(mib * MIB, 16), Gfp::KERNEL).unwrap());
     for gfp in [Gfp::NOWAIT, Gfp::NORETRY, Gfp::MEMALLOC, Gfp::NOFS, Gfp::NOIO, Gfp::KERNEL] {
-        // SAFETY: allocated with this layout, and not resized.
+        // SAFETY: the memory was allocated with this layout, and not resized.
         let grown = unsafe { malloc.realloc_sized(memory, layout(24 * MIB, 16), 40 * MIB, gfp) };
         assert_eq!(grown, Err(AllocError::Refused { bytes: 40 * MIB }), "{gfp}");
         let heard = std::mem::take(&mut *asked.0.lock());
@@ -296,7 +297,7 @@ fn shrinkers_get_the_callers_flags_and_no_call_without_reclaim() {
         assert_eq!(!heard.is_empty(), may, "{gfp}: {heard:?}");
         assert!(heard.iter().all(|heard| *heard == gfp), "{gfp}: {heard:?}");
     }
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the blocks were allocated above, and each is freed once.
     unsafe { [memory, other].into_iter().for_each(|memory| malloc.free(memory)) };
     assert_all_given_back(&subsystem);
 }
@@ -326,12 +327,12 @@ fn mapping_drains_other_cpus_only_if_reclaim_is_allowed() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: addresses were given up for good before the limit refused the request again.
+/// Regression test: the malloc gave addresses up for good before the limit refused the request.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
-fn addresses_are_given_up_for_what_the_limit_allows_and_for_nothing_else() {
+fn reserved_addresses_are_released_only_within_the_limit() {
     use nix::sys::resource::{Resource, setrlimit};
-    if !is_alone("malloc::addresses_are_given_up_for_what_the_limit_allows_and_for_nothing_else") {
+    if !is_alone("malloc::reserved_addresses_are_released_only_within_the_limit") {
         return;
     }
     let subsystem = limited(64);
@@ -341,21 +342,21 @@ fn addresses_are_given_up_for_what_the_limit_allows_and_for_nothing_else() {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let taken = statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
     setrlimit(Resource::RLIMIT_AS, taken + 10 * MIB as u64, 1 << 62).unwrap();
-    assert!(alloc(30).is_err() && !subsystem.pages().gave_up_addresses(), "30 MiB beside 40 of 64");
+    assert!(alloc(30).is_err() && !subsystem.pages().has_unmapped_pages(), "30 MiB beside 40 of 64");
     let more = alloc(15).unwrap();
-    assert!(subsystem.pages().gave_up_addresses(), "15 MiB, where there are addresses for 10");
+    assert!(subsystem.pages().has_unmapped_pages(), "15 MiB, where there are addresses for 10");
     drop((held, more));
     subsystem.shrink();
     assert_eq!(charged(&subsystem), 0);
 }
 
-/// Regression test: its memory was kept without being counted.
+/// Regression test: the block's memory was kept without being counted.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
-fn what_cannot_be_unmapped_gives_its_memory_back() {
+fn mapping_that_cannot_be_unmapped_is_decommitted() {
     use nix::libc::{PROT_READ, mprotect};
     use uslab_buddy::{Backend, Faults, region::Region};
-    if !is_alone("malloc::what_cannot_be_unmapped_gives_its_memory_back") {
+    if !is_alone("malloc::mapping_that_cannot_be_unmapped_is_decommitted") {
         return;
     }
     let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
@@ -369,8 +370,7 @@ fn what_cannot_be_unmapped_gives_its_memory_back() {
     let mut middle = first.split_off(8 * MIB).unwrap();
     let _last = middle.split_off(8 * MIB).unwrap();
     bytes(middle.base(), 8 * MIB).fill(9);
-    // Changes the protection of every second page, so that each is a mapping, until no further mapping is
-    // possible.
+    // The protection of every second page is changed, so that each is a mapping, until no further mapping is possible.
     let crowd = committed(2 * most * 4096);
     // SAFETY: this test owns the pages, which are not accessed.
     let protect = |page| unsafe { mprotect(crowd.base().add(page * 4096).as_ptr().cast(), 4096, PROT_READ) };
@@ -383,7 +383,7 @@ fn what_cannot_be_unmapped_gives_its_memory_back() {
     assert!(gone > 7 * MIB, "{gone} bytes of 8 MiB went back");
 }
 
-/// Regression test: the addresses were lost.
+/// Regression test: the block's addresses were lost.
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
 fn failed_unmap_keeps_the_mapping_and_is_retried() {
@@ -396,7 +396,7 @@ fn failed_unmap_keeps_the_mapping_and_is_retried() {
         let subsystem = Subsystem::new(config).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         let piece = || malloc.alloc_block(layout(8 * MIB, 16), Gfp::KERNEL).unwrap();
-        // With guard pages, the last 64 freed mappings rest before they are unmapped.
+        // With guard pages, the last 64 freed mappings are kept before they are unmapped.
         (0..if guard_pages { 64 } else { 0 }).for_each(|_| drop(piece()));
         let held = piece();
         let before = subsystem.info().huge.unmapped;
@@ -421,7 +421,7 @@ fn concurrent_threads_never_exceed_the_limit() {
     const LIMIT: usize = 40;
     let subsystem = limited(LIMIT);
     let malloc = Malloc::new(&subsystem).unwrap();
-    // MiB held by the threads: added after an allocation, subtracted before the free.
+    // The MiB held by the threads: added after an allocation, subtracted before the free.
     let (had, refused, mapped) = (Counter::new(0), Counter::new(0), Counter::new(0));
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -445,17 +445,17 @@ fn concurrent_threads_never_exceed_the_limit() {
                             is_full = true;
                         }
                     }
-                    // So much that a single thread reaches the limit.
+                    // A single thread holds enough to reach the limit.
                     if held.len() > 4 + step % 8 || is_full && !held.is_empty() {
                         let (memory, mib) = held.swap_remove(step % held.len());
                         had.sub(mib as u64);
-                        // SAFETY: allocated above, freed once.
+                        // SAFETY: the memory was allocated above, and is freed once.
                         unsafe { malloc.free(memory) };
                     }
                 }
                 for (memory, mib) in held {
                     had.sub(mib as u64);
-                    // SAFETY: allocated above, freed once.
+                    // SAFETY: the memory was allocated above, and is freed once.
                     unsafe { malloc.free(memory) };
                 }
             });
@@ -467,19 +467,18 @@ fn concurrent_threads_never_exceed_the_limit() {
     assert_all_given_back(&subsystem);
 }
 
-/// A subsystem that keeps up to `bytes` of freed mappings.
+/// Returns a subsystem that keeps up to `bytes` of freed mappings.
 fn keeping(bytes: usize) -> Subsystem {
     Subsystem::new(uslab::Config { huge_cache: bytes, ..config(1, 1, 16 * MIB) }).unwrap()
 }
-/// MiB of mappings above the largest block: in use, and kept.
+/// Returns the MiB of mappings above the largest block: in use, and kept.
 fn huge(subsystem: &Subsystem) -> (u64, u64) {
     subsystem.check().unwrap();
     let info = subsystem.info().huge;
     (info.pages >> 8, info.cached_pages >> 8)
 }
 
-/// Regression test: each block above 4 MiB was unmapped when it was freed, and the next one faulted page by
-/// page.
+/// Regression test: each block above 4 MiB was unmapped when it was freed, and the next one faulted page by page.
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
 fn freed_mapping_serves_the_next_fitting_request() {
@@ -488,18 +487,18 @@ fn freed_mapping_serves_the_next_fitting_request() {
     let alloc = |size, gfp| malloc.alloc(layout(size, 8), gfp).unwrap();
     let first = alloc(16 * MIB, Gfp::KERNEL);
     bytes(first, 16 * MIB).fill(9);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the memory was allocated above, and is freed once.
     unsafe { malloc.free(first) };
     assert_eq!(huge(&subsystem), (0, 16));
     let again = alloc(6 * MIB, Gfp::KERNEL);
     assert_eq!((again, huge(&subsystem)), (first, (6, 10)));
     assert!(bytes(again, 6 * MIB).iter().all(|byte| *byte == 9), "nobody cleared it");
-    // It is zeroed if requested, and not more than an eighth larger than needed.
+    // The memory is zeroed if requested, and at most an eighth larger than needed.
     let zero = alloc(9 * MIB, Gfp::ZERO);
     assert!(bytes(zero, 9 * MIB).iter().all(|byte| *byte == 0));
     assert_eq!(huge(&subsystem), (16, 0));
     let fresh = alloc(5 * MIB, Gfp::ZERO);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the blocks were allocated above, and each is freed once.
     unsafe { [again, zero, fresh].into_iter().for_each(|memory| malloc.free(memory)) };
     assert_eq!(huge(&subsystem), (0, 21));
     let info = subsystem.info().huge;
@@ -511,7 +510,7 @@ fn freed_mapping_serves_the_next_fitting_request() {
     assert_eq!(statistics.parse::<uslab::SlabInfo>().unwrap(), subsystem.slabinfo());
     subsystem.shrink();
     assert_eq!(huge(&subsystem), (0, 0));
-    // Two mappings, or one if they were neighbours and were joined.
+    // The count is two mappings, or one if they were neighbours and were joined.
     assert!((1..=2).contains(&subsystem.info().huge.unmapped));
     assert_all_given_back(&subsystem);
 }
@@ -525,7 +524,7 @@ fn freed_mappings_are_bounded_by_the_option_and_by_memory_in_use() {
         (0..n).map(|_| malloc.alloc_block(layout(mib * MIB, 8), Gfp::KERNEL).unwrap()).collect()
     };
     let mut held = some(12, 10);
-    // Keeps as many MiB as are in use, up to the option, and a quarter of the option in any case.
+    // The subsystem keeps as many MiB as are in use, up to the option, and at least a quarter of the option.
     for (left, kept) in [(11, 10), (10, 20), (8, 40), (6, 60), (5, 50), (3, 30), (1, 16), (0, 16)] {
         held.truncate(left);
         assert_eq!(huge(&subsystem), (10 * left as u64, kept), "{left} left");
@@ -582,7 +581,7 @@ fn freed_mappings_are_unmapped_if_the_system_refuses_memory() {
         subsystem.shrink();
     }
     drop(piece(10).unwrap());
-    // There are only 16 MiB of pages.
+    // The subsystem has only 16 MiB of pages.
     let mut blocks = vec![];
     while let Ok(block) = malloc.alloc_block(layout(MIB, 8), Gfp::KERNEL) {
         blocks.push(block);
@@ -599,14 +598,14 @@ fn block_across_two_mappings_keeps_its_bytes_when_resized_or_moved() {
     let pieces = [5, 6, 7, 8].map(|mib| (piece(mib), mib));
     for (memory, mib) in pieces {
         bytes(memory, mib * MIB).fill(1);
-        // SAFETY: allocated above.
+        // SAFETY: the memory was allocated above.
         unsafe { malloc.free(memory) };
     }
     let mut memory = piece(26);
     bytes(memory, 26 * MIB).fill(6);
     let mut size = 26 * MIB;
     for next in [25 * MIB, 40 * MIB, 5 * MIB, 90 * MIB] {
-        // SAFETY: allocated with this layout.
+        // SAFETY: the memory was allocated with this layout.
         memory = unsafe { malloc.realloc_sized(memory, layout(size, 8), next, Gfp::ZERO) }.unwrap();
         let (old, new) = bytes(memory, next).split_at(size.min(next));
         assert!(old.iter().all(|byte| *byte == 6) && new.iter().all(|byte| *byte == 0), "{size} to {next}");
@@ -614,7 +613,7 @@ fn block_across_two_mappings_keeps_its_bytes_when_resized_or_moved() {
         size = next;
         subsystem.check().unwrap();
     }
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the memory was allocated above, and is freed once.
     unsafe { malloc.free(memory) };
     assert_all_given_back(&subsystem);
 }
@@ -630,20 +629,20 @@ fn refused_realloc_leaves_the_old_memory_unchanged() {
         let memory = malloc.alloc(layout(size, 8), Gfp::KERNEL).unwrap();
         bytes(memory, size).fill(3);
         faults.arm(uslab::faults::parse("any").unwrap());
-        // SAFETY: allocated above with this layout.
+        // SAFETY: the memory was allocated above with this layout.
         let refused = unsafe { malloc.realloc_sized(memory, layout(size, 8), 40 * MIB, Gfp::KERNEL) };
         faults.disarm();
         assert_eq!(refused, Err(AllocError::Refused { bytes: 40 * MIB }));
-        // SAFETY: allocated above with this layout; a failed `realloc` leaves it allocated.
+        // SAFETY: the memory was allocated above with this layout; a failed `realloc` leaves it allocated.
         let refused = unsafe { malloc.realloc_sized(memory, layout(size, 8), usize::MAX, Gfp::KERNEL) };
         assert_eq!(refused, Err(AllocError::TooLarge));
         assert!(bytes(memory, size).iter().all(|byte| *byte == 3));
-        // SAFETY: allocated above with this layout, freed once.
+        // SAFETY: the memory was allocated above with this layout, and is freed once.
         unsafe { malloc.free_sized(memory, layout(size, 8)) };
     }
     let memory = kmalloc.alloc(100, Gfp::KERNEL).unwrap();
     bytes(memory, 100).fill(4);
-    // SAFETY: allocated above.
+    // SAFETY: the memory was allocated above.
     unsafe {
         assert_eq!(kmalloc.realloc(memory, 5 * MIB, Gfp::KERNEL), Err(AllocError::TooLarge));
         assert_eq!(kmalloc.realloc(memory, 128, Gfp::KERNEL), Ok(memory));
@@ -673,11 +672,11 @@ fn threads_with_huge_memory_do_not_overlap() {
                     if i % 3 > 0 {
                         let (memory, size) = held.swap_remove(i * 31 % held.len());
                         assert!(bytes(memory, 100).iter().all(|byte| *byte == t));
-                        // SAFETY: allocated above with this layout.
+                        // SAFETY: the memory was allocated above with this layout.
                         unsafe { malloc.free_sized(memory, layout(size, 8)) };
                     }
                 }
-                // SAFETY: allocated above, freed once.
+                // SAFETY: the memory was allocated above, and is freed once.
                 held.iter().for_each(|(memory, _)| unsafe { malloc.free(*memory) });
             });
         }

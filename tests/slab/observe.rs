@@ -1,4 +1,4 @@
-//! Observers of a whole subsystem.
+//! Tests observers of a whole subsystem.
 
 use crate::common::subsystem;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use uslab::magazine::tracepoints::MAX_OBSERVERS;
 use uslab::magazine::{Mechanism, Path, on_cpu};
-use uslab::observe::{Counts, Step, What};
+use uslab::observe::{Counts, OperationKind, Step};
 use uslab::{Config, Gfp, KmemCache, Subsystem};
 use uslab_magazine::sync::{Counter, Mutex};
 
@@ -19,8 +19,7 @@ fn churn(subsystem: &Subsystem, name: &str, slabs: u64) -> KmemCache {
     cache
 }
 
-/// The observed operations alone give the same counts by path, and the same numbers of created and freed
-/// slabs, as the counters.
+/// The observed operations alone give the same counts by path, and of created and freed slabs, as the counters.
 #[test]
 fn observed_operations_add_up_to_the_counters() {
     let s = subsystem(1);
@@ -46,7 +45,7 @@ fn observed_operations_add_up_to_the_counters() {
                 _ => {}
             }
         }
-        if name == "inode" && what != What::Reclaim && !more {
+        if name == "inode" && what != OperationKind::Reclaim && !more {
             *paths.entry(path).or_insert(0_u64) += 1;
         }
     }
@@ -60,7 +59,7 @@ fn observed_operations_add_up_to_the_counters() {
 
 /// The first operations on each CPU that the thread runs on are slow paths, and are observed.
 #[test]
-fn what_the_fast_path_serves_is_not_observed() {
+fn fast_path_operations_are_not_observed() {
     let s = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
     if s.cpus().mechanism() != Mechanism::Rseq {
         return;
@@ -72,7 +71,7 @@ fn what_the_fast_path_serves_is_not_observed() {
     for _ in 0..1000 {
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         let object = kmalloc.alloc(64, Gfp::KERNEL).unwrap();
-        // SAFETY: allocated just now, freed once.
+        // SAFETY: the object was allocated just now, and is freed once.
         unsafe { kmalloc.free(object) };
     }
     drop(observer);
@@ -80,9 +79,9 @@ fn what_the_fast_path_serves_is_not_observed() {
     assert!(seen.iter().all(|seen| (1..500).contains(seen)), "{seen:?}");
 }
 
-/// The observer allocates from the observed cache, and creates and drops caches: no lock is held.
+/// The observer allocates from the observed cache, and creates and drops caches, because no lock is held.
 #[test]
-fn an_observer_uses_and_drops_caches_of_the_same_subsystem() {
+fn observer_can_use_caches_of_its_subsystem() {
     let s = Arc::new(subsystem(1));
     on_cpu(0);
     let kept = KmemCache::builder("dropped", 64).build_in(&s).unwrap();
@@ -118,7 +117,7 @@ fn observers_see_only_their_subsystem() {
     assert_eq!(observers[0].counts(), Counts::default());
 }
 
-/// The events that a subscriber got.
+/// The events that a subscriber received.
 #[derive(Clone, Default)]
 struct Events(Arc<Mutex<Vec<(tracing::Level, String)>>>);
 
@@ -155,7 +154,7 @@ fn slow_operations_are_events_of_tracing() {
     let cache = tracing::subscriber::with_default(events.clone(), || churn(&s, "inode", 20));
     drop(observer);
     let paths = cache.info().paths;
-    // Only the cache's own operations, without those of its pages and without reclaim.
+    // The events are only the cache's own operations, without operations on its pages and without reclaim.
     let mut events = events.0.lock();
     events.retain(|(_, said)| said.contains("name=\"inode\"") && !said.contains("what=Reclaim"));
     let of = |level, path: &str| {

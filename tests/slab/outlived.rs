@@ -1,12 +1,12 @@
-//! Creates caches without end, each outlived by an object. Runs alone in a process, whose memory is measured.
+//! Creates caches without end, each outlived by an object. The test runs alone in a process, whose memory is measured.
 
 use crate::common::{assert_all_given_back, outlived, subsystem};
 use crate::process::{is_alone, resident};
 use uslab::ObjectCache;
 
 #[test]
-fn any_number_of_caches_may_be_outlived_by_an_object_each() {
-    if !is_alone("outlived::any_number_of_caches_may_be_outlived_by_an_object_each") {
+fn objects_can_outlive_any_number_of_caches() {
+    if !is_alone("outlived::objects_can_outlive_any_number_of_caches") {
         return;
     }
     let subsystem = subsystem(2);
@@ -17,7 +17,7 @@ fn any_number_of_caches_may_be_outlived_by_an_object_each() {
     assert!(grown < 4 << 20, "{grown} bytes more");
     assert!(subsystem.info().pages.committed_bytes() <= pages + (4 << 20));
     assert!(subsystem.info().caches.iter().all(|cache| !cache.name.starts_with("outlived")));
-    // Their class numbers can be used again.
+    // The class numbers of the caches can be used again.
     let cache = ObjectCache::builder("last").ctor(|| 7_u64).build_in(&subsystem).unwrap();
     drop(cache.alloc().unwrap());
     assert!(cache.info().in_magazines > 0);

@@ -1,4 +1,4 @@
-//! The text format that Prometheus reads.
+//! Tests the text format that Prometheus reads.
 
 use crate::common::config;
 use crate::exposition::{read, read_labels};
@@ -12,7 +12,7 @@ use uslab::prometheus::{Exposition, Heaps};
 use uslab::{Gfp, Harden, KmemCache, Limit, Magazines, Subsystem};
 use uslab_magazine::on_cpu;
 
-/// The value of a series by its name and labels, in any order.
+/// Returns the value of a series by its name and labels, in any order.
 fn value(series: &BTreeMap<String, f64>, name: &str, labels: &[(&str, &str)]) -> f64 {
     let wanted: BTreeMap<_, _> = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     let found = series.iter().find(|(key, _)| {
@@ -23,7 +23,7 @@ fn value(series: &BTreeMap<String, f64>, name: &str, labels: &[(&str, &str)]) ->
 }
 
 #[test]
-fn a_strict_reader_finds_the_snapshots_numbers() {
+fn strict_prometheus_parser_reads_the_snapshot() {
     let subsystem = Subsystem::new(config(2, 2, 32 << 20)).unwrap();
     let cache = KmemCache::builder("inode", 1000).build_in(&subsystem).unwrap();
     on_cpu(1);
@@ -57,7 +57,7 @@ fn a_strict_reader_finds_the_snapshots_numbers() {
 
 /// Regression test: objects in quarantine were not counted, so the places added up to fewer objects than exist.
 #[test]
-fn quarantined_objects_are_a_place_in_the_metrics() {
+fn metrics_include_quarantined_objects() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let harden = Harden { quarantine: 4096, ..Harden::OFF };
     let cache = KmemCache::builder("inode", 1000).harden(harden).build_in(&subsystem).unwrap();
@@ -155,7 +155,7 @@ fn labels_are_escaped_and_caches_with_one_name_form_one_series() {
     let caches = names.map(|name| KmemCache::builder(name, 64).build_in(&subsystem).unwrap());
     let held = caches.each_ref().map(|cache| cache.alloc_block(Gfp::KERNEL).unwrap());
     let mut info = subsystem.info();
-    // A cache cannot have such a name, but a label can.
+    // A cache cannot have a name with a line break, but a label can.
     info.caches.iter_mut().find(|cache| cache.name == "ünïcode").unwrap().name = "two\nlines".into();
     let series = read(&info.prometheus().to_string()).unwrap();
     let used = |name| value(&series, "uslab_cache_objects", &[("cache", name), ("place", "used")]);
@@ -190,7 +190,8 @@ fn metrics_reader_rejects_invalid_text() {
     }
 }
 
-/// Regression test: adding the limits overflowed, which panicked, or showed a tenant without a limit far beyond its limit.
+/// Regression test: adding the limits overflowed, which panicked, or showed a tenant without a limit far beyond its
+/// limit.
 #[test]
 fn accounts_with_one_name_form_one_series_and_may_be_unlimited() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();

@@ -1,11 +1,11 @@
-//! Type-stable caches: an object that a reader has found stays an object of its type.
+//! Tests type-stable caches: an object that a reader has found stays an object of its type.
 
 use crate::common::{READERS, assert_all_given_back, subsystem};
 use uslab::{Gfp, KmemCache, ObjectCache, rcu};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Ordering::*};
 
-/// Advances the collector until `done` returns `true`. Readers of all tests share one collector: a pinned reader that has no CPU
-/// holds up all of them.
+/// Advances the collector until `done` returns `true`. Readers of all tests share one collector, so a pinned reader
+/// that has no CPU delays all readers.
 fn wait(done: impl Fn() -> bool) {
     for turn in 0..60_000 {
         if done() {
@@ -30,7 +30,7 @@ fn type_stable_pages_are_freed_after_the_reader() {
     // SAFETY: this test owns the object.
     unsafe { object.cast::<AtomicU64>().as_ref() }.store(7, Relaxed);
     let reader = rcu::pin();
-    // SAFETY: allocated above, freed once; the reader below reads it as the atomic that it stays.
+    // SAFETY: the object was allocated above, and is freed once; the reader below reads it as the atomic that it stays.
     unsafe { cache.free(object) };
     assert_eq!(cache.shrink(), 1);
     for _ in 0..10 {
@@ -40,7 +40,7 @@ fn type_stable_pages_are_freed_after_the_reader() {
     assert_eq!((info.slabs, info.grace, info.slabs_released), (0, 1, 0));
     let census = subsystem.check().unwrap();
     assert_eq!((census.slab_pages, census.grace_pages), (0, 1));
-    // SAFETY: pinned before the slab was returned, so its pages are still mapped.
+    // SAFETY: the reader pinned before the slab was returned, so its pages are still mapped.
     assert_eq!(unsafe { object.cast::<AtomicU64>().as_ref() }.load(Relaxed), 7);
     drop(reader);
     wait(|| cache.info().grace == 0);
@@ -84,7 +84,8 @@ fn readers_of_a_growing_and_shrinking_cache_see_only_its_type() {
                 if let Some(object) =
                     core::ptr::NonNull::new(core::ptr::with_exposed_provenance_mut::<AtomicU64>(address))
                 {
-                    // SAFETY: its slab was not returned before this reader pinned, so the memory stays an atomic until it unpins.
+                    // SAFETY: the slab was not returned before this reader pinned, so the memory stays an atomic until
+                    // the reader unpins.
                     let value = unsafe { object.as_ref() }.load(Relaxed);
                     assert!(value % 2 == 0 && value > 0, "{value} is no generation");
                     seen += 1;
@@ -99,7 +100,7 @@ fn readers_of_a_growing_and_shrinking_cache_see_only_its_type() {
             shared.store(object.as_ptr().expose_provenance() as u64, Release);
             std::thread::yield_now();
             shared.store(0, Release);
-            // SAFETY: allocated above, freed once, left as an even generation.
+            // SAFETY: the object was allocated above, is freed once, and has an even generation.
             unsafe { cache.free(object) };
             if round % 10 == 0 {
                 cache.shrink();
@@ -132,7 +133,7 @@ fn deferred_object_stays_until_its_readers_leave() {
     }
     assert_eq!((cache.info().used, cache.info().deferred), (1, 1));
     assert_eq!(cache.destroy().unwrap_err().live, 1);
-    // SAFETY: pinned before it was freed.
+    // SAFETY: the reader pinned before the object was freed.
     assert_eq!(unsafe { &*found }.load(Relaxed), 7);
     drop(reader);
     wait(|| cache.info().deferred == 0);
@@ -155,7 +156,7 @@ fn drain_and_reap_start_partial_batches_of_deferred_frees() {
     ];
     for begin in done {
         let object = cache.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free_deferred(object) };
         assert_eq!((cache.info().used, cache.info().deferred), (1, 1));
         begin();
@@ -181,14 +182,14 @@ fn each_deferred_object_is_freed_exactly_once() {
                     cache.alloc_bulk(Gfp::KERNEL, &mut objects).unwrap();
                     let _reader = (round % 3 == 0).then(rcu::pin);
                     for object in objects.into_iter().flatten() {
-                        // SAFETY: allocated above, freed once.
+                        // SAFETY: the object was allocated above, and is freed once.
                         unsafe { cache.free_deferred(object) };
                     }
                 }
             });
         }
     });
-    // Objects in an incomplete batch stay deferred. Other tests may be running deferred work of the others.
+    // Objects in an incomplete batch stay deferred. Other tests may be running deferred work of all other objects.
     wait(|| cache.info().used == cache.info().deferred);
     assert!(cache.info().deferred > 0);
     cache.shrink();
@@ -216,7 +217,7 @@ fn dropped_cache_ends_after_its_deferred_frees() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: the rest of its batch was lost, and the caches counted as in use for ever.
+/// Regression test: the rest of the panicking reset's batch was lost, and the caches counted as in use for ever.
 #[test]
 fn panic_in_a_deferred_reset_loses_no_other_object() {
     let _readers = READERS.lock();
@@ -250,7 +251,7 @@ fn reclaim_of_all_caches_includes_deferred_frees() {
         [&|| _ = subsystem.shrink(), &|| _ = subsystem.reap(), &|| subsystem.drain_cpus(0..1)];
     for way in ways {
         let object = cache.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: allocated just now, freed once, and not read afterwards.
+        // SAFETY: the object was allocated just now, is freed once, and is not read afterwards.
         unsafe { cache.free_deferred(object) };
         (0..1000).for_each(|_| rcu::advance());
         assert_eq!(cache.info().deferred, 1, "it is in a batch that is not full");

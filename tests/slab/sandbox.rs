@@ -1,4 +1,4 @@
-//! A system that refuses later what it granted at the start. Each test enters a sandbox in a separate process.
+//! Tests a system that refuses later what it granted at the start. Each test enters a sandbox in a separate process.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 #[path = "../kit/sandbox.rs"]
@@ -11,14 +11,14 @@ use nix::unistd::Pid;
 use uslab::{Config, Gfp, KmemCache, ObjectCache, Subsystem};
 use uslab_magazine::Mechanism;
 
-/// A drain whose barrier is refused takes nothing: objects stay where they are, and remain usable.
+/// A drain whose barrier is refused takes nothing: objects stay in their place, and remain usable.
 #[test]
-fn in_a_sandbox_that_is_closed_later_nothing_is_lost_and_every_view_says_so() {
-    alone("sandbox::drains_without_a_barrier", "");
+fn sandbox_without_membarrier_loses_no_object() {
+    alone("sandbox::child_drains_caches_without_membarrier", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn drains_without_a_barrier() {
+fn child_drains_caches_without_membarrier() {
     let subsystem = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
     let build = |name| ObjectCache::builder(name).ctor(|| 0_u64).build_in(&subsystem).unwrap();
     let (cache, left) = (build("kept"), build("left"));
@@ -32,7 +32,7 @@ fn drains_without_a_barrier() {
     churn(&left);
     assert_eq!(subsystem.info().drains, uslab::DrainInfo::default());
     filter::refuse_membarrier().expect("a filter");
-    // Regression test: this counted as one refused drain of no CPUs.
+    // Regression test: the refusal counted as one refused drain of no CPUs.
     if subsystem.cpus().mechanism() == Mechanism::Rseq {
         assert_eq!(
             subsystem.start_profile(1).unwrap_err().to_string(),
@@ -41,7 +41,7 @@ fn drains_without_a_barrier() {
         // The thread may be on another CPU each time.
         let is_open = (0..1000).any(|_| {
             drop(raw.alloc_block(Gfp::KERNEL).unwrap());
-            // SAFETY: allocated just now.
+            // SAFETY: the object was allocated just now.
             raw.alloc_inlined(Gfp::KERNEL).map(|object| unsafe { raw.free(object) }).is_some()
         });
         assert!(is_open, "what was closed for it is open again");
@@ -87,15 +87,15 @@ fn drains_without_a_barrier() {
     }
 }
 
-/// If the C library does not register threads for restartable sequences, each thread registers itself at its first miss, and then
-/// uses the rounds on its CPU's stack. Regression test: it brought another magazine.
+/// If the C library does not register threads for restartable sequences, each thread registers itself at its first
+/// miss, and then uses the rounds on its CPU's stack. Regression test: the registration brought another magazine.
 #[test]
 fn self_registered_thread_adds_no_magazine() {
-    alone("sandbox::threads_that_nobody_registered", "GLIBC_TUNABLES=glibc.pthread.rseq=0");
+    alone("sandbox::child_with_unregistered_threads", "GLIBC_TUNABLES=glibc.pthread.rseq=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn threads_that_nobody_registered() {
+fn child_with_unregistered_threads() {
     let (own, mut one) = (sched_getaffinity(Pid::from_raw(0)).unwrap(), CpuSet::new());
     one.set((0..CpuSet::count()).find(|cpu| own.is_set(*cpu).unwrap()).unwrap()).unwrap();
     sched_setaffinity(Pid::from_raw(0), &one).unwrap();

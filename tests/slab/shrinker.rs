@@ -1,11 +1,11 @@
-//! Shrinkers: memory that users can drop is dropped before an allocation fails.
+//! Tests shrinkers: memory that users can drop is dropped before an allocation fails.
 
 use crate::common::{assert_all_given_back, config, subsystem};
 use std::sync::Arc;
 use uslab::{AllocError, Block, Gfp, KmemCache, Limit, Shrinker, Subsystem};
 use uslab_magazine::sync::{Counter, Mutex};
 
-/// Blocks that may be dropped, oldest first, and the requests that the shrinker got.
+/// A cache of blocks that may be dropped, oldest first, and the requests that the shrinker received.
 #[derive(Clone, Default)]
 struct Lru {
     blocks: Arc<Mutex<Vec<Block<'static>>>>,
@@ -21,7 +21,7 @@ impl Shrinker for Lru {
         self.asked.add(1);
         self.flags.set(u64::from(gfp.bits()));
         let n = objects.min(self.count());
-        // Dropped after the lock is released.
+        // The blocks are dropped after the lock is released.
         let dropped: Vec<_> = self.blocks.lock().drain(..n).collect();
         dropped.len()
     }
@@ -39,7 +39,7 @@ fn cache_at_its_limit_gets_objects_from_its_shrinker() {
     let cache = leaked(&subsystem, "entry", 512, Some(Limit::Slabs(2)));
     let lru = Lru::default();
     let registered = cache.register_shrinker(lru.clone());
-    // Allocates twice as much as the limit allows, and is never refused.
+    // The loop allocates twice as much as the limit allows, and is never refused.
     let most = 2 * cache.info().objs_per_slab;
     for _ in 0..3 * most {
         let block = cache.alloc_block(Gfp::KERNEL).unwrap();
@@ -49,7 +49,7 @@ fn cache_at_its_limit_gets_objects_from_its_shrinker() {
     // Bulk allocations and prefills also call the shrinker.
     let mut bulk = [None; 4];
     cache.alloc_bulk(Gfp::KERNEL, &mut bulk).unwrap();
-    // SAFETY: allocated just now.
+    // SAFETY: the objects were allocated just now.
     unsafe { cache.free_bulk(bulk.into_iter().flatten()) };
     while let Ok(block) = cache.alloc_block(Gfp::NOWAIT) {
         lru.blocks.lock().push(block);
@@ -83,7 +83,7 @@ fn exhausted_memory_is_reclaimed_from_idle_caches_and_shrinkers() {
     let lru = Lru::default();
     let _registered = subsystem.register_shrinker(lru.clone());
     let mut held = vec![];
-    // Allocates twice the memory that exists, alternating between two caches, and large blocks.
+    // The loop allocates twice the memory that exists, alternating between two caches, and large blocks.
     for i in 0..16_000 {
         let block = one.alloc_block(Gfp::KERNEL).unwrap_or_else(|error| panic!("{i}: {error}"));
         lru.blocks.lock().push(block);
@@ -93,7 +93,7 @@ fn exhausted_memory_is_reclaimed_from_idle_caches_and_shrinkers() {
     }
     let large = subsystem.kmalloc().alloc(1 << 20, Gfp::KERNEL).unwrap();
     assert!(lru.asked.get() > 0);
-    // SAFETY: allocated above.
+    // SAFETY: the block was allocated above.
     unsafe { subsystem.kmalloc().free(large) };
     // With nothing left to drop, the error is the usual one.
     held.extend(std::iter::from_fn(|| other.alloc_block(Gfp::KERNEL).ok()));
@@ -149,7 +149,7 @@ fn shrinker_that_allocates_is_not_called_recursively() {
 fn shrinker_of_an_ended_cache_is_not_called_for_another_cache() {
     let subsystem = Arc::new(subsystem(1));
     let build = || KmemCache::builder("limited", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
-    // Something to drop that helps no other limit.
+    // The shrinker can drop blocks, but helps no other limit.
     let lru = Lru::default();
     lru.blocks.lock().push(leaked(&subsystem, "entry", 512, None).alloc_block(Gfp::KERNEL).unwrap());
     let first = build();

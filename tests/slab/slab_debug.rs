@@ -1,4 +1,4 @@
-//! `slab_debug`: red zones, poison, user tracking, faults by cache, and the situations of SLUB's own tests.
+//! Tests `slab_debug`: red zones, poison, user tracking, faults by cache, and the situations of SLUB's own tests.
 
 use crate::common::{Heard, config};
 use std::alloc::Layout;
@@ -17,7 +17,7 @@ use uslab_magazine::sync::Mutex;
 #[cfg(target_os = "linux")]
 use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// The reports that a corruption handler got: kind, line, and full text.
+/// The reports that a corruption handler received: kind, line, and full text.
 #[derive(Clone, Default)]
 struct Reports(Arc<Mutex<Vec<(CorruptionKind, String, String)>>>);
 
@@ -30,13 +30,13 @@ impl Reports {
     }
 }
 
-/// A subsystem with these rules that reports to `Reports`.
+/// Returns a subsystem with these rules that reports to `Reports`.
 fn listening(rules: &str) -> (Subsystem, Reports) {
     let (mut config, reports) = (config(2, 1, 64 << 20), Reports::default());
     config.slab_debug = rules.parse().unwrap();
     let told = reports.clone();
     config.corruption = Arc::new(move |corruption: &Corruption<'_>| {
-        // Formatted before the lock is taken: symbol lookup allocates.
+        // The report is formatted before the lock is taken, because symbol lookup allocates.
         let heard = (corruption.kind, corruption.to_string(), format!("{corruption:#}"));
         told.0.lock().push(heard);
     });
@@ -49,21 +49,21 @@ fn built(subsystem: &Subsystem, flags: SlabDebug) -> KmemCache {
 }
 
 /// # Safety
-/// The byte must be inside the slab.
+/// Overwrites a byte, which must be inside the slab.
 unsafe fn clobber(object: NonNull<u8>, at: isize, byte: u8) {
     // SAFETY: the caller guarantees that the byte is inside the slab.
     unsafe { object.offset(at).write(byte) };
 }
 
-/// The situations of SLUB's KUnit tests, by their names, with the errors that those tests expect: each damage is one error, and
-/// each repair is another. Linux 7.1 has eleven, and all are here. The twelfth, the zone on the left, is this project's: SLUB's
-/// tests write only after objects.
+/// The situations of SLUB's KUnit tests, by their names, with the errors that those tests expect: each damage is one
+/// error, and each repair is another. Linux 7.1 has eleven situations, and all are here. The twelfth, the zone on the
+/// left, is this project's, because SLUB's tests write only after objects.
 ///
-/// Two have no exact counterpart. `next_pointer` breaks and repairs the free-list pointer in a free object: 3, 2 and 0 errors.
-/// Here no object contains a pointer; the same word is poison, which gives 2 errors, with the repair, and then 0. In
-/// `kmalloc_kfree_nolock` an interrupt allocates and frees during an allocation that it interrupted. Here the counterpart of an
-/// interrupt is a signal handler, which must not allocate: its thread may hold a lock of the allocator. The nearest case is a
-/// handler that has another thread do it immediately.
+/// Two situations have no exact counterpart. The test `next_pointer` breaks and repairs the free-list pointer in a free
+/// object: 3, 2 and 0 errors. In this allocator no object contains a pointer; the same word is poison, which gives 2
+/// errors, with the repair, and then 0. In `kmalloc_kfree_nolock` an interrupt allocates and frees during an allocation
+/// that it interrupted. The counterpart of an interrupt is a signal handler, which must not allocate, because its
+/// thread may hold a lock of the allocator. The nearest case is a handler that has another thread allocate immediately.
 mod slub_kunit {
     use super::*;
 
@@ -71,7 +71,7 @@ mod slub_kunit {
         let (subsystem, reports) = listening("-");
         let cache = built(&subsystem, flags);
         let object = cache.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above, freed once; the write after that is the error under test.
+        // SAFETY: the object was allocated above, and is freed once; the later write is the error under test.
         unsafe {
             if free {
                 cache.free(object);
@@ -81,7 +81,7 @@ mod slub_kunit {
         let found = [cache.validate(), cache.validate()].map(|found| found.errors());
         assert_eq!(reports.take().len(), 1, "{flags} {at}");
         if !free {
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the object was allocated above, and is freed once.
             unsafe { cache.free(object) };
         }
         cache.destroy().unwrap();
@@ -121,7 +121,7 @@ mod slub_kunit {
         let kmalloc = subsystem.kmalloc();
         let object = kmalloc.alloc(18, Gfp::KERNEL).unwrap();
         let cache = kmalloc.cache(KmallocKind::Normal, SizeClass::for_size(18).unwrap());
-        // SAFETY: allocated above, freed once; the write after that is the error under test.
+        // SAFETY: the object was allocated above, and is freed once; the later write is the error under test.
         unsafe {
             assert_eq!(kmalloc.usable_size(object), 18);
             object.write_bytes(7, 18);
@@ -141,7 +141,7 @@ mod slub_kunit {
         let (subsystem, reports) = listening("FZPU");
         let cache = built(&subsystem, SlabDebug::empty());
         let object = cache.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free_deferred(object) };
         uslab::rcu::advance();
         assert_eq!(cache.validate().errors(), 0);
@@ -158,7 +158,7 @@ mod slub_kunit {
         for _ in 0..10 {
             let cache = built(&subsystem, SlabDebug::empty());
             let object = cache.alloc(Gfp::KERNEL).unwrap();
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the object was allocated above, and is freed once.
             unsafe { cache.free_deferred(object) };
             std::thread::scope(|scope| {
                 scope.spawn(move || {
@@ -172,7 +172,7 @@ mod slub_kunit {
         assert!(reports.take().is_empty());
     }
 
-    /// Two errors: the cache reports that it is in use, and by which objects.
+    /// The cache reports two errors: that it is in use, and by which objects.
     #[test]
     fn leak_destroy() {
         let (subsystem, reports) = listening("-");
@@ -182,7 +182,7 @@ mod slub_kunit {
         let leaks = cache.alloc_traces();
         assert_eq!(leaks.0.iter().map(|trace| trace.count).collect::<Vec<_>>(), [1]);
         assert!(cache.live().iter().eq([object]));
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(object) };
         cache.destroy().unwrap();
         assert!(reports.take().is_empty());
@@ -194,7 +194,7 @@ mod slub_kunit {
         let kmalloc = subsystem.kmalloc();
         let cache = kmalloc.cache(KmallocKind::Normal, SizeClass::for_size(48).unwrap());
         let object = kmalloc.alloc_zeroed(48, Gfp::KERNEL).unwrap();
-        // SAFETY: in use until the free, with 48 bytes.
+        // SAFETY: the object is in use until the free, with 48 bytes.
         unsafe {
             object.write_bytes(0xff, 48);
             let smaller = kmalloc.realloc(object, 40, Gfp::ZERO).unwrap();
@@ -228,7 +228,7 @@ mod slub_kunit {
         use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
         extern "C" fn interrupt(_: std::ffi::c_int) {
-            // Relaxed: a count.
+            // Relaxed: the counter orders no other data.
             WANTED.fetch_add(1, Relaxed);
         }
         let (subsystem, reports) = listening("FZP");
@@ -241,12 +241,12 @@ mod slub_kunit {
             let other = scope.spawn(|| {
                 on_cpu(1);
                 let mut served = 0;
-                // Relaxed: counts and a flag; the interrupted thread joins this one.
+                // Relaxed: the counts and the flag order no data; the interrupted thread joins this one.
                 while !done.load(Relaxed) || served == 0 {
                     pthread_kill(interrupted, Signal::SIGURG).unwrap();
                     while served < WANTED.load(Relaxed) {
                         let object = kmalloc.alloc(1 + served % 600, Gfp::KERNEL).unwrap();
-                        // SAFETY: allocated above, freed once.
+                        // SAFETY: the object was allocated above, and is freed once.
                         unsafe { kmalloc.free(object) };
                         served += 1;
                     }
@@ -257,7 +257,7 @@ mod slub_kunit {
                 let objects: Vec<_> = (0..1000)
                     .map(|i| kmalloc.alloc(1 + (i * 37 + round) % 600, Gfp::KERNEL).unwrap())
                     .collect();
-                // SAFETY: allocated above, freed once.
+                // SAFETY: the objects were allocated above, and each is freed once.
                 objects.into_iter().for_each(|object| unsafe { kmalloc.free(object) });
             }
             done.store(true, Relaxed);
@@ -283,7 +283,7 @@ mod slub_kunit {
                         let objects: Vec<_> = (0..100)
                             .map(|i| kmalloc.alloc(1 + (i * 37 + round) % 600, Gfp::KERNEL).unwrap())
                             .collect();
-                        // SAFETY: allocated above, freed once.
+                        // SAFETY: the objects were allocated above, and each is freed once.
                         objects.into_iter().for_each(|object| unsafe { kmalloc.free(object) });
                     }
                 });
@@ -298,14 +298,14 @@ mod slub_kunit {
 }
 
 #[test]
-fn what_is_written_around_an_object_is_named_and_repaired() {
+fn red_zone_write_is_reported_and_repaired() {
     for (at, part) in
         [(-1, "Left Redzone"), (-8, "Left Redzone"), (64, "Right Redzone"), (71, "Right Redzone")]
     {
         let (subsystem, reports) = listening("-");
         let cache = built(&subsystem, SlabDebug::RED_ZONE);
         let keep: Vec<_> = (0..5).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
-        // SAFETY: allocated above, freed once; the writes are the errors under test.
+        // SAFETY: the object was allocated above, and is freed once; the writes are the errors under test.
         unsafe {
             clobber(keep[2], at, 0x12);
             cache.free(keep[2]);
@@ -322,8 +322,8 @@ fn what_is_written_around_an_object_is_named_and_repaired() {
         let fix = format!("FIX inode: Restoring {part} {wrong:#x}-{wrong:#x}=0xcc");
         assert_eq!(*lines.last().unwrap(), fix);
         assert_eq!((cache.info().corruptions, cache.info().used), (1, 4), "it was taken back");
-        // SAFETY: the byte is inside the slab; the write is the error under test. The object is free now: its red zones have
-        // another value, and are checked when it is allocated.
+        // SAFETY: the byte is inside the slab; the write is the error under test. The object is free now: its red zones
+        // have another value, and are checked at its next allocation.
         unsafe { clobber(keep[2], at, 0x13) };
         let again: BTreeSet<_> =
             (0..cache.info().objects).map_while(|_| cache.alloc(Gfp::KERNEL).ok()).collect();
@@ -335,7 +335,7 @@ fn what_is_written_around_an_object_is_named_and_repaired() {
         assert!(!report.contains("Allocated:") && !report.contains("Freed:"), "{report}");
         assert_eq!((cache.alloc_traces().0.len(), cache.free_traces().0.len()), (0, 0));
         for object in keep.into_iter().collect::<BTreeSet<_>>().union(&again) {
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the object was allocated above, and is freed once.
             unsafe { cache.free(*object) };
         }
         assert!(reports.take().is_empty());
@@ -344,14 +344,15 @@ fn what_is_written_around_an_object_is_named_and_repaired() {
 }
 
 #[test]
-fn what_is_written_to_a_free_object_is_named_and_repaired() {
+fn poisoned_object_write_is_reported_and_repaired() {
     for magazines in [Magazines::Off, Magazines::BySize] {
         for at in [0, 33, 63] {
             let (subsystem, reports) = listening("-");
             let builder = KmemCache::builder("inode", 64).slab_debug(SlabDebug::POISON | SlabDebug::USERS);
             let cache = builder.magazines(magazines).build_in(&subsystem).unwrap();
             let object = cache.alloc(Gfp::KERNEL).unwrap();
-            // SAFETY: allocated above, freed once; the later accesses are to free memory of a slab that stays.
+            // SAFETY: the object was allocated above, and is freed once; the later accesses are to free memory of a
+            // slab that stays.
             unsafe {
                 let bytes = std::slice::from_raw_parts(object.as_ptr(), 64);
                 assert!(bytes.iter().all(|byte| *byte == 0x5a), "{bytes:x?}");
@@ -370,7 +371,7 @@ fn what_is_written_to_a_free_object_is_named_and_repaired() {
             let first = if at == 63 { "0xa5" } else { "0x6b" };
             assert!(report.contains(&format!("First byte 0x12 instead of {first}")), "{report}");
             assert!(report.contains("\nAllocated: age=") && report.contains("\nFreed: age="), "{report}");
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the objects were allocated above, and each is freed once.
             unsafe { cache.free_bulk(all) };
             assert_eq!(cache.validate().errors(), 0);
         }
@@ -378,7 +379,7 @@ fn what_is_written_to_a_free_object_is_named_and_repaired() {
 }
 
 #[test]
-fn what_is_written_behind_the_objects_of_a_slab_is_named() {
+fn write_past_the_last_object_of_a_slab_is_reported() {
     let (subsystem, reports) = listening("-");
     let flags = SlabDebug::POISON | SlabDebug::RED_ZONE | SlabDebug::USERS;
     let cache = KmemCache::builder("inode", 600).slab_debug(flags).build_in(&subsystem).unwrap();
@@ -409,9 +410,9 @@ fn what_is_written_behind_the_objects_of_a_slab_is_named() {
     assert_eq!(subsystem.check().unwrap().slabs, 0, "when the slab goes back");
 }
 
-/// All bytes that belong to no object are tested: before the first object and after the last one, up to their zones.
+/// All bytes that belong to no object are tested, before the objects and after the objects, up to their zones.
 #[test]
-fn each_unused_byte_of_a_slab_is_watched() {
+fn write_to_any_unused_byte_of_a_slab_is_reported() {
     let (subsystem, reports) = listening("-");
     let builder = KmemCache::builder("inode", 600).align(64).slab_debug(SlabDebug::RED_ZONE);
     let cache = builder.build_in(&subsystem).unwrap();
@@ -436,7 +437,7 @@ fn each_unused_byte_of_a_slab_is_watched() {
         assert_eq!((cache.validate().errors(), cache.validate().errors()), (2, 0), "{at}");
         assert_eq!(reports.kinds(), [kind], "{at}");
     }
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(object) };
 }
 
@@ -454,17 +455,17 @@ fn damage_by_a_constructor_is_reported() {
     };
     let cache = builder().try_ctor(refuses).build_in(&subsystem).unwrap();
     assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::Constructor));
-    // One report for each attempt.
+    // Each attempt gives one report.
     let kinds = reports.kinds();
     assert!(!kinds.is_empty() && kinds.iter().all(|kind| *kind == CorruptionKind::Padding), "{kinds:?}");
 }
 
-/// For these, only users are tracked.
+/// For these caches, only users are tracked.
 #[test]
 fn objects_with_and_without_red_zones_keep_their_sizes_when_moved() {
     let (subsystem, reports) = listening("ZU,kmalloc-32;U");
     let kmalloc = subsystem.kmalloc();
-    // SAFETY: allocated here, freed once.
+    // SAFETY: the memory was allocated here, and is freed once.
     unsafe {
         for (size, usable) in [(18, 18), (50, 64)] {
             let object = kmalloc.alloc(size, Gfp::KERNEL).unwrap();
@@ -480,10 +481,10 @@ fn objects_with_and_without_red_zones_keep_their_sizes_when_moved() {
 }
 
 #[test]
-fn an_object_that_was_freed_is_not_resized() {
+fn freed_object_is_not_resized() {
     let (subsystem, reports) = listening("FZ");
     let malloc = Malloc::new(&subsystem).unwrap();
-    // It is in the same class after it has grown.
+    // The block is in the same class after it has grown.
     let layout = Layout::from_size_align(36, 8).unwrap();
     let [memory, last] = [(); 2].map(|()| malloc.alloc(layout, Gfp::KERNEL).unwrap());
     // SAFETY: resizing a freed block is the error under test; the block to which it moved is freed once.
@@ -523,16 +524,16 @@ fn traced() {
     let cache = KmemCache::builder("inode", 64).slab_debug(SlabDebug::TRACE).build_in(&subsystem).unwrap();
     drop(other.alloc_block(Gfp::KERNEL).unwrap());
     let [first, second] = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
-    // SAFETY: allocated above, freed once each.
+    // SAFETY: the objects were allocated above, and each is freed once.
     [second, first].into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
 #[inline(never)]
-fn the_one_who_allocates(cache: &KmemCache) -> NonNull<u8> {
+fn allocating_function(cache: &KmemCache) -> NonNull<u8> {
     std::hint::black_box(cache.alloc(Gfp::KERNEL).unwrap())
 }
 #[inline(never)]
-fn the_one_who_frees(cache: &KmemCache, object: NonNull<u8>) {
+fn freeing_function(cache: &KmemCache, object: NonNull<u8>) {
     // SAFETY: each caller frees an object of this cache once.
     unsafe { cache.free(std::hint::black_box(object)) };
     std::hint::black_box(cache);
@@ -542,15 +543,15 @@ fn the_one_who_frees(cache: &KmemCache, object: NonNull<u8>) {
 fn double_free_is_reported_with_its_allocation_and_free_stacks() {
     let (subsystem, reports) = listening("FU");
     let cache = built(&subsystem, SlabDebug::empty());
-    let object = the_one_who_allocates(&cache);
-    the_one_who_frees(&cache, object);
-    the_one_who_frees(&cache, object);
+    let object = allocating_function(&cache);
+    freeing_function(&cache, object);
+    freeing_function(&cache, object);
     let heard = reports.take();
     let [(CorruptionKind::DoubleFree, _, report)] = &heard[..] else { panic!("{heard:?}") };
     let parts: Vec<_> =
         ["\nAllocated:", "\nFreed:", "\nNoticed by"].map(|part| report.find(part).unwrap()).into();
-    let allocated = report.find("the_one_who_allocates").unwrap();
-    let freed: Vec<_> = report.match_indices("the_one_who_frees").map(|(at, _)| at).collect();
+    let allocated = report.find("allocating_function").unwrap();
+    let freed: Vec<_> = report.match_indices("freeing_function").map(|(at, _)| at).collect();
     assert!(parts[0] < allocated && allocated < parts[1], "{report}");
     assert!(freed.len() >= 2 && parts[1] < freed[0] && *freed.last().unwrap() > parts[2], "{report}");
 }
@@ -559,13 +560,13 @@ fn double_free_is_reported_with_its_allocation_and_free_stacks() {
 fn objects_in_use_are_listed_by_call_stack() {
     let (subsystem, _) = listening("U,inode");
     let cache = built(&subsystem, SlabDebug::empty());
-    let mut held: Vec<_> = (0..std::hint::black_box(30)).map(|_| the_one_who_allocates(&cache)).collect();
+    let mut held: Vec<_> = (0..std::hint::black_box(30)).map(|_| allocating_function(&cache)).collect();
     held.push(cache.alloc(Gfp::KERNEL).unwrap());
     let traces = cache.alloc_traces();
     let counts: Vec<_> = traces.0.iter().map(|trace| trace.count).collect();
     assert_eq!((counts, cache.free_traces().0.len()), (vec![30, 1], 0));
     assert!(traces.to_string().starts_with("     30 waste=0 age="), "{traces}");
-    assert!(traces.0[0].stack.to_string().contains("the_one_who_allocates"), "{traces}");
+    assert!(traces.0[0].stack.to_string().contains("allocating_function"), "{traces}");
     assert!(traces.0[0].cpus.iter().eq(&[0]));
     // As JSON, each trace is a row with the same data as the text.
     let json = serde_json::to_value(&traces).unwrap();
@@ -581,18 +582,18 @@ fn objects_in_use_are_listed_by_call_stack() {
         let shown: String = functions.iter().map(|name| format!("  {name}\n")).collect();
         assert_eq!(shown, trace.stack.to_string());
     }
-    assert!(json[0]["stack"].to_string().contains("the_one_who_allocates"), "{json}");
-    held.into_iter().for_each(|object| the_one_who_frees(&cache, object));
+    assert!(json[0]["stack"].to_string().contains("allocating_function"), "{json}");
+    held.into_iter().for_each(|object| freeing_function(&cache, object));
     assert!(cache.alloc_traces().0.is_empty());
     let again = cache.alloc(Gfp::KERNEL).unwrap();
     let frees = cache.free_traces();
-    assert!(frees.0.len() == 1 && frees.to_string().contains("the_one_who_frees"), "{frees}");
+    assert!(frees.0.len() == 1 && frees.to_string().contains("freeing_function"), "{frees}");
     let json = serde_json::to_value(&frees).unwrap();
-    assert!(json[0]["count"] == 1 && json[0]["stack"].to_string().contains("the_one_who_frees"), "{json}");
-    the_one_who_frees(&cache, again);
+    assert!(json[0]["count"] == 1 && json[0]["stack"].to_string().contains("freeing_function"), "{json}");
+    freeing_function(&cache, again);
 }
 
-/// Regression test: both threads could acquire the tag. A reaper also freed slabs that were being checked.
+/// Regression test: two threads could acquire the tag. A reaper also freed slabs that were being checked.
 #[test]
 fn validation_keeps_slabs_from_being_freed() {
     let (mut config, tried) = (config(2, 1, 64 << 20), Arc::new(Mutex::new(Vec::new())));
@@ -606,7 +607,7 @@ fn validation_keeps_slabs_from_being_freed() {
     let inodes = Arc::new(built(&subsystem, SlabDebug::FULL));
     *validated.lock() = Some(inodes.clone());
     let object = inodes.alloc(Gfp::KERNEL).unwrap();
-    // SAFETY: allocated above, freed once; the write is the error under test.
+    // SAFETY: the object was allocated above, and is freed once; the write is the error under test.
     unsafe {
         inodes.free(object);
         clobber(object, 8, 0x9a);
@@ -651,7 +652,7 @@ fn concurrent_double_free_is_refused_once() {
     for flags in [SlabDebug::CHECKS, SlabDebug::FULL - SlabDebug::USERS] {
         let (subsystem, reports) = listening("-");
         let cache = built(&subsystem, flags);
-        // Addresses, which threads can share.
+        // The list has addresses, which threads can share.
         let objects: Vec<_> =
             (0..ROUNDS).map(|_| cache.alloc(Gfp::KERNEL).unwrap().expose_provenance().get()).collect();
         let barrier = Barrier::new(2);
@@ -663,7 +664,7 @@ fn concurrent_double_free_is_refused_once() {
                     barrier.wait();
                     for &object in objects {
                         let object = NonNull::new(std::ptr::with_exposed_provenance_mut(object)).unwrap();
-                        // SAFETY: allocated above; the free by two threads is the error under test.
+                        // SAFETY: the object was allocated above; the free by two threads is the error under test.
                         unsafe { cache.free(object) };
                     }
                 });
@@ -725,7 +726,7 @@ fn fault_injection_may_refuse_each_allocation_of_a_cache() {
         match refused {
             Ok(object) => {
                 assert!(flags.is_empty());
-                // SAFETY: allocated above, freed once.
+                // SAFETY: the object was allocated above, and is freed once.
                 unsafe { cache.free(object) };
             }
             Err(error) => {
@@ -750,7 +751,7 @@ fn constructed_objects_are_not_poisoned() {
     }
     let zeroed = KmemCache::builder("secret", 64).zero_on_free().build_in(&subsystem).unwrap();
     let plain = zeroed.alloc(Gfp::ZERO).unwrap();
-    // SAFETY: allocated above, zeroed, freed once.
+    // SAFETY: the object was allocated above, was zeroed, and is freed once.
     unsafe {
         assert_eq!(plain.cast::<u64>().read(), 0);
         zeroed.free(plain);
@@ -767,7 +768,8 @@ fn write_past_an_object_is_reported_when_its_size_changes() {
     let (subsystem, reports) = listening("Z");
     let malloc = Malloc::new(&subsystem).unwrap();
     let memory = malloc.alloc(Layout::from_size_align(40, 8).unwrap(), Gfp::KERNEL).unwrap();
-    // SAFETY: allocated above, freed once; the write is the error under test, still inside the stride.
+    // SAFETY: the memory was allocated above, and is freed once; the write is the error under test, still inside the
+    // stride.
     unsafe {
         clobber(memory, 40, 1);
         let memory = malloc.realloc(memory, 48).unwrap();
@@ -790,11 +792,11 @@ fn interior_address_is_reported_with_its_object() {
         let [(CorruptionKind::Interior, _, report)] = &heard[..] else { panic!("{heard:?}") };
         assert!(report.contains(&format!("{:#x}", object.addr())), "{report}");
     }
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     unsafe { cache.free_bulk(objects) };
 }
 
-/// All kinds of sizes, alignments and frees: the red zones begin where the requested bytes end.
+/// The test covers all kinds of sizes, alignments and frees: the red zones begin where the requested bytes end.
 #[test]
 fn debugged_malloc_serves_all_sizes() {
     for rules in ["FZPU", "Z", "P", "-;FZ,malloc-64,malloc-4096"] {
@@ -824,13 +826,13 @@ fn debugged_malloc_serves_all_sizes() {
         let zoned = rules.contains("FZ") || rules == "Z";
         let of_64 = Layout::from_size_align(60, 1).unwrap();
         let memory = malloc.alloc(of_64, Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above.
+        // SAFETY: the memory was allocated above.
         let usable = unsafe { malloc.usable_size(memory) };
         assert_eq!(usable, if zoned { 60 } else { 64 }, "{rules}");
         held.push((memory, of_64));
         for (i, (memory, layout)) in held.into_iter().enumerate() {
             let size = [layout.size() / 2 + 1, layout.size() + 3, layout.size() * 3, layout.size()][i % 4];
-            // SAFETY: allocated above with this layout; freed once, with its size or without.
+            // SAFETY: the memory was allocated above with this layout, and is freed once, with its size or without.
             unsafe {
                 if i % 3 == 0 {
                     let moved = malloc.realloc(memory, size).unwrap();
@@ -879,7 +881,7 @@ fn red_zones_detect_foreign_and_interior_frees() {
         let kinds: Vec<_> = heard.take().into_iter().map(|(kind, _)| kind).collect();
         assert_eq!(kinds, [CorruptionKind::Interior], "{at}");
     }
-    // SAFETY: allocated above; the second free is the error under test.
+    // SAFETY: the object was allocated above; the second free is the error under test.
     unsafe {
         kmalloc.free(object);
         kmalloc.free(object);
@@ -899,9 +901,9 @@ fn lost(cache: &KmemCache, objects: usize) {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn no_stack_has_no_frames_before_any_is_saved_either() {
-    // Other tests save stacks, so this one runs alone.
-    if !crate::process::is_alone("slab_debug::no_stack_has_no_frames_before_any_is_saved_either") {
+fn empty_stack_handle_has_no_frames() {
+    // The test runs alone, because other tests save stacks.
+    if !crate::process::is_alone("slab_debug::empty_stack_handle_has_no_frames") {
         return;
     }
     assert!(uslab::debug::stacks::CallStack::NONE.frames().is_empty());
@@ -909,16 +911,16 @@ fn no_stack_has_no_frames_before_any_is_saved_either() {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn what_no_word_of_the_process_leads_to_is_unreachable() {
-    // Memory of other tests could hold the addresses, so this one runs alone.
-    if !crate::process::is_alone("slab_debug::what_no_word_of_the_process_leads_to_is_unreachable") {
+fn object_without_pointer_is_unreachable() {
+    // The test runs alone, because memory of other tests could hold the addresses.
+    if !crate::process::is_alone("slab_debug::object_without_pointer_is_unreachable") {
         return;
     }
     let (subsystem, _) = listening("FU");
     let cache = |name: &str| KmemCache::builder(name, 64).build_in(&subsystem).unwrap();
     let (leaked, held, plain) = (cache("leaked"), cache("held"), cache("plain"));
     lost(&leaked, 200);
-    // A list with pointers to the inside of its objects.
+    // The list has pointers to the inside of its objects.
     let mut first: Box<Option<NonNull<u8>>> = Box::new(None);
     for _ in 0..5 {
         let object = held.alloc(Gfp::KERNEL).unwrap();
@@ -930,7 +932,7 @@ fn what_no_word_of_the_process_leads_to_is_unreachable() {
     let holders = subsystem.leaks();
     let of = |name: &str| holders.0.iter().find(|holder| holder.cache == name);
     let found = of("leaked").unwrap();
-    // A stale word elsewhere may look like the address of one.
+    // A stale word elsewhere may look like the address of an object.
     assert_eq!((found.objects, found.bytes), (200, 200 * 64));
     assert!((50..=200).contains(&found.unreachable), "{holders}");
     assert!(found.stack.to_string().contains("lost"), "{holders}");
@@ -945,7 +947,7 @@ fn what_no_word_of_the_process_leads_to_is_unreachable() {
     std::hint::black_box(&first);
     let all: Vec<_> = leaked.live().iter().chain(held.live().iter()).collect();
     assert_eq!(all.len(), 205);
-    // SAFETY: allocated above, each freed once to its own cache.
+    // SAFETY: the objects were allocated above, and each is freed once to its own cache.
     all.into_iter().for_each(|object| unsafe { subsystem.kmalloc().free(object) });
     assert_eq!(subsystem.leaks().0, vec![]);
 }

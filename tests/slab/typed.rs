@@ -1,11 +1,11 @@
-//! Typed caches: constructed once, used many times, destructed with their slab.
+//! Tests typed caches: constructed once, used many times, destructed with their slab.
 
 use crate::common::{assert_all_given_back, subsystem};
 use std::sync::Arc;
 use uslab::{AllocError, CacheBox, Limit, Magazines, ObjectCache, OwnedBox};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// Counts its live instances, and notices use after drop.
+/// A value that counts its live instances, and notices use after drop.
 struct Tracked {
     alive: Arc<AtomicUsize>,
     name: String,
@@ -23,7 +23,7 @@ impl Drop for Tracked {
 }
 
 #[test]
-fn objects_stay_constructed_between_uses_and_end_with_their_slab() {
+fn objects_stay_constructed_until_their_slab_is_freed() {
     for (magazines, whole_slabs) in [
         (Magazines::BySize, false),
         (Magazines::Off, false),
@@ -113,7 +113,7 @@ fn alloc_with_frees_the_object_if_prepare_panics() {
 }
 
 #[test]
-fn types_of_any_size_and_alignment() {
+fn typed_cache_serves_any_size_and_alignment() {
     #[repr(align(256))]
     struct Wide(u8);
     let subsystem = subsystem(1);
@@ -130,7 +130,7 @@ fn types_of_any_size_and_alignment() {
 }
 
 #[test]
-fn objects_wander_between_threads() {
+fn objects_can_be_freed_by_other_threads() {
     let subsystem = subsystem(2);
     let cache = ObjectCache::builder("s").ctor(|| String::from("made")).build_in(&subsystem).unwrap();
     let object = cache.alloc().unwrap();
@@ -190,7 +190,7 @@ fn reset_panic_leaks_nothing() {
 }
 
 #[test]
-fn owned_objects_keep_their_cache_and_the_last_one_takes_it_along() {
+fn owned_objects_keep_their_cache_alive() {
     let subsystem = subsystem(2);
     let alive = Arc::new(AtomicUsize::new(0));
     let counted = alive.clone();
@@ -216,13 +216,13 @@ fn owned_objects_keep_their_cache_and_the_last_one_takes_it_along() {
 }
 
 #[test]
-fn raw_objects_come_back_and_prefilled_ones_are_of_their_cache_only() {
+fn raw_objects_can_be_returned_to_their_cache() {
     let subsystem = subsystem(1);
     let build = |name: &str| ObjectCache::builder(name).ctor(|| 5_u64).build_in(&subsystem).unwrap();
     let (cache, other) = (build("a"), build("b"));
     let raw = cache.alloc().unwrap().into_raw();
     assert_eq!(cache.info().used, 1);
-    // SAFETY: from `into_raw` of this cache just above.
+    // SAFETY: the pointer is from `into_raw` of this cache just above.
     let object = unsafe { CacheBox::from_raw(&cache, raw) };
     let mut own = other.prefill(3).unwrap();
     let held = own.len();
@@ -248,7 +248,7 @@ fn limits_are_charged_per_slab() {
         (Limit::Objects(u64::MAX), u64::from(u32::MAX), 32),
         (Limit::Objects(0), 0, 32),
     ] {
-        // 32 objects of 128 bytes in a page.
+        // A page has 32 objects of 128 bytes.
         let cache = ObjectCache::builder("l").ctor(|| [0_u8; 128]).limit(limit).build_in(&subsystem).unwrap();
         assert_eq!((cache.info().objs_per_slab, cache.info().limit), (objects, Some(slabs)), "{limit:?}");
         if slabs < 10 {

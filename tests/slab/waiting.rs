@@ -1,4 +1,4 @@
-//! Waiting at a limit, with threads and with futures.
+//! Tests waiting at a limit, with threads and with futures.
 
 use crate::common::{READERS, assert_all_given_back, config, subsystem};
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     }
 }
 
-/// A cache of one slab with all objects in use.
+/// Returns a cache of one slab with all objects in use.
 fn at_the_limit(subsystem: &Subsystem) -> (KmemCache, Vec<std::ptr::NonNull<u8>>) {
     let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(subsystem).unwrap();
     let objects = (0..cache.geometry().objects()).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
@@ -63,7 +63,7 @@ fn deferred_frees_are_not_expedited_without_waiters() {
     let node = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
     let defer = || {
         let object = node.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { node.free_deferred(object) };
     };
     let left = || {
@@ -75,19 +75,19 @@ fn deferred_frees_are_not_expedited_without_waiters() {
     let mut waits = full.acquire(Gfp::KERNEL);
     assert!(poll(&mut waits).is_none());
     defer();
-    // There is a waiter, though of another cache. Readers of other tests may exist for a moment.
+    // A waiter exists, though of another cache. Readers of other tests may exist for a moment.
     until(|| left() == 0);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { full.free(objects.pop().unwrap()) };
     objects.push(poll(&mut waits).unwrap().unwrap());
     defer();
     assert_eq!(left(), 1);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { full.free(object) });
 }
 
 #[test]
-fn other_errors_are_not_waited_for() {
+fn acquire_does_not_wait_on_other_errors() {
     let subsystem = Subsystem::new(config(1, 1, 1 << 20)).unwrap();
     let cache = KmemCache::builder("all", 4096).build_in(&subsystem).unwrap();
     let _all: Vec<_> = std::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
@@ -101,7 +101,7 @@ fn timed_out_waiter_gets_the_limit_error_and_leaves_the_queue() {
     let limit = Err(AllocError::CacheLimit { slabs: 1 });
     assert_eq!(cache.acquire_timeout(Gfp::KERNEL, Duration::from_millis(5)), limit);
     assert_eq!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO), limit);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
     assert!(cache.info().in_magazines > 0, "the magazines are open again");
     drop(cache);
@@ -120,19 +120,19 @@ fn last_waker_is_woken_once_and_its_object_is_kept_for_it() {
         assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(&waker)).is_pending());
     }
     for _ in 0..2 {
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(objects.pop().unwrap()) };
     }
     assert_eq!(wakers.map(|woken| woken.0.get()), [0, 1]);
-    // There is no waiter for the second object, so any caller may take it. The first one is reserved.
+    // The second object has no waiter, so any caller may take it. The first object is reserved for the waiter.
     objects.push(cache.alloc(Gfp::KERNEL).unwrap());
     assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::CacheLimit { slabs: 1 }));
     objects.push(poll(&mut acquire).unwrap().unwrap());
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Forgetting it is like forgetting a box.
+/// Forgetting a future is like forgetting a box.
 #[test]
 fn forgotten_future_leaks_one_object_and_blocks_no_waiter() {
     let subsystem = subsystem(1);
@@ -140,15 +140,15 @@ fn forgotten_future_leaks_one_object_and_blocks_no_waiter() {
     let [mut first, mut second] = [(); 2].map(|()| cache.acquire(Gfp::KERNEL));
     assert_eq!((poll(&mut first), poll(&mut second)), (None, None));
     std::mem::forget(first);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
     let object = poll(&mut second).unwrap().unwrap();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(object) };
     assert_eq!(cache.info().used, 1);
 }
 
-/// A panic of a constructor reaches the caller that created the slab; the next one tries again.
+/// A panic of a constructor reaches the caller that created the slab; the next caller calls the constructor again.
 #[test]
 fn constructor_panic_blocks_no_waiter() {
     let subsystem = subsystem(1);
@@ -186,10 +186,10 @@ fn destroyed_cache_returns_an_error_to_its_waiters() {
     let mut acquire = cache.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
     assert!(cache.destroy().is_err(), "objects are in use");
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
     let object = poll(&mut acquire).unwrap().unwrap();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(object) };
     cache.destroy().unwrap();
     assert_eq!(poll(&mut cache.acquire(Gfp::KERNEL)), Some(Err(AllocError::Destroyed)));
@@ -202,7 +202,7 @@ fn child_of_a_fork_has_no_waiter() {
     let (cache, mut objects) = at_the_limit(&subsystem);
     let [mut given, mut acquire] = [cache.acquire(Gfp::KERNEL), cache.acquire(Gfp::KERNEL)];
     assert_eq!([poll(&mut given), poll(&mut acquire)], [None, None]);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(objects.pop().unwrap()) };
     assert_eq!(cache.info().waiting, 1, "the first has been given it, and has not run");
     // SAFETY: this thread continues as the child's would, and no other thread uses the subsystem.
@@ -211,17 +211,17 @@ fn child_of_a_fork_has_no_waiter() {
         subsystem.after_fork_in_child();
     }
     for _ in 0..2 {
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(objects.pop().unwrap()) };
     }
     assert!(cache.info().in_magazines > 0, "the magazines are open again");
     objects.push(cache.alloc(Gfp::KERNEL).unwrap());
-    // The future is queued anew, and a later one waits behind it.
+    // The future is queued anew, and a later future waits behind it.
     objects.push(poll(&mut acquire).unwrap().unwrap());
     let mut third = cache.acquire(Gfp::KERNEL);
     assert_eq!((poll(&mut third), cache.info().waiting), (None, 1));
     drop((third, given));
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
     assert_eq!(cache.info().used, 1, "what was given to who is in the parent");
 }
@@ -242,7 +242,7 @@ fn threads_and_tasks_share_one_wait_queue() {
             says.send(()).unwrap();
             drop(object);
         });
-        // It is the future's turn, although the thread may not be waiting yet.
+        // The next object is the future's, although the thread may not be waiting yet.
         drop(all.pop_front());
         assert!(order.recv_timeout(Duration::from_millis(20)).is_err());
         let object = poll(&mut future).unwrap().unwrap();
@@ -252,7 +252,7 @@ fn threads_and_tasks_share_one_wait_queue() {
     });
 }
 
-/// Like a pool of connections: many more clients than objects; some of them time out.
+/// The cache is like a pool of connections: many more clients than objects, and some of them time out.
 #[test]
 fn every_contending_waiter_is_served_and_nothing_is_lost() {
     for magazines in [Magazines::BySize, Magazines::Off, SMALL] {
@@ -331,7 +331,7 @@ proptest! {
         let cache = cache.build_in(&subsystem).unwrap();
         let most = slabs as usize * cache.geometry().objects();
         let mut held = vec![];
-        // The futures that wait, and those that were given an object; each was polled once.
+        // The lists have the futures that wait, and the futures that were given an object; each was polled once.
         let (mut waiting, mut given) = (VecDeque::<Acquiring<'_>>::new(), vec![]);
         for op in ops {
             match op {
@@ -374,7 +374,7 @@ proptest! {
                 },
                 Op::Free(at) if !held.is_empty() => {
                     let object = held.swap_remove(at.index(held.len()));
-                    // SAFETY: allocated from this cache, freed once.
+                    // SAFETY: the object was allocated from this cache, and is freed once.
                     unsafe { cache.free(object) };
                     given.extend(waiting.pop_front());
                 }
@@ -385,13 +385,13 @@ proptest! {
             subsystem.check().unwrap();
         }
         drop((waiting, given));
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the objects were allocated above, and each is freed once.
         held.into_iter().for_each(|object| unsafe { cache.free(object) });
         prop_assert_eq!(cache.info().used, 0);
     }
 }
 
-/// If a box of the object is `Send`, the future is, too.
+/// The future of `acquire` is `Send` if a box of the object is.
 #[test]
 fn acquire_futures_are_send() {
     fn sent<T: Send>(_: &T) {}
@@ -410,7 +410,7 @@ fn served_waiter_counts_no_failure() {
     let (failures, paths) = (cache.info().failures, cache.info().paths);
     let mut waiting = cache.acquire(Gfp::KERNEL);
     assert!(poll(&mut waiting).is_none());
-    // SAFETY: allocated by `at_the_limit`, freed once.
+    // SAFETY: `at_the_limit` allocated the object, and it is freed once.
     unsafe { cache.free(objects.pop().unwrap()) };
     objects.push(poll(&mut waiting).unwrap().unwrap());
     assert_eq!(cache.info().failures, failures);
@@ -422,7 +422,7 @@ fn served_waiter_counts_no_failure() {
     );
     assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
     assert_eq!(cache.info().failures, failures + 1);
-    // SAFETY: allocated by `at_the_limit`, freed once.
+    // SAFETY: `at_the_limit` allocated the objects, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
@@ -441,7 +441,7 @@ fn lowering_a_limit_calls_the_shrinkers() {
 }
 
 #[test]
-fn a_pinned_object_is_waited_for() {
+fn acquire_waits_for_a_pinned_object() {
     let builder = ObjectCache::builder("pinned").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
     let cache = builder.build_pinned_in(&subsystem(1)).unwrap();
     let mut all: Vec<_> = std::iter::from_fn(|| cache.alloc().ok()).collect();
@@ -451,7 +451,7 @@ fn a_pinned_object_is_waited_for() {
     assert!(poll(&mut waiting).unwrap().is_ok());
 }
 
-/// The size of four slabs, as the limit of an account, and the size of one.
+/// Returns the size of four slabs, as the limit of an account, and the size of one.
 fn four_slabs(subsystem: &Subsystem) -> (usize, usize) {
     let cache = KmemCache::builder("ask", 1000).build_in(subsystem).unwrap();
     (4 * cache.geometry().order().bytes(), cache.geometry().objects())
@@ -467,7 +467,7 @@ fn all_of(cache: &KmemCache) -> (Vec<uslab::Block<'_>>, AllocError) {
 }
 
 #[test]
-fn an_account_is_charged_for_all_of_its_caches_and_takes_from_one_what_another_needs() {
+fn account_reclaims_from_one_cache_for_another() {
     let subsystem = subsystem(2);
     let (bytes, objects) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -481,7 +481,7 @@ fn an_account_is_charged_for_all_of_its_caches_and_takes_from_one_what_another_n
     assert_eq!(other.alloc_block(Gfp::KERNEL).err(), Some(error));
     assert!(stranger.alloc_block(Gfp::KERNEL).is_ok(), "it is not charged");
     drop(held);
-    // They are in the magazines of CPU 0.
+    // The objects are in the magazines of CPU 0.
     on_cpu(1);
     let (held, _) = all_of(&other);
     assert_eq!(held.len(), 4 * objects);
@@ -521,7 +521,7 @@ fn request_above_the_account_limit_is_refused_by_the_account() {
     assert_eq!(account.charged(), 0, "nothing is tried for it");
 }
 
-/// Regression test: after room in the account was found, no other cache was asked for its empty slabs.
+/// Regression test: after room in the account was found, empty slabs of other caches were not reclaimed.
 #[test]
 fn charged_waiter_without_memory_reclaims_from_other_caches() {
     let mut config = config(1, 1, 4 << 20);
@@ -562,9 +562,9 @@ fn changed_limit_wakes_waiters_or_reclaims_idle_memory() {
     assert_eq!((woken.0.get(), account.limit()), (1, 2 * bytes));
     let object = poll(&mut waiting).unwrap().unwrap();
     assert_eq!((cache.info().waiting, cache.info().slabs), (0, 5));
-    // SAFETY: allocated above from this cache, freed once.
+    // SAFETY: the object was allocated above from this cache, and is freed once.
     unsafe { cache.free(object) };
-    // Slabs without objects in use are freed immediately, the others stay and serve; no slab is created.
+    // Slabs without objects in use are freed immediately. The other slabs stay and serve, and no slab is created.
     held.truncate(3 * objects);
     account.set_limit(bytes / 2);
     assert_eq!(account.charged(), bytes / 4 * 3);
@@ -614,7 +614,7 @@ fn returned_charge_wakes_no_waiter_at_a_cache_limit() {
     assert_eq!(woken.0.get(), 1);
 }
 
-/// Objects that can be dropped.
+/// A shrinker of objects that can be dropped.
 struct Idle(Arc<Mutex<Vec<OwnedBox<[u8; 1000]>>>>);
 impl uslab::Shrinker for Idle {
     fn count(&self) -> usize {
@@ -629,7 +629,7 @@ impl uslab::Shrinker for Idle {
     }
 }
 
-/// A shrinker of any of its caches helps.
+/// A shrinker of any cache in the account helps.
 #[test]
 fn account_at_its_limit_calls_the_shrinkers_of_all_its_caches() {
     let subsystem = subsystem(1);
@@ -646,7 +646,7 @@ fn account_at_its_limit_calls_the_shrinkers_of_all_its_caches() {
     assert!(account.charged() <= bytes);
 }
 
-/// Drops everything when it is called, and reports that it dropped nothing.
+/// A shrinker that drops everything, and reports that it dropped nothing.
 struct Silent(Mutex<Vec<OwnedBox<[u8; 1000]>>>);
 impl uslab::Shrinker for Silent {
     fn count(&self) -> usize {
@@ -659,7 +659,8 @@ impl uslab::Shrinker for Silent {
     }
 }
 
-/// Regression test: its allocation was refused, and a thread that freed before the wait began did not know of it.
+/// Regression test: the waiter's allocation was refused, because a thread that freed before the wait began did not know
+/// about the wait.
 #[test]
 fn new_waiter_for_an_account_gets_objects_freed_just_before() {
     let subsystem = subsystem(1);
@@ -672,7 +673,7 @@ fn new_waiter_for_an_account_gets_objects_freed_just_before() {
     let _registration = cache.register_shrinker(Silent(Mutex::new(all)));
     let other = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
     let object = poll(&mut other.acquire(Gfp::KERNEL)).unwrap().unwrap();
-    // SAFETY: allocated just now.
+    // SAFETY: the object was allocated just now.
     unsafe { other.free(object) };
     assert!(account.peak() <= bytes);
 }
@@ -693,11 +694,11 @@ fn new_slab_serves_all_waiters() {
         1,
         "each has been given one before it looks, but for the last one, who makes another slab"
     );
-    // SAFETY: allocated just now.
+    // SAFETY: the object was allocated just now.
     unsafe { cache.free(first) };
     for acquire in &mut waiting[1..] {
         let object = poll(acquire).unwrap().unwrap();
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(object) };
     }
     drop((waiting, held));
@@ -721,9 +722,9 @@ fn waiter_for_an_account_gets_memory_freed_by_its_other_caches() {
     assert_eq!(woken.0.get(), 1);
     let object = poll(&mut acquire).unwrap().unwrap();
     drop(acquire);
-    // SAFETY: allocated just now.
+    // SAFETY: the object was allocated just now.
     unsafe { other.free(object) };
-    // The first free to a slab after it opens the other caches' magazines again.
+    // The first free to a slab after the wait opens the other caches' magazines again.
     for _ in 0..2 {
         drop(one.alloc_block(Gfp::KERNEL).unwrap());
     }
@@ -736,7 +737,7 @@ fn waiter_for_an_account_gets_memory_freed_by_its_other_caches() {
 fn cache_created_while_its_account_has_waiters_keeps_nothing() {
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
-    // One page more, which is too little for another slab.
+    // The account has one page more, which is too little for another slab.
     let account = Account::new_in(&subsystem, bytes + 4096);
     let build = |name, size| KmemCache::builder(name, size).account(&account).build_in(&subsystem).unwrap();
     let one = build("one", 1000);
@@ -754,7 +755,7 @@ fn cache_created_while_its_account_has_waiters_keeps_nothing() {
     assert!(late.info().in_magazines > 0);
 }
 
-/// If two wait, a charge that is returned belongs to the first, even if the second is polled first.
+/// A returned charge belongs to the first of two waiters, even if the second is polled first.
 #[test]
 fn returned_charge_belongs_to_the_first_waiter() {
     let subsystem = subsystem(1);
@@ -770,10 +771,10 @@ fn returned_charge_belongs_to_the_first_waiter() {
     drop(held);
     assert_eq!(poll(&mut second), None, "it has passed the first");
     let object = poll(&mut first).unwrap().unwrap();
-    // SAFETY: allocated just now.
+    // SAFETY: the object was allocated just now.
     unsafe { other.free(object) };
     let object = poll(&mut second).unwrap().unwrap();
-    // SAFETY: allocated just now, freed once.
+    // SAFETY: the object was allocated just now, and is freed once.
     unsafe { other.free(object) };
 }
 
@@ -805,7 +806,7 @@ fn account_of_a_single_cache_is_reported() {
     assert_eq!(subsystem.info().accounts.len(), 1);
 }
 
-/// As [`Idle`], but gives up while another thread has the lock.
+/// A shrinker like [`Idle`] that gives up while another thread has the lock.
 struct Busy(Idle);
 impl uslab::Shrinker for Busy {
     fn count(&self) -> usize {
@@ -816,7 +817,7 @@ impl uslab::Shrinker for Busy {
     }
 }
 
-/// Regression test: such a waiter slept until its timeout.
+/// Regression test: a waiter whose shrinker gave up slept until its timeout.
 #[test]
 fn shrinker_that_gave_up_is_called_again_by_waiters_and_the_reaper() {
     let subsystem = subsystem(1);
@@ -834,7 +835,7 @@ fn shrinker_that_gave_up_is_called_again_by_waiters_and_the_reaper() {
             while cache.info().waiting == 0 {
                 std::thread::yield_now();
             }
-            // Only now can anything be dropped, and no free announces it.
+            // Objects can be dropped only now, and no free announces that.
             drop(locked);
             assert_eq!(waiter.join().unwrap(), Ok(()));
         });
@@ -962,7 +963,8 @@ fn waiter_without_memory_gets_a_memory_error() {
     assert_eq!(second.info().failures, 1);
 }
 
-/// First objects of the other node's slabs, then its pages. If it has none, memory that another cache keeps helps.
+/// The waiter first gets objects of the other node's slabs, then its pages. If the other node has none, memory that
+/// another cache keeps helps.
 #[test]
 fn waiter_gets_objects_and_pages_of_another_node() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
@@ -977,11 +979,11 @@ fn waiter_gets_objects_and_pages_of_another_node() {
         let mut acquire = cache.acquire(Gfp::KERNEL);
         assert_eq!(poll(&mut acquire), None);
         let other = &mut held[1 - cpu as usize];
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(other.pop().unwrap()) };
         other.push(poll(&mut acquire).unwrap().unwrap());
     }
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     held.into_iter().flatten().for_each(|object| unsafe { cache.free(object) });
 
     for both_full in [false, true] {
@@ -1010,7 +1012,7 @@ fn waiter_gets_objects_and_pages_of_another_node() {
         let object = poll(&mut acquire).unwrap().unwrap();
         let node = pages.node_of(pages.pfn_of(object.as_ptr()).unwrap());
         assert_eq!((node, idle.info().slabs), if both_full { (0, 0) } else { (1, 1) });
-        // SAFETY: allocated just now.
+        // SAFETY: the object was allocated just now.
         unsafe { second.free(object) };
     }
 }
@@ -1022,7 +1024,7 @@ fn waits_are_counted_at_their_end_whatever_the_result() {
     let waits = || cache.info().waits;
     let [mut served, mut given_up] = [(); 2].map(|()| cache.acquire(Gfp::KERNEL));
     assert_eq!((poll(&mut served), poll(&mut given_up), waits()), (None, None, 0));
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(objects.pop().unwrap()) };
     assert_eq!(waits(), 0, "it has not run");
     objects.push(poll(&mut served).unwrap().unwrap());
@@ -1032,11 +1034,11 @@ fn waits_are_counted_at_their_end_whatever_the_result() {
     assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
     assert_eq!(waits(), 3);
     assert!(cache.info().waited_ns > 0);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Has nothing to drop, and counts its calls; too many are a panic.
+/// A shrinker with nothing to drop, which counts its calls and panics if they are too many.
 struct Asked(Arc<Counter>, u64);
 impl uslab::Shrinker for Asked {
     fn count(&self) -> usize {
@@ -1059,7 +1061,7 @@ fn waiter_with_a_short_timeout_calls_no_shrinker_again() {
     let once = asked.get();
     assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO).is_err());
     assert!(once > 0 && asked.get() <= 3 * once, "an allocation asks, and who waits tries two");
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
@@ -1071,16 +1073,16 @@ fn waiter_sleeps_between_shrinker_calls_and_wakes_when_served() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| cache.acquire_timeout(Gfp::KERNEL, LONG).map(|object| object.addr()));
         until(|| cache.info().waiting == 1);
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(objects[0]) };
         assert_eq!(waiter.join().unwrap(), Ok(objects[0].addr()));
     });
-    // SAFETY: allocated above, freed once; the waiter got the first object again.
+    // SAFETY: the objects were allocated above, and each is freed once; the waiter got the first object again.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
     assert_eq!(cache.info().used, 0);
 }
 
-/// There are no shrinkers and no readers.
+/// The test has no shrinkers and no readers.
 #[cfg(target_os = "linux")]
 #[test]
 fn waiter_without_shrinkers_sleeps_until_its_timeout() {
@@ -1091,7 +1093,7 @@ fn waiter_without_shrinkers_sleeps_until_its_timeout() {
     let before = sleeps();
     assert!(cache.acquire_timeout(Gfp::KERNEL, Duration::from_millis(200)).is_err());
     assert!(sleeps() - before < 10, "{}", sleeps() - before);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
@@ -1108,7 +1110,7 @@ fn waiter_gets_a_slab_after_its_readers_leave() {
     assert_eq!((cache.shrink(), cache.info().grace), (1, 1));
     drop(reader);
     let object = cache.acquire_timeout(Gfp::KERNEL, LONG).unwrap();
-    // SAFETY: allocated just now.
+    // SAFETY: the object was allocated just now.
     unsafe { cache.free(object) };
 }
 
@@ -1118,7 +1120,7 @@ fn future_gets_deferred_objects_after_a_reap() {
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
     let reader = uslab::rcu::pin();
-    // SAFETY: allocated above, freed once, and not read afterwards.
+    // SAFETY: the object was allocated above, is freed once, and is not read afterwards.
     unsafe { cache.free_deferred(objects.pop().unwrap()) };
     let mut acquire = cache.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
@@ -1129,7 +1131,7 @@ fn future_gets_deferred_objects_after_a_reap() {
         poll(&mut acquire)
     });
     objects.push(served.unwrap().unwrap());
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
@@ -1149,13 +1151,13 @@ fn tenants_competing_for_one_account_lose_nothing() {
                 for round in 0..if cfg!(miri) { 3 } else { 60 } {
                     let cache = &caches[(thread as usize + round) % 3];
                     let mut held = vec![];
-                    // A thread that holds objects does not wait, because the others may hold some, too.
+                    // A thread that holds objects does not wait, because other threads may hold objects.
                     while let Ok(block) = cache.alloc_block(Gfp::KERNEL) {
                         held.push(block);
                     }
                     drop(held);
                     let object = cache.acquire_timeout(Gfp::KERNEL, LONG).unwrap();
-                    // SAFETY: allocated just now.
+                    // SAFETY: the object was allocated just now.
                     unsafe { cache.free(object) };
                 }
             });
@@ -1181,7 +1183,8 @@ fn zero_on_free_cache_leaves_no_user_data() {
             unsafe { object.write_bytes(7, 100) };
         }
         for object in &objects {
-            // SAFETY: allocated above, freed once; the subsystem keeps the pages, which are not used again.
+            // SAFETY: the objects were allocated above, and each is freed once; the subsystem keeps the pages, which
+            // are not used again.
             unsafe {
                 cache.free(*object);
                 assert_eq!(std::slice::from_raw_parts(object.as_ptr(), 100), [0; 100]);
@@ -1203,10 +1206,10 @@ fn acquire_does_not_wait_for_the_impossible() {
     assert_eq!(none.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::AccountLimit { bytes: 100 }));
 }
 
-/// Regression test: the end of a wait reopened the magazines of a cache without an owner, so that freeing its last object did not
-/// free the cache.
+/// Regression test: the end of a wait reopened the magazines of a cache without an owner, so that freeing its last
+/// object did not free the cache.
 #[test]
-fn a_cache_that_nobody_owns_ends_though_somebody_waited_for_its_account() {
+fn cache_without_owner_is_freed_despite_account_waiters() {
     let subsystem = Subsystem::new(Config { check_frees: false, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
     let (bytes, _) = four_slabs(&subsystem);
@@ -1239,7 +1242,7 @@ fn child_of_a_fork_has_no_waiter_for_an_account() {
     let (held, _) = all_of(&cache);
     let mut acquire = cache.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
-    // The second fork finds nothing to end.
+    // The second fork finds no wait to end.
     for _ in 0..2 {
         // SAFETY: this thread continues as the child's would, and no other thread uses the subsystem.
         unsafe {
@@ -1258,7 +1261,7 @@ fn child_of_a_fork_has_no_waiter_for_an_account() {
 
 /// Regression test: a waiter for the account kept waiting, and an allocation failed with the account's error.
 #[test]
-fn a_destroyed_cache_is_not_waited_for_although_its_account_is_full() {
+fn acquire_from_a_destroyed_cache_does_not_wait() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -1278,7 +1281,8 @@ fn a_destroyed_cache_is_not_waited_for_although_its_account_is_full() {
     assert!(full.info().in_magazines > 0, "nobody waits for the account");
 }
 
-/// What it dropped before the panic is enough. Regression test: the allocation ended with the panic.
+/// The objects that the shrinker dropped before its panic are enough. Regression test: the allocation ended with the
+/// panic.
 #[test]
 fn objects_dropped_by_a_shrinker_before_its_panic_are_used() {
     struct Drops(Mutex<Vec<uslab::OwnedBox<u64>>>);
@@ -1313,7 +1317,7 @@ fn panicking_shrinker_does_not_stop_the_other_shrinkers() {
         }
     }
     struct Has(Mutex<Vec<std::ptr::NonNull<u8>>>, Arc<KmemCache>);
-    // SAFETY: its objects belong to a cache, and any thread may free them.
+    // SAFETY: the objects belong to a cache, and any thread may free them.
     unsafe impl Send for Has {}
     // SAFETY: the objects are under a lock, and any thread may free them.
     unsafe impl Sync for Has {}
@@ -1324,7 +1328,7 @@ fn panicking_shrinker_does_not_stop_the_other_shrinkers() {
         fn scan(&self, objects: usize, _: Gfp) -> usize {
             let mut idle = self.0.lock();
             let objects = objects.min(idle.len());
-            // SAFETY: allocated below, freed once.
+            // SAFETY: the objects were allocated below, and each is freed once.
             idle.drain(..objects).for_each(|object| unsafe { self.1.free(object) });
             objects
         }
@@ -1338,7 +1342,7 @@ fn panicking_shrinker_does_not_stop_the_other_shrinkers() {
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     let left = std::mem::take(&mut *has.0.lock());
     for object in left.into_iter().chain([object]) {
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(object) };
     }
 }
@@ -1368,18 +1372,16 @@ fn panicking_shrinker_does_not_end_the_reaper() {
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(acquire);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
 /// Regression test: the next attempt came only when the subsystem had grown to 16 MiB.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
-fn who_waits_starts_the_reaper_although_there_was_no_thread_for_it_before() {
+fn waiter_retries_to_start_the_reaper_thread() {
     use nix::sys::resource::{Resource, setrlimit};
-    if !crate::process::is_alone(
-        "waiting::who_waits_starts_the_reaper_although_there_was_no_thread_for_it_before",
-    ) {
+    if !crate::process::is_alone("waiting::waiter_retries_to_start_the_reaper_thread") {
         return;
     }
     let reap_every = Some(Duration::from_millis(1));
@@ -1397,12 +1399,12 @@ fn who_waits_starts_the_reaper_although_there_was_no_thread_for_it_before() {
     wait();
     assert_eq!(reaper().refused, 1);
     assert_ne!(reaper().thread, ReaperThread::Wanted);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Regression test: the second waiter retried for ever: each time, the account granted its charge, its own limit undid that, and
-/// the undoing woke it.
+/// Regression test: the second waiter retried for ever. Each time, the account granted its charge, the cache's limit
+/// undid it, and the undoing woke the waiter.
 #[test]
 fn waiter_at_a_cache_limit_sleeps_while_another_waits_for_the_account() {
     let subsystem = subsystem(1);
@@ -1414,7 +1416,7 @@ fn waiter_at_a_cache_limit_sleeps_while_another_waits_for_the_account() {
     assert!(small.geometry().order() < large.geometry().order());
     let (own, _) = all_of(&small);
     let held = large.alloc_blocks(Gfp::KERNEL, large.geometry().objects()).unwrap();
-    // Room for a slab of the smaller one.
+    // The account has room for a slab of the smaller cache.
     account.set_limit(account.charged() + small.geometry().order().bytes());
     let (mut first, mut second) = (large.acquire(Gfp::KERNEL), small.acquire(Gfp::KERNEL));
     assert_eq!([poll(&mut first), poll(&mut second)], [None, None]);
@@ -1428,20 +1430,21 @@ fn waiter_gets_deferred_objects_after_their_readers_leave() {
     let _readers = crate::common::READERS.lock();
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
-    // SAFETY: allocated above, freed once, and not read afterwards.
+    // SAFETY: the objects were allocated above, each is freed once, and none is read afterwards.
     objects.into_iter().for_each(|object| unsafe { cache.free_deferred(object) });
     let object = cache.acquire_timeout(Gfp::KERNEL, LONG).unwrap();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(object) };
 }
 
-/// Waits until a waiter has joined, which sleeps by now or will soon.
-fn asleep(cache: &KmemCache) {
+/// Waits until a waiter has joined, which sleeps or will soon sleep.
+fn wait_until_asleep(cache: &KmemCache) {
     until(|| cache.info().waiting == 1);
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Regression test: such a thread slept until its timeout: it had checked once, before any object waited for readers.
+/// Regression test: such a thread slept until its timeout, because it had checked once, before any object waited for
+/// readers.
 #[test]
 fn sleeping_waiter_gets_objects_deferred_after_it_fell_asleep() {
     let _readers = READERS.lock();
@@ -1449,12 +1452,12 @@ fn sleeping_waiter_gets_objects_deferred_after_it_fell_asleep() {
     let (cache, objects) = at_the_limit(&subsystem);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| cache.acquire_timeout(Gfp::KERNEL, LONG).map(|object| object.addr()));
-        asleep(&cache);
-        // SAFETY: allocated above, freed once, and not read afterwards.
+        wait_until_asleep(&cache);
+        // SAFETY: the object was allocated above, is freed once, and is not read afterwards.
         unsafe { cache.free_deferred(objects[0]) };
         assert_eq!(waiter.join().unwrap(), Ok(objects[0].addr()));
     });
-    // SAFETY: allocated above, freed once; the waiter got the first object again.
+    // SAFETY: the objects were allocated above, and each is freed once; the waiter got the first object again.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
@@ -1471,7 +1474,7 @@ fn waiter_for_an_account_gets_deferred_memory_of_its_other_caches() {
         let [other, cache] = [other, build("waits")].map(|builder| builder.build_in(&subsystem).unwrap());
         account.set_limit(other.geometry().order().bytes());
         let object = other.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: allocated above, freed once, and not read afterwards.
+        // SAFETY: the object was allocated above, is freed once, and is not read afterwards.
         let give_up = || unsafe {
             if type_stable {
                 other.free(object);
@@ -1487,7 +1490,7 @@ fn waiter_for_an_account_gets_deferred_memory_of_its_other_caches() {
                 scope.spawn(wait)
             } else {
                 let waiter = scope.spawn(wait);
-                asleep(&cache);
+                wait_until_asleep(&cache);
                 give_up();
                 waiter
             };
@@ -1497,7 +1500,7 @@ fn waiter_for_an_account_gets_deferred_memory_of_its_other_caches() {
     }
 }
 
-/// Regression test: only allocations called it.
+/// Regression test: only allocations called the new shrinker.
 #[test]
 fn shrinker_registered_during_a_wait_is_called() {
     let subsystem = subsystem(1);
@@ -1529,7 +1532,7 @@ fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Option<F::Outp
     }
 }
 
-/// Regression test: the object that it was given was lost.
+/// Regression test: the object that the waiter was given was lost.
 #[test]
 fn served_waiter_keeps_its_object_if_another_waker_panics() {
     let subsystem = subsystem(1);
@@ -1544,13 +1547,13 @@ fn served_waiter_keeps_its_object_if_another_waker_panics() {
     assert_eq!(poll_with(&mut second, &Waker::from(Arc::new(Panics))), None);
     account.set_limit(2 * bytes);
     let objects = [first, second].map(|mut future| poll(&mut future).unwrap().unwrap());
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
     drop(held);
     assert_eq!((cache.info().used, cache.destroy()), (0, Ok(())));
 }
 
-/// Regression test: waiters after the first one that panicked were not woken.
+/// Regression test: later waiters than the first panicking one were not woken.
 #[test]
 fn panicking_waker_does_not_stop_other_wake_ups() {
     let subsystem = subsystem(1);
@@ -1568,19 +1571,19 @@ fn panicking_waker_does_not_stop_other_wake_ups() {
         assert_eq!(poll_with(&mut counts, &Waker::from(wakers[i].clone())), None);
         (panics, counts)
     });
-    // All are woken although some panic: after a new limit, then after a freed object.
+    // All waiters are woken although some panic: after a new limit, then after a freed object.
     account.set_limit(3 * bytes);
     for (i, (panics, mut counts)) in futures.into_iter().enumerate() {
         drop(panics);
         assert_eq!(wakers[i].0.get(), 1);
         let object = poll(&mut counts).unwrap().unwrap();
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { caches[i].free(object) };
     }
     drop(held);
 }
 
-/// Regression test: its place stayed in the queue.
+/// Regression test: the waker's place stayed in the queue.
 #[test]
 fn waker_panic_in_drop_leaves_the_queue_and_loses_no_object() {
     use std::task::{RawWaker, RawWakerVTable};
@@ -1600,11 +1603,11 @@ fn waker_panic_in_drop_leaves_the_queue_and_loses_no_object() {
         assert_eq!((poll_with(future, &waker), poll_with(future, &waker)), (None, None));
     }
     drop(second);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(objects.pop().unwrap()) };
     objects.push(poll_with(&mut first, &waker).unwrap().unwrap());
     assert_eq!(cache.info().waiting, 1);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
     drop(third);
     assert_eq!((cache.info().used, cache.info().waiting, cache.destroy()), (0, 0, Ok(())));

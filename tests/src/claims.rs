@@ -1,9 +1,9 @@
 //! The table of claims: the claims (`tests/claims.toml`) joined with the tests that ran for them.
 //!
-//! The runners write rows to files in `target/loom`: `check-all` for models, planted bugs and schedules, `check-orderings` for
-//! mutants of orderings. `check-mutants` takes hours, so its results are kept in the repository (`tests/mutants_ran.json`). Only
-//! the claims' words are written by hand, and they must fit the rows: a claim without a model, or without anything that can kill
-//! it, is an error, and so is a model that belongs to no claim.
+//! The runners write rows to files in `target/loom`: `check-all` for models, planted bugs and schedules,
+//! `check-orderings` for mutants of orderings. `check-mutants` takes hours, so its results are kept in the repository
+//! (`tests/mutants_ran.json`). Only the claims' words are written by hand, and they must fit the rows. A claim needs a
+//! model and something that can kill it, and every model needs a claim.
 
 use crate::workspace;
 use anyhow::{Context, anyhow, bail, ensure};
@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 pub struct Claim {
     /// The crate's directory.
     pub floor: String,
-    /// A short name, with which the names of its models begin.
+    /// A short name of the claim, with which the names of its models begin.
     pub property: String,
     /// The property that holds.
     pub holds: String,
-    /// What its models do not show.
+    /// The part of the property that the models do not show.
     pub beyond: String,
 }
 
@@ -30,9 +30,9 @@ pub struct Claim {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unreached {
-    /// Paths relative to the workspace.
+    /// The paths of the files, relative to the workspace.
     pub files: Vec<String>,
-    /// Why no checker needs to reach them, or what tests them instead.
+    /// Why no checker needs to reach the files, or what tests them instead.
     pub reason: String,
 }
 
@@ -52,7 +52,7 @@ fn words() -> anyhow::Result<String> {
 /// Reads the entries of `tests/claims.toml` about files that no concurrent checker reaches.
 ///
 /// # Errors
-/// The file cannot be read.
+/// Fails if the file cannot be read.
 pub fn unreached() -> anyhow::Result<Vec<Unreached>> {
     Ok(toml::from_str::<File>(&words()?).context("tests/claims.toml")?.unreached)
 }
@@ -60,14 +60,14 @@ pub fn unreached() -> anyhow::Result<Vec<Unreached>> {
 /// The program that wrote a file of rows.
 #[derive(Clone, Copy, Debug)]
 pub enum Runner {
-    /// `check-all`.
+    /// The runner `check-all`.
     All,
-    /// `check-orderings`.
+    /// The runner `check-orderings`.
     Orderings,
 }
 
 impl Runner {
-    /// The path of its rows.
+    /// Returns the path of the runner's rows.
     pub fn file(self) -> PathBuf {
         workspace().join(match self {
             Self::All => "target/loom/rows.txt",
@@ -86,7 +86,7 @@ pub struct MutantRun {
     pub commit: String,
     /// The number of selected mutants.
     pub mutants: usize,
-    /// The number that was judged; they are drawn at random.
+    /// The number of judged mutants, drawn at random.
     pub judged: usize,
     /// The counts of verdicts, and of mutants that did not compile.
     pub verdicts: String,
@@ -112,7 +112,7 @@ impl MutantRuns {
     /// Reads all records.
     ///
     /// # Errors
-    /// The file cannot be read or parsed.
+    /// Fails if the file cannot be read or parsed.
     pub fn read() -> anyhow::Result<Self> {
         let path = Self::path();
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -121,7 +121,7 @@ impl MutantRuns {
     /// Replaces the record of the same tests, or adds one.
     ///
     /// # Errors
-    /// The file cannot be read or written.
+    /// Fails if the file cannot be read or written.
     pub fn record(run: MutantRun) -> anyhow::Result<()> {
         let mut all = Self::read()?;
         all.run.retain(|old| old.by != run.by);
@@ -131,7 +131,7 @@ impl MutantRuns {
         let path = Self::path();
         std::fs::write(&path, text).with_context(|| path.display().to_string())
     }
-    /// The table's section about mutants.
+    /// Returns the table's section about mutants.
     fn table(&self) -> String {
         let mut out = String::from(MUTANTS);
         for run in &self.run {
@@ -157,7 +157,7 @@ would have noticed it; a run of the models alone does, and what they leave is fo
 out. *Live* and *unreached* count those, too, that are argued to change nothing. What recorded runs came to:
 ";
 
-/// The directory of a package's crate. `litmus`, the shapes, belongs to `uslab-sync`.
+/// Returns the directory of a package's crate. The package `litmus`, the shapes, belongs to `uslab-sync`.
 pub fn floor(package: &str) -> Option<&'static str> {
     match package {
         "litmus" => Some("magazine/sync"),
@@ -182,11 +182,11 @@ struct Evidence {
     models: Vec<Model>,
     planted: BTreeSet<String>,
     orderings: BTreeSet<String>,
-    /// Of each scenario, the threads and the schedules.
+    /// The threads and the schedules of each scenario.
     schedules: Vec<(u32, u64)>,
 }
 
-/// The properties with which a model's name begins: `M1 M2: rounds travel` has two.
+/// Returns the properties with which a model's name begins: `M1 M2: rounds travel` has two.
 pub fn properties(name: &str) -> impl Iterator<Item = &str> {
     let property = |word: &&str| {
         let mut chars = word.chars();
@@ -209,7 +209,7 @@ impl Claims {
     /// Reads the claims and all rows; without `orderings`, not the rows of weaker orderings.
     ///
     /// # Errors
-    /// A file cannot be read, or rows and claims do not fit each other.
+    /// Fails if a file cannot be read, or rows and claims do not fit each other.
     pub fn read(orderings: bool) -> anyhow::Result<Self> {
         let rows = |runner: Runner, command: &str| {
             let path = runner.file();
@@ -293,16 +293,16 @@ impl Claims {
         Ok(())
     }
 
-    /// The number of claims.
+    /// Returns the number of claims.
     pub fn len(&self) -> usize {
         self.list.len()
     }
-    /// Returns `true` if there are no claims.
+    /// Returns `true` if the list has no claims.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The table, as Markdown.
+    /// Returns the table as Markdown.
     pub fn table(&self) -> String {
         let mut out = String::from(HEAD);
         let mut floor = "";
@@ -389,7 +389,7 @@ fn range(numbers: impl Iterator<Item = u32> + Clone) -> String {
     if least == most { least.to_string() } else { format!("{least} to {most}") }
 }
 
-/// The path relative to the workspace.
+/// Returns the path relative to the workspace.
 fn shown(path: &Path) -> std::path::Display<'_> {
     path.strip_prefix(workspace()).unwrap_or(path).display()
 }
@@ -399,7 +399,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_loom_misses_is_named_with_its_shapes() {
+    fn claims_name_the_litmus_shapes_that_loom_misses() {
         let read = |file: &str| std::fs::read_to_string(workspace().join(file)).unwrap();
         let [claims, limits, outcomes] = [
             "tests/claims.toml",
@@ -425,7 +425,7 @@ mod tests {
     const CAUGHT: &str = "uslab-magazine | CAUGHT it forgets | property D1 | execution 1 | lost";
 
     #[test]
-    fn a_claim_is_joined_with_what_ran() {
+    fn claim_is_joined_with_its_test_runs() {
         let rows = [
             MODEL,
             "uslab-magazine | MODEL D1 R2: more | threads 3 | bound none | scripts 1 | executions 7 | floor 6",
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mutants_came_to_is_told_below_the_claims() {
+    fn mutation_results_follow_the_claims() {
         let run = MutantRun {
             by: "models alone".to_owned(),
             commit: "0123456 of 2026-01-02".to_owned(),
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_loom_does_not_compile_is_claimed_by_schedules() {
+    fn code_excluded_from_loom_is_claimed_by_shuttle() {
         let rows = format!("uslab-magazine | SCHEDULES D1: much | threads 4 | random 10 | pct 20\n{CAUGHT}");
         let table = Claims::join(WORDS, &rows).unwrap().table();
         assert!(
@@ -485,14 +485,14 @@ mod tests {
     }
 
     #[test]
-    fn files_that_nothing_reaches_follow_with_their_reasons() {
+    fn unreached_files_are_listed_with_reasons() {
         let words = format!("{WORDS}[[unreached]]\nfiles = ['a.rs', 'b.rs']\nreason = 'They wait.'\n");
         let table = Claims::join(&words, &[MODEL, CAUGHT].join("\n")).unwrap().table();
         assert!(table.ends_with("\n\nThey wait.\n\n- `a.rs`\n- `b.rs`\n"), "{table}");
     }
 
     #[test]
-    fn words_and_rows_must_fit() {
+    fn claim_words_must_match_their_rows() {
         let wrong = |rows: &str| format!("{:#}", Claims::join(WORDS, rows).unwrap_err());
         assert!(wrong("").contains("magazine D1: no model ran"));
         let killers = Claims::join(WORDS, MODEL).unwrap().all_have_killers();

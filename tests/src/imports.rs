@@ -1,12 +1,13 @@
-//! The imports between the files of a crate, drawn as arrows from its shipping sources.
+//! Draws the imports between the files of a crate as arrows, from its shipping sources.
 //!
-//! The drawing follows `mod` items from the crate's root, as the compiler does, and omits what a shipping build does not compile:
-//! tests, models, schedules, and code for checkers only. An arrow is a `use`, or a path in an expression, a type or a macro's
-//! arguments. It leads to the file that *defines* the named item: re-exports are followed to their end. A module that re-exports
-//! items of its children without using them is a facade and draws no arrow. Inline modules belong to their file.
+//! The drawing follows `mod` items from the crate's root, as the compiler does. The drawing omits code that a shipping
+//! build does not compile: tests, models, schedules, and code for checkers only. An arrow is a `use`, or a path in an
+//! expression, a type or a macro's arguments. An arrow leads to the file that *defines* the named item: re-exports are
+//! followed to their end. A module that re-exports items of its children without using them is a facade and draws no
+//! arrow. Inline modules belong to their file.
 //!
-//! Methods draw no arrow: a call of `core.free()` names no module. Methods in another file than their type are found by their
-//! `impl`, which draws one.
+//! Methods draw no arrow: a call of `core.free()` names no module. Methods in another file than their type are found by
+//! their `impl`, which draws an arrow.
 
 use crate::source;
 use anyhow::{Context, anyhow, ensure};
@@ -34,9 +35,9 @@ struct Module {
     /// Imports, by the name that they have here.
     names: BTreeMap<String, Path_>,
     globs: Vec<Path_>,
-    /// Imports, with the name of the re-export if it is one.
+    /// The imports, with the name of the re-export if the import is one.
     uses: Vec<(Path_, Option<String>)>,
-    /// Paths of more than one segment, other than imports.
+    /// The paths of more than one segment, other than imports.
     paths: BTreeSet<Path_>,
     /// The first segments of all paths other than imports.
     mentioned: BTreeSet<String>,
@@ -46,7 +47,7 @@ struct Module {
 #[derive(Clone, Copy, Debug)]
 enum Target {
     Module(usize),
-    /// An item that this module defines.
+    /// An item that the module defines.
     Item(usize),
 }
 
@@ -60,7 +61,7 @@ pub struct Imports {
     arrows: BTreeMap<(usize, usize), BTreeSet<String>>,
 }
 
-/// An arrow, with the names that it stands for.
+/// An arrow, with the names that it represents.
 #[derive(Clone, Debug)]
 pub struct Arrow<'i> {
     /// The importing file.
@@ -83,7 +84,7 @@ impl Imports {
     /// Draws the crate whose root module is the file `root`.
     ///
     /// # Errors
-    /// A file cannot be read or parsed, or a module has no file.
+    /// Fails if a file cannot be read or parsed, or a module has no file.
     pub fn draw(root: &Path) -> anyhow::Result<Self> {
         let mut imports = Self::default();
         let top = imports.module(Vec::new(), 0, 0);
@@ -97,7 +98,7 @@ impl Imports {
         self.modules.len() - 1
     }
 
-    /// Reads a file, which is `module`; the files of its children are in `below`.
+    /// Reads the file of `module`; the files of its children are in `below`.
     fn file(&mut self, file: &Path, module: usize, below: PathBuf) -> anyhow::Result<()> {
         let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
         let parsed = syn::parse_file(&text).map_err(|error| anyhow!("{}: {error}", file.display()))?;
@@ -120,7 +121,7 @@ impl Imports {
                         self.items(items, child, &below)?;
                         continue;
                     }
-                    // Relative to the file that declares the module.
+                    // The path is relative to the file that declares the module.
                     let here = &self.files[self.modules[module].file].0;
                     let other = path_attribute(&declared.attrs).map(|file| here.with_file_name(file));
                     let files = other.into_iter().chain([below.with_extension("rs"), below.join("mod.rs")]);
@@ -135,7 +136,7 @@ impl Imports {
         Ok(())
     }
 
-    /// The targets of `name` in `module`.
+    /// Returns the targets of `name` in `module`.
     fn find(&self, module: usize, name: &str, steps: usize) -> Vec<Target> {
         let here = &self.modules[module];
         if let Some(children) = here.children.get(name) {
@@ -157,7 +158,7 @@ impl Imports {
         found.collect()
     }
 
-    /// The targets of a path that is written in `module`; none outside the crate.
+    /// Returns the targets of a path that is written in `module`; an empty list outside the crate.
     fn resolve(&self, module: usize, path: &[String], steps: usize) -> Vec<Target> {
         let mut base = module;
         let mut rest = path;
@@ -210,11 +211,11 @@ impl Imports {
         self.arrows = arrows;
     }
 
-    /// The number of files.
+    /// Returns the number of files.
     pub fn files(&self) -> usize {
         self.files.len()
     }
-    /// The paths of the files.
+    /// Returns the paths of the files.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|(path, _)| &**path)
     }
@@ -229,14 +230,14 @@ impl Imports {
         }
     }
 
-    /// All arrows.
+    /// Returns all arrows.
     pub fn arrows(&self) -> impl Iterator<Item = Arrow<'_>> {
         self.arrows.keys().map(|ends| self.arrow(*ends))
     }
 
-    /// The circles, the largest first: files that all import from each other, directly or through others.
+    /// Returns the circles, largest first: files that all import from each other, directly or through others.
     pub fn circles(&self) -> Vec<Circle<'_>> {
-        // There are few files, so the transitive closure is computed by squaring.
+        // The crate has few files, so the transitive closure is computed by squaring.
         let mut reach: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.files.len()];
         for (from, to) in self.arrows.keys() {
             reach[*from].insert(*to);
@@ -272,7 +273,7 @@ impl Imports {
 pub struct Circle<'i> {
     /// The number of files.
     pub files: usize,
-    /// The arrows between them.
+    /// The arrows between the files.
     pub arrows: Vec<Arrow<'i>>,
 }
 
@@ -288,7 +289,7 @@ fn ships(attributes: &[Attribute]) -> bool {
     attributes.iter().all(source::ships)
 }
 
-/// The file that a `#[path]` names.
+/// Returns the file that a `#[path]` names.
 fn path_attribute(attributes: &[Attribute]) -> Option<String> {
     attributes.iter().find(|attribute| attribute.path().is_ident("path")).and_then(|attribute| {
         let text = attribute.meta.require_name_value().ok()?;
@@ -299,7 +300,7 @@ fn path_attribute(attributes: &[Attribute]) -> Option<String> {
     })
 }
 
-/// Collects the imports and paths of a module.
+/// A visitor that collects the imports and paths of a module.
 struct Reader<'m> {
     module: &'m mut Module,
 }
@@ -446,24 +447,24 @@ struct Workspace {
 /// A crate of the workspace.
 #[derive(Clone, Debug)]
 pub struct Crate {
-    /// Its directory, relative to the workspace.
+    /// The crate's directory, relative to the workspace.
     pub directory: PathBuf,
-    /// The directories of the crates that it depends on.
+    /// The directories of the crates on which the crate depends.
     pub dependencies: Vec<PathBuf>,
 }
 
 impl Crate {
-    /// The root files of its library and its program.
+    /// Returns the root files of the crate's library and program.
     pub fn roots(&self) -> impl Iterator<Item = PathBuf> + use<> {
         let src = self.directory.join("src");
         ["lib.rs", "main.rs"].into_iter().map(move |root| src.join(root))
     }
 }
 
-/// The crates of the workspace at `root`.
+/// Returns the crates of the workspace at `root`.
 ///
 /// # Errors
-/// A manifest cannot be read.
+/// Fails if a manifest cannot be read.
 pub fn crates(root: &Path) -> anyhow::Result<Vec<Crate>> {
     let manifest = |directory: &Path| -> anyhow::Result<Manifest> {
         let path = root.join(directory).join("Cargo.toml");

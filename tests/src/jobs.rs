@@ -11,10 +11,10 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 use uslab_sync::{AtomicUsize, Ordering::Relaxed};
 
-/// Runs all of `jobs`, as many at a time as there are CPUs. Returns the results in their order.
+/// Runs all of `jobs`, at most one per CPU at a time. Returns the results in the order of the jobs.
 ///
 /// # Errors
-/// The first failure of a job. No job begins after it.
+/// Fails with the first failure of a job. No job begins after a failure.
 pub fn side_by_side<J: Sync, R: Send>(
     what: &'static str,
     jobs: &[J],
@@ -50,7 +50,7 @@ pub fn side_by_side<J: Sync, R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// A progress bar on standard error; hidden if that is not a terminal.
+/// Returns a progress bar on standard error; hidden if that is not a terminal.
 fn progress(steps: usize, what: &'static str) -> ProgressBar {
     let bar = ProgressBar::new(steps as u64);
     if let Ok(style) = ProgressStyle::with_template("{prefix} {pos}/{len} {elapsed} {wide_msg}") {
@@ -59,7 +59,7 @@ fn progress(steps: usize, what: &'static str) -> ProgressBar {
     bar.with_prefix(what)
 }
 
-/// The compiler errors that cargo reports with `--message-format json`.
+/// Returns the compiler errors that cargo reports with `--message-format json`.
 pub fn errors(said: &str) -> impl Iterator<Item = Value> {
     said.lines().filter_map(|line| {
         let mut line: Value = serde_json::from_str(line).ok()?;
@@ -71,26 +71,26 @@ pub fn errors(said: &str) -> impl Iterator<Item = Value> {
 /// The result of a command.
 #[derive(Debug)]
 pub struct Ended {
-    /// `None` if it took too long, and was killed, here or by its own limit of CPU time.
+    /// The exit status; `None` if the command took too long and was killed, here or by its own limit of CPU time.
     pub status: Option<ExitStatus>,
-    /// Its whole output.
+    /// The command's whole output.
     pub said: String,
-    /// The CPU time that it used, exact to a few milliseconds.
+    /// The CPU time that the command used, exact to a few milliseconds.
     pub used: Duration,
 }
 
-/// Runs a command. It is killed once it has used `limit` of CPU time, or if for that long it used almost none and was not waiting
-/// for a CPU. On a busy machine the elapsed time alone says little.
+/// Runs a command. A command is killed once it has used `limit` of CPU time, or if for that long it used almost none
+/// and was not waiting for a CPU. On a busy machine the elapsed time alone shows little.
 ///
 /// # Errors
-/// It cannot be started, its output cannot be read, or another process killed it, such as a system that is out of memory: its
-/// result would mean nothing.
+/// Fails if the command cannot be started, its output cannot be read, or another process killed it, such as a system
+/// that is out of memory: its result would mean nothing.
 pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Ended> {
     let mut said = tempfile::tempfile().context("a temporary file for what a program prints")?;
     command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
     let begun = Instant::now();
     let mut child = command.spawn().with_context(|| command.get_program().display().to_string())?;
-    // The start of the interval that is observed, and the CPU time used before it.
+    // The start of the observed interval, and the CPU time used before it.
     let (mut at, mut before) = (begun, Duration::ZERO);
     let (status, used) = loop {
         let used = cpu_time(child.id()).unwrap_or_else(|| begun.elapsed());
@@ -120,23 +120,23 @@ pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Ende
     Ok(Ended { status, said: String::from_utf8_lossy(&bytes).into_owned(), used })
 }
 
-/// Signal numbers of Linux and other systems.
+/// The signal number, on Linux and other systems.
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 /// The signal at the limit of CPU time.
 const SIGXCPU: i32 = 24;
 
-/// The CPU time of a process and of the children for which it waited, if there is a `/proc` (proc(5)).
+/// Returns the CPU time of a process and of the children for which it waited, if `/proc` exists (proc(5)).
 fn cpu_time(process: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The twelfth to fifteenth field after the name, which may contain anything; in ticks of 10 ms.
+    // The fields are the twelfth to fifteenth after the name, which may contain anything; in ticks of 10 ms.
     let fields = stat.rsplit_once(") ")?.1.split(' ').skip(11).take(4);
     let ticks: u64 = fields.map(|field| field.parse::<u64>().unwrap_or(0)).sum();
     Some(Duration::from_millis(10 * ticks))
 }
 
-/// Returns `true` if a thread of the process is ready to run, if there is a `/proc` (proc(5)): it lacks a CPU only because others
-/// use it.
+/// Returns `true` if a thread of the process is ready to run, if `/proc` exists (proc(5)): it lacks a CPU only because
+/// others use it.
 fn asks_for_cpu(process: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok()).any(|stat| {
@@ -154,16 +154,17 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_says_how_and_what_neither_works_nor_ends_is_killed() {
+    fn idle_job_is_killed() {
         let ended = shell("echo here; exit 3", 60.0);
         assert_eq!((ended.status.unwrap().code(), ended.said.trim()), (Some(3), "here"));
         let ended = shell("echo here; exec sleep 1000", 0.3);
         assert!(ended.status.is_none() && ended.said.trim() == "here", "{ended:?}");
     }
 
-    /// Regression test: a process that the system killed for lack of memory counted as failed, and its mutant as noticed.
+    /// Regression test: a process that the system killed for lack of memory counted as failed, and its mutant as
+    /// noticed.
     #[test]
-    fn what_others_kill_is_an_error_and_ends_all() {
+    fn job_killed_from_outside_ends_the_run() {
         for signal in ["KILL", "TERM"] {
             let script = format!("kill -{signal} $$");
             let ran = run_within(Command::new("sh").args(["-c", &script]), Duration::from_secs(60));
@@ -185,17 +186,17 @@ mod tests {
 
     /// Regression test: each wake-up counted as work, so a mutant that waited for ever was not killed.
     #[test]
-    fn what_only_wakes_up_and_looks_is_killed() {
+    fn job_that_only_polls_is_killed() {
         let ended = shell("while sleep 0.2; do :; done", 1.0);
         assert!(ended.status.is_none() && ended.used < Duration::from_secs(1), "{ended:?}");
     }
 
     /// Regression test: on a busy machine a process got no CPU for seconds, and counted as out of time.
     #[test]
-    fn what_could_run_is_told_from_what_waits() {
+    fn runnable_and_waiting_jobs_are_distinguished() {
         for (script, asks) in [("while :; do :; done", true), ("exec sleep 1000", false)] {
             let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
-            // Until the shell has become that program.
+            // The loop waits until the shell has become that program.
             let said = (0..10_000).any(|_| {
                 std::thread::sleep(Duration::from_millis(2));
                 asks_for_cpu(child.id()) == asks
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_works_for_ever_is_killed() {
+    fn job_that_never_ends_is_killed() {
         let ended = shell("while :; do :; done", 0.2);
         assert!(ended.status.is_none() && ended.used >= Duration::from_millis(200), "{ended:?}");
     }

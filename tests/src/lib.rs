@@ -16,85 +16,85 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
 
-/// The workspace's root.
+/// Returns the workspace's root.
 pub fn workspace() -> &'static Path {
-    // `tests/` is in the workspace's root.
+    // The folder `tests/` is in the workspace's root.
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// A command for the cargo that runs this program, in the workspace's root.
+/// Returns a command for the cargo that runs this program, in the workspace's root.
 pub fn cargo() -> Command {
     cargo_in(workspace())
 }
 
-/// A command for the cargo that runs this program, in the root of another workspace.
+/// Returns a command for the cargo that runs this program, in the root of another workspace.
 pub fn cargo_in(root: &Path) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root);
     cargo
 }
 
-/// The path of the command `uslab`, built with the profile of this program and in its directory. For programs that cargo runs
-/// from `deps`.
+/// Returns the path of the command `uslab`, built with the profile of this program and in its directory. The function
+/// is for programs that cargo runs from `deps`.
 ///
 /// # Panics
-/// The build fails.
+/// Panics if the build fails.
 pub fn uslab() -> PathBuf {
     static ONCE: Once = Once::new();
     built(&ONCE, &["--bin", "uslab"], "uslab")
 }
 
-/// The command `uslab lab`.
+/// Returns the command `uslab lab`.
 ///
 /// # Panics
-/// As [`uslab`].
+/// Panics as [`uslab`] does.
 pub fn lab() -> std::process::Command {
     let mut lab = std::process::Command::new(uslab());
     lab.arg("lab");
     lab
 }
 
-/// As [`uslab`], for `libuslab.so`.
+/// Returns the path of `libuslab.so`, built as [`uslab`] builds.
 ///
 /// # Panics
-/// As [`uslab`].
+/// Panics as [`uslab`] does.
 pub fn libuslab() -> PathBuf {
     static ONCE: Once = Once::new();
     // Cargo cannot build this library alone by name.
     built(&ONCE, &["--lib"], "libuslab.so")
 }
 
-/// As [`uslab`], for `libuslab-cache.so`, which cargo calls `libuslab_cache.so`.
+/// Returns the path of `libuslab-cache.so`, which cargo calls `libuslab_cache.so`, built as [`uslab`] builds.
 ///
 /// # Panics
-/// As [`uslab`].
+/// Panics as [`uslab`] does.
 pub fn libuslab_cache() -> PathBuf {
     // One build makes all libraries.
     libuslab().with_file_name("libuslab_cache.so")
 }
 
-/// As [`uslab`], for the example server.
+/// Returns the path of the example server, built as [`uslab`] builds.
 ///
 /// # Panics
-/// As [`uslab`].
+/// Panics as [`uslab`] does.
 pub fn server() -> PathBuf {
     static ONCE: Once = Once::new();
     built(&ONCE, &["--example", "server"], "examples/server")
 }
 
-/// As [`uslab`], for the example server that makes mistakes.
+/// Returns the path of the example server that makes mistakes, built as [`uslab`] builds.
 ///
 /// # Panics
-/// As [`uslab`].
+/// Panics as [`uslab`] does.
 pub fn faulty_server() -> PathBuf {
     static ONCE: Once = Once::new();
     built(&ONCE, &["--example", "faulty_server"], "examples/faulty_server")
 }
 
-/// As [`uslab`], for the example called `name`.
+/// Returns the path of the example called `name`, built as [`uslab`] builds.
 ///
 /// # Panics
-/// As [`uslab`].
+/// Panics as [`uslab`] does.
 pub fn example(name: &str) -> PathBuf {
     built(&Once::new(), &["--example", name], &format!("examples/{name}"))
 }
@@ -102,7 +102,7 @@ pub fn example(name: &str) -> PathBuf {
 /// Compiles a C file of the workspace into a program in `dir`.
 ///
 /// # Panics
-/// There is no C compiler, or it reports an error.
+/// Panics without a C compiler, or if the compiler reports an error.
 pub fn compiled_from(source: &str, flags: &[&str], dir: &Path) -> PathBuf {
     let (source, out) = (workspace().join(source), dir.join("program"));
     let mut cc = Command::new("cc");
@@ -111,7 +111,7 @@ pub fn compiled_from(source: &str, flags: &[&str], dir: &Path) -> PathBuf {
     out
 }
 
-/// A control group with a memory limit, of cgroup version 1 or 2. It is removed on drop.
+/// A control group with a memory limit, of cgroup version 1 or 2. The group is removed on drop.
 #[derive(Debug)]
 pub struct ControlGroup(PathBuf);
 
@@ -129,7 +129,7 @@ impl ControlGroup {
             (file.is_file() && std::fs::write(file, bytes.to_string()).is_ok()).then_some(group)
         })
     }
-    /// A command that runs `program` in the group, with `library` preloaded; arguments may be added.
+    /// Returns a command that runs `program` in the group, with `library` preloaded; arguments may be added.
     pub fn command(&self, program: &Path, library: Option<&Path>) -> Command {
         const SCRIPT: &str =
             "echo $$ >\"$1\"/cgroup.procs && export LD_PRELOAD=\"$2\" && shift 2 && exec \"$0\" \"$@\"";
@@ -140,16 +140,16 @@ impl ControlGroup {
 }
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // Fails if a process is left in the group.
+        // The removal fails if a process is left in the group.
         let _ = std::fs::remove_dir(&self.0);
     }
 }
 
-/// Cargo's arguments for programs that tests start. They name the whole workspace and an example, so that features are the same
-/// as in `cargo test --workspace`, and what the tests have built is not built again.
+/// Cargo's arguments for programs that tests start. The arguments name the whole workspace and an example. The build has
+/// the features of `cargo test --workspace`, and builds nothing again.
 pub const PROGRAMS: [&str; 5] = ["build", "--quiet", "--workspace", "--example", "pair"];
 
-/// Builds `target`. Returns its path: `file` in the profile's directory.
+/// Builds `target`. Returns the path: `file` in the profile's directory.
 fn built(once: &Once, target: &[&str], file: &str) -> PathBuf {
     // This is `target/debug/deps/programs-...`.
     let own = std::env::current_exe().expect("this program");

@@ -1,5 +1,5 @@
-//! The loom models as programs: built once, then run one at a time, each in a separate process. A model can run with a weaker
-//! ordering, and a model that never ends can be killed.
+//! The loom models as programs: built once, then run one at a time, each in a separate process. A model can run with a
+//! weaker ordering, and a model that never ends can be killed.
 
 use crate::jobs::{Ended, run_within};
 use crate::mutate::ABSENT;
@@ -16,11 +16,11 @@ use std::time::Duration;
 pub struct Modelled {
     /// The package's name.
     pub package: &'static str,
-    /// Its root module, relative to the workspace's root.
+    /// The package's root module, relative to the workspace's root.
     pub lib: &'static str,
-    /// The fewest models that it must have.
+    /// The fewest models that the crate must have.
     pub least: usize,
-    /// The fewest scenarios under random and PCT schedules.
+    /// The fewest scenarios that the crate must have under random and PCT schedules.
     pub least_schedules: usize,
 }
 
@@ -33,29 +33,29 @@ pub const MODELLED: [Modelled; 5] = [
     Modelled { package: "uslab-lab", lib: "sim/lab/src/lib.rs", least: 19, least_schedules: 2 },
 ];
 
-/// Planted bugs in code that loom does not compile or cannot run: schedules must catch them.
+/// Planted bugs in code that loom does not compile or cannot run, which schedules must catch.
 pub const NOT_FOR_LOOM: [&str; 9] = [
-    "a pool does not miss what it takes from its reserve",
-    "a sample is forgotten when its object has been taken back",
-    "a sample is noted in the profile behind its own",
-    "a tag is cleared when its object has been taken back",
-    "a tag is looked at and then cleared",
-    "shrinkers run under the lock of their list",
-    "the reaper falls asleep without another look",
-    "what begins to wait for readers wakes no thread",
-    "who waits at a limit wakes no reaper",
+    "a mempool does not count what it takes from its reserve",
+    "a sample is removed after its object is freed",
+    "a sample is recorded in a later profile",
+    "a tag is cleared after its object is freed",
+    "a tag is cleared without an atomic exchange",
+    "shrinkers run with the list lock held",
+    "the reaper sleeps without checking for work again",
+    "a new deferred free wakes no collector thread",
+    "a waiter at a limit does not wake the reaper",
 ];
 
-/// A user's program on top of these crates, with its own models.
+/// A user's program on top of the allocator's crates, with its own models.
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
-    /// Its package.
+    /// The example's package.
     pub package: &'static str,
-    /// Its name.
+    /// The example's name.
     pub name: &'static str,
-    /// The fewest models that it must have.
+    /// The fewest models that the example must have.
     pub least: usize,
-    /// The bugs planted in it.
+    /// The bugs planted in the example.
     pub planted: &'static [&'static str],
 }
 
@@ -65,23 +65,23 @@ pub const EXAMPLES: [Example; 2] = [
         package: "uslab",
         name: "check_your_code",
         least: 2,
-        planted: &["a letter is posted without Release", "a letter is seen and then taken"],
+        planted: &["a message is posted without Release", "a message is taken without an atomic exchange"],
     },
-    Example { package: "uslab", name: "sessions", least: 1, planted: &["a session is found twice"] },
+    Example { package: "uslab", name: "sessions", least: 1, planted: &["a session is looked up twice"] },
 ];
 
 /// A crate of another workspace that checks itself with `uslab-sync`, as any user's crate does.
 #[derive(Clone, Copy, Debug)]
 pub struct Outside {
-    /// Its workspace, relative to this workspace's root.
+    /// The crate's workspace, relative to this workspace's root.
     pub root: &'static str,
-    /// Its package's name.
+    /// The crate's package.
     pub package: &'static str,
-    /// The fewest models that it must have.
+    /// The fewest models that the crate must have.
     pub least: usize,
-    /// The fewest scenarios under random and PCT schedules.
+    /// The fewest scenarios that the crate must have under random and PCT schedules.
     pub least_schedules: usize,
-    /// The bug planted in it.
+    /// The bug planted in the crate.
     pub planted: &'static str,
 }
 
@@ -95,14 +95,14 @@ pub const OUTSIDE: Outside = Outside {
 };
 
 impl Outside {
-    /// A command that builds and runs its tests without a checker.
+    /// Returns a command that builds and runs the crate's tests without a checker.
     pub fn test(&self) -> Command {
         let mut command = cargo_in(&workspace().join(self.root));
         command.arg("test");
         command
     }
-    /// As [`test`](Self::test), for a checker, with the profile and target directory that this workspace uses. The caller adds
-    /// the test's arguments.
+    /// Returns a command as [`test`](Self::test) does, for a checker, with the profile and target directory that this
+    /// workspace uses. The caller adds the test's arguments.
     pub fn checked_test(&self, checker: &str) -> Command {
         let mut command = self.test();
         command
@@ -114,18 +114,18 @@ impl Outside {
     }
 }
 
-/// `RUSTFLAGS` of a build for a checker. Loom also explores the atomics of the epoch collector.
+/// Returns the `RUSTFLAGS` of a build for a checker. Loom also explores the atomics of the epoch collector.
 fn flags(checker: &str) -> String {
     let collector = if checker == "loom" { " --cfg crossbeam_loom" } else { "" };
     format!("{} --cfg {checker}{collector}", std::env::var("RUSTFLAGS").unwrap_or_default())
 }
 
-/// `RUSTFLAGS` of a build for loom.
+/// Returns the `RUSTFLAGS` of a build for loom.
 pub fn loom_flags() -> String {
     flags("loom")
 }
 
-/// A command that builds and runs the models of a package's library. The caller adds the test's arguments.
+/// Returns a command that builds and runs the models of a package's library. The caller adds the test's arguments.
 pub fn loom_test(package: &str) -> Command {
     let mut command = cargo();
     command
@@ -135,7 +135,7 @@ pub fn loom_test(package: &str) -> Command {
     command
 }
 
-/// A command that builds and runs the scenarios of a package under random and PCT schedules.
+/// Returns a command that builds and runs the scenarios of a package under random and PCT schedules.
 pub fn shuttle_test(package: &str) -> Command {
     let mut command = cargo();
     command
@@ -151,8 +151,8 @@ pub const LITMUS: &str = "litmus";
 
 /// The test programs of all [`MODELLED`] crates for one checker; for loom also [`LITMUS`] and the [`EXAMPLES`].
 ///
-/// One build makes all of them: building one package alone would compile the checker, and shared dependencies, with other
-/// features.
+/// One build makes all programs, because building one package alone would compile the checker, and shared dependencies,
+/// with other features.
 #[derive(Debug)]
 pub struct Programs {
     /// The program and the package's folder, by package, or by the name of a test or an example.
@@ -160,7 +160,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The command that builds them and prints a JSON message for each.
+    /// Returns the command that builds the programs and prints a JSON message for each.
     pub fn build_command(checker: &str) -> Command {
         let mut command = cargo();
         command
@@ -177,7 +177,7 @@ impl Programs {
     /// Builds all programs for a checker.
     ///
     /// # Errors
-    /// The build fails, or a program is missing in cargo's messages.
+    /// Fails if the build fails, or a program is missing in cargo's messages.
     pub fn build(checker: &str) -> anyhow::Result<Self> {
         let mut command = Self::build_command(checker);
         let output = command.stderr(Stdio::inherit()).output().context("cargo test")?;
@@ -210,10 +210,11 @@ impl Programs {
         Ok(Self { found })
     }
 
-    /// A command that runs one program as cargo would, in its package's folder. The caller adds the test's arguments.
+    /// Returns a command that runs one program as cargo would, in its package's folder. The caller adds the test's
+    /// arguments.
     ///
     /// # Panics
-    /// There is no program called `name`.
+    /// Panics if no program is called `name`.
     pub fn run(&self, name: &str) -> Command {
         let (program, folder) = &self.found[name];
         let mut command = Command::new(program);
@@ -225,20 +226,20 @@ impl Programs {
 /// A package whose models are run, of this workspace or another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// Its workspace's root.
+    /// The root of the package's workspace.
     pub root: PathBuf,
-    /// Its name.
+    /// The package's name.
     pub package: String,
-    /// Its root module, relative to the workspace's root.
+    /// The package's root module, relative to the workspace's root.
     pub lib: PathBuf,
-    /// The profile that its models are built with.
+    /// The profile with which the models are built.
     pub profile: String,
-    /// The target directory of their build.
+    /// The target directory of the models' build.
     pub target: PathBuf,
 }
 
 impl Subject {
-    /// All [`MODELLED`] crates.
+    /// Returns all [`MODELLED`] crates.
     pub fn all_modelled() -> Vec<Self> {
         let subject = |modelled: Modelled| Self {
             root: workspace().to_owned(),
@@ -254,7 +255,7 @@ impl Subject {
     /// packages that the workspace builds by default.
     ///
     /// # Errors
-    /// Cargo cannot read the workspace, there is no package with this name, or it has no library.
+    /// Fails if cargo cannot read the workspace, no package has this name, or the package has no library.
     pub fn find(manifest: Option<&Path>, packages: &[String], profile: &str) -> anyhow::Result<Vec<Self>> {
         let own = workspace().join("Cargo.toml");
         let manifest = manifest.unwrap_or(&own);
@@ -303,7 +304,7 @@ impl Subject {
         chosen.into_iter().map(subject).collect()
     }
 
-    /// Its source directory, relative to the workspace's root.
+    /// Returns the package's source directory, relative to the workspace's root.
     pub fn sources(&self) -> &Path {
         self.lib.parent().unwrap_or(Path::new(""))
     }
@@ -312,9 +313,9 @@ impl Subject {
 /// One test function of a modelled crate.
 #[derive(Clone, Debug)]
 pub struct Test {
-    /// The package.
+    /// The test's package.
     pub package: String,
-    /// Its path in the crate, as libtest prints it.
+    /// The test's path in the crate, as libtest prints it.
     pub name: String,
     program: PathBuf,
     root: PathBuf,
@@ -325,11 +326,11 @@ pub struct Test {
 pub struct Run {
     /// The test's outcome.
     pub outcome: Outcome,
-    /// The names of the models that it completed.
+    /// The names of the models that the test completed.
     pub models: Vec<String>,
-    /// The ordering sites that it reached, if they were requested.
+    /// The ordering sites that the test reached, if requested.
     pub sites: BTreeSet<String>,
-    /// The executions of its models: the amount of work, equal in each run.
+    /// The executions of the test's models: the amount of work, equal in each run.
     pub executions: u64,
 }
 
@@ -340,7 +341,7 @@ pub enum Outcome {
     Passed,
     /// An execution failed, with this message.
     Failed(String),
-    /// It was killed at the limit.
+    /// The test was killed at the limit.
     TimedOut,
 }
 
@@ -350,7 +351,8 @@ impl Outcome {
     }
 }
 
-/// Returns `true` if a model that failed with `message` only took too long: `uslab-sync` ends its exploration after ten minutes.
+/// Returns `true` if a model that failed with `message` only took too long: `uslab-sync` ends its exploration after ten
+/// minutes.
 pub fn was_cut(message: &str) -> bool {
     message.contains("not ended by exhaustion")
 }
@@ -358,7 +360,7 @@ pub fn was_cut(message: &str) -> bool {
 /// Builds the models of `subject` and lists its tests.
 ///
 /// # Errors
-/// The build fails, or the program cannot list its tests.
+/// Fails if the build fails, or the program cannot list its tests.
 pub fn build(subject: &Subject) -> anyhow::Result<Vec<Test>> {
     let Subject { root, package, profile, target, .. } = subject;
     let mut command = cargo_in(root);
@@ -399,14 +401,14 @@ impl Test {
     /// Runs the test alone with these environment variables, for at most `limit` (see [`run_within`]).
     ///
     /// # Errors
-    /// It cannot be started, its output cannot be read, or another process killed it.
+    /// Fails if the test cannot be started, its output cannot be read, or another process killed it.
     pub fn run(&self, environment: &[(&str, &str)], limit: Duration) -> anyhow::Result<Run> {
         let mut command = Command::new(&self.program);
         command
             .args([self.name.as_str(), "--exact", "--nocapture", "--test-threads=1"])
             .current_dir(&self.root)
             .env("RUST_BACKTRACE", "0")
-            // Only the failure matters here, so no time is spent on its trace.
+            // Only the failure matters, so no time is spent on its trace.
             .env("STORY", "0")
             .env("MUTANT", ABSENT)
             .envs(environment.iter().copied());
@@ -428,19 +430,19 @@ impl Test {
 pub fn rows<'t>(said: &'t str, word: &'t str) -> impl Iterator<Item = &'t str> {
     said.lines().filter_map(move |line| {
         let (before, row) = line.split_once(word)?;
-        // Another thread of libtest has printed how its test ended, and not the end of that line yet.
+        // Another thread of libtest has printed the result of its test, but not the end of that line yet.
         let ends = ["... ", "... ok"];
         (before.is_empty() || ends.iter().any(|end| before.ends_with(end))).then_some(row)
     })
 }
 
-/// The number after `name` in a row of fields; 0 if it is missing.
+/// Returns the number after `name` in a row of fields; 0 if it is missing.
 pub fn field(row: &str, name: &str) -> u64 {
     let mut fields = row.split(" | ").filter_map(|part| part.strip_prefix(name)?.trim().parse().ok());
     fields.next().unwrap_or(0)
 }
 
-/// The message of the first panic.
+/// Returns the message of the first panic.
 fn panic_message(said: &str) -> Option<String> {
     let mut lines = said.lines().skip_while(|line| !(line.contains("panicked at ") && line.ends_with(':')));
     lines.next()?;
@@ -461,10 +463,10 @@ mod tests {
 
     /// The models' own program compares the output of the commands for loom.
     #[test]
-    fn the_tutorial_has_the_commands_that_run_here() {
+    fn tutorial_commands_equal_the_model_commands() {
         let page = std::fs::read_to_string(workspace().join("sim/lab/README.md")).unwrap();
         let loom = format!("{} -- ", typed("loom", &loom_test("uslab-lab")));
-        // `tests/sim/story.rs` tests the last one.
+        // `tests/sim/story.rs` tests the last command.
         let story = "cargo uslab story story.json --html story.html".to_owned();
         let others =
             [typed("shuttle", &shuttle_test("uslab-lab")), "cargo test -p uslab-lab".to_owned(), story];
@@ -475,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_is_found_by_its_name_and_the_modelled_ones_are_where_cargo_says() {
+    fn modelled_packages_are_found_by_cargo() {
         let names = MODELLED.map(|modelled| modelled.package.to_owned());
         assert_eq!(Subject::find(None, &names, "loom").unwrap(), Subject::all_modelled());
         assert_eq!(Subject::all_modelled()[0].sources(), Path::new("magazine/sync/src"));
@@ -486,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_row_of_a_test_stands_behind_its_name() {
+    fn first_row_of_a_test_follows_its_name() {
         let said = "\nrunning 1 test\ntest models::g1 ... SITE a:1:2:0 load Acquire\nSITE b:1:2:0 load Relaxed\nno SITE c";
         let sites: Vec<&str> = super::rows(said, "SITE ").collect();
         assert_eq!(sites, ["a:1:2:0 load Acquire", "b:1:2:0 load Relaxed"]);
@@ -494,7 +496,7 @@ mod tests {
 
     /// Regression test: a model that ran out of time counted as having noticed a mutant.
     #[test]
-    fn what_was_cut_has_not_failed() {
+    fn truncated_model_has_not_failed() {
         for file in ["replay", "split"] {
             let text = std::fs::read_to_string(workspace().join(format!("magazine/sync/src/{file}.rs")));
             let said = text.unwrap().lines().find(|line| line.contains(": cut after ")).unwrap().to_owned();
@@ -505,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_panic_is_what_counts() {
+    fn first_panic_determines_the_failure() {
         let said = "test a ... \nthread 'a' (1) panicked at x.rs:1:2:\n\n  Causality violation: so\nthread 'a' panicked at y.rs:3:4:\nother";
         assert_eq!(super::panic_message(said).as_deref(), Some("Causality violation: so"));
         assert_eq!(super::panic_message("test a ... ok"), None);

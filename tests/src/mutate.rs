@@ -1,8 +1,8 @@
 //! Makes mutants by rule: small changes of a program's meaning, all in one text, each enabled by a number.
 //!
-//! Each rule walks a file's syntax tree and puts its mutants next to the original: `a < b` becomes `(if on(7) { a <= b } else { a
-//! < b })`. Text is only inserted, so line numbers and messages stay those of the file. [`SWITCH`] is the module that knows which
-//! mutant is enabled.
+//! Each rule walks a file's syntax tree and puts its mutants next to the original: `a < b` becomes `(if on(7) { a <= b
+//! } else { a < b })`. Text is only inserted, so line numbers and messages stay the file's. [`SWITCH`] is the module
+//! that knows which mutant is enabled.
 //!
 //! | rule | its mutants |
 //! |---|---|
@@ -17,8 +17,8 @@
 //! | `value` | a function returns a simple value immediately |
 //! | `return` | a function returns before a statement |
 //!
-//! Only shipping code is mutated: no tests, no constants, no arguments of macros. Some mutants do not compile; the caller finds
-//! them by building, and leaves them out.
+//! Only shipping code is mutated: no tests, no constants, no arguments of macros. Some mutants do not compile; the
+//! caller finds these mutants by building, and omits them.
 
 use crate::source::{has_code, ships};
 use anyhow::anyhow;
@@ -30,8 +30,8 @@ use syn::visit::{self, Visit};
 use syn::{BinOp, Block, Expr, Pat, ReturnType, Stmt, Type, UnOp};
 
 /// The text that a crate's root module gets. `on` returns `true` for the mutant that the variable `MUTANT` names. With
-/// `MUTANT_REACHED` it writes each mutant that it is called for, once, to the file of that name. If `MUTANT` is [`ABSENT`], the
-/// process aborts immediately, because the program should have no switch.
+/// `MUTANT_REACHED` the switch writes each mutant that it is called for, once, to the file of that name. If `MUTANT` is
+/// [`ABSENT`], the process aborts immediately, because the program should have no switch.
 pub const SWITCH: &str = r#"
 #[doc(hidden)]
 #[allow(warnings, clippy::all)]
@@ -95,10 +95,11 @@ pub mod mutant_switch {
 }
 "#;
 
-/// The value of `MUTANT` for programs that must be built from the original sources: one that is built from a mutated copy aborts.
+/// The value of `MUTANT` for programs that must be built from the original sources: a program built from a mutated copy
+/// aborts.
 pub const ABSENT: &str = "absent";
 
-/// The names of all rules; see the module.
+/// The names of all rules, described in the module.
 pub const RULES: [&str; 13] = [
     "compare",
     "arithmetic",
@@ -115,20 +116,20 @@ pub const RULES: [&str; 13] = [
     "return",
 ];
 
-/// A mutant.
+/// A small change of a program's meaning.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Mutant {
-    /// The number that enables it.
+    /// The number that enables the mutant.
     pub number: u32,
-    /// Its file, relative to the workspace's root.
+    /// The mutant's file, relative to the workspace's root.
     pub file: String,
     /// The line, from 1.
     pub line: usize,
     /// The column, from 1, in bytes.
     pub column: usize,
-    /// The function that contains it.
+    /// The function that contains the mutant.
     pub function: String,
-    /// Its rule; see the module.
+    /// The mutant's rule, described in the module.
     pub rule: String,
     /// The change, as `old -> new`.
     pub change: String,
@@ -145,7 +146,7 @@ impl fmt::Display for Mutant {
 #[derive(Debug)]
 struct Insert {
     at: usize,
-    /// `true` if it closes what an earlier insertion opened.
+    /// `true` if the text closes what an earlier insertion opened.
     closes: bool,
     text: String,
     mutant: u32,
@@ -178,10 +179,11 @@ pub struct Switched {
 }
 
 impl Mutated {
-    /// Makes all mutants of `text`, the contents of `file`, numbered from `first`. `switch` is the path of [`SWITCH`]'s `on`.
+    /// Makes all mutants of `text`, the contents of `file`, numbered from `first`. `switch` is the path of [`SWITCH`]'s
+    /// `on`.
     ///
     /// # Errors
-    /// The text is not Rust.
+    /// Fails if the text is not Rust.
     pub fn new(file: &str, text: &str, first: u32, switch: &str) -> anyhow::Result<Self> {
         let tree = syn::parse_file(text).map_err(|error| anyhow!("{file}: not Rust: {error}"))?;
         let mut walk =
@@ -194,7 +196,7 @@ impl Mutated {
         Self { text: text.to_owned(), mutants: vec![], inserts: vec![], functions: vec![], always: vec![] }
     }
 
-    /// The text with the mutants for which `chosen` returns `true`.
+    /// Returns the text with the mutants for which `chosen` returns `true`.
     pub fn switched(&self, chosen: impl Fn(u32) -> bool) -> Switched {
         // At one offset, closing insertions come before opening ones; inner ones close first, outer ones open first.
         let mut order: Vec<(usize, i64, usize)> = vec![];
@@ -208,7 +210,7 @@ impl Mutated {
         let (mut text, mut from) = (String::with_capacity(self.text.len() * 4), 0);
         let (mut inserted, mut begun) = (vec![], Vec::<(u32, usize)>::new());
         let mut whole = vec![];
-        // Maps offsets of the old text to the new one.
+        // The list maps offsets of the old text to the new one.
         let mut places = vec![(0, 0)];
         for (at, _, i) in order {
             text.push_str(&self.text[from..at]);
@@ -238,7 +240,8 @@ impl Mutated {
 }
 
 impl Switched {
-    /// The mutants that cause an error at these places, the first of which is the primary one. Empty if none does.
+    /// Returns the mutants that cause an error at these places, the first of which is the primary one. Returns an empty
+    /// list if no mutant does.
     pub fn blamed(&self, places: &[Range<usize>]) -> Vec<u32> {
         let inside = |place: &Range<usize>| {
             let of = self
@@ -256,7 +259,7 @@ impl Switched {
         if let Some((_, mutant)) = around.min_by_key(|(range, _)| range.len()) {
             return vec![*mutant];
         }
-        // The mutants inserted within the range; or all mutants of the function.
+        // The result is the mutants inserted within the range; or all mutants of the function.
         let within = |outer: &Range<usize>| -> Vec<u32> {
             let of = self
                 .inserted
@@ -294,8 +297,8 @@ fn leaves(expr: &Expr) -> bool {
     matches!(expr, Expr::Return(_) | Expr::Break(_) | Expr::Continue(_))
 }
 
-/// Returns `true` if it does nothing and reads nothing that a lock may guard: literals, names other than `guard`, and expressions
-/// made of these.
+/// Returns `true` if the expression does nothing and reads nothing that a lock may guard: literals, names other than
+/// `guard`, and expressions made of these.
 fn is_inert(expr: &Expr, guard: &str) -> bool {
     let all = |mut of: syn::punctuated::Iter<'_, Expr>| of.all(|expr| is_inert(expr, guard));
     match expr {
@@ -314,7 +317,7 @@ fn is_inert(expr: &Expr, guard: &str) -> bool {
     }
 }
 
-/// The attributes of an expression that can be a statement.
+/// Returns the attributes of an expression that can be a statement.
 pub(crate) fn attributes(expr: &Expr) -> &[syn::Attribute] {
     match expr {
         Expr::Assign(of) => &of.attrs,
@@ -344,7 +347,7 @@ fn binds(expr: &Expr) -> bool {
     }
 }
 
-/// Returns `true` if other CPUs may see when it happens: swapping other statements usually changes nothing.
+/// Returns `true` if other CPUs may see when the statement happens: swapping other statements usually changes nothing.
 fn is_ordered(text: &str) -> bool {
     ["Relaxed)", "Acquire)", "Release)", "AcqRel)", "SeqCst)"].iter().any(|ordering| text.contains(ordering))
 }
@@ -354,7 +357,7 @@ impl Walk<'_> {
         &self.text[of.clone()]
     }
 
-    /// Adds a mutant. Returns the number that enables it.
+    /// Adds a mutant. Returns the number that enables the mutant.
     fn mutant(&mut self, at: usize, rule: &'static str, change: String) -> u32 {
         let number = self.first + u32::try_from(self.made.mutants.len()).unwrap_or(u32::MAX);
         let line = self.text[..at].matches('\n').count() + 1;
@@ -460,12 +463,12 @@ impl Walk<'_> {
                 continue;
             }
             let (name, taken) = (guard.ident.to_string(), self.text(&range(&init.expr)).to_owned());
-            // Only a planted bug releases it as well, and that does not ship.
+            // Only a planted bug releases the lock as well, and that does not ship.
             let stays = |stmt: &&Stmt| {
                 matches!(stmt, Stmt::Macro(_)) || !self.text(&range(*stmt)).contains(&format!("drop({name})"))
             };
             let rest = stmts[i + 1..].iter().take_while(stays);
-            // Before statements that do nothing it would change nothing.
+            // Before statements that do nothing the mutant would change nothing.
             let done = |stmt: &&Stmt| matches!(stmt, Stmt::Expr(expr, _) if is_inert(expr, &name));
             let end = stmts.last().filter(done).map_or(self.text.len(), |last| range(last).start);
             let rest: Vec<_> = rest.skip(1).map(range).filter(|at| at.start < end).collect();
@@ -481,7 +484,7 @@ impl Walk<'_> {
     }
 }
 
-/// Values that a function may return immediately.
+/// Returns values that a function may return immediately.
 fn values(output: &ReturnType) -> &'static [&'static str] {
     let ReturnType::Type(_, of) = output else { return &[""] };
     let Type::Path(path) = &**of else { return &[] };
@@ -673,7 +676,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// The text for each mutant alone, by rule and change: the switch is evaluated by hand.
+    /// Returns the text for each mutant alone, by rule and change: the switch is evaluated by hand.
     fn mutants(text: &str) -> Vec<String> {
         let made = Mutated::new("a.rs", text, 5, "on").unwrap();
         assert_eq!(made.switched(|_| false).text.replace("mut ", ""), text.replace("mut ", ""));
@@ -687,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_finds_its_places() {
+    fn each_mutation_rule_finds_its_places() {
         assert_eq!(
             mutants("fn f(a: u32) -> bool { a < 2 }"),
             ["f value: true", "f value: false", "f compare: a < 2 -> a <= 2", "f compare: a < 2 -> a > 2"]
@@ -747,7 +750,7 @@ mod tests {
 
     /// Nothing is done under the lock any more, so the mutant would change nothing.
     #[test]
-    fn no_lock_is_left_before_a_last_expression_that_does_nothing() {
+    fn mutation_keeps_a_lock_before_an_empty_tail_expression() {
         let unlocked = |last: &str| {
             let text = format!("fn f() -> S {{ let g = s.lock(); let a = g.a; {last} }}");
             mutants(&text).iter().filter(|mutant| mutant.contains("unlock")).count()
@@ -768,16 +771,16 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_ship_and_constants_have_none() {
+    fn constants_and_test_code_have_no_mutants() {
         let text = "const A: u32 = 1 + 2; const fn f() -> u32 { 1 + 2 } #[cfg(test)] mod t { fn g() { h(); } }
             #[cfg(loom)] fn g() { h(); } impl S { #[cfg(test)] fn g() { h(); } fn nothing() {} } fn k() -> S { #[cfg(test)] h(); #[cfg(loom)] for a in b { h(); } let s = S { #[cfg(loom)] a: !b }; S::<{ 1 + 2 }>([0; 1 + 2]) }";
         assert_eq!(mutants(text), [""; 0]);
     }
 
-    /// Regression test: it read the variable with a call that allocates, so a test that watches the heap failed because of the
-    /// switch.
+    /// Regression test: the switch read the variable with a call that allocates, so a test that watches the heap
+    /// failed.
     #[test]
-    fn the_switch_calls_no_heap_and_notes_what_the_child_of_a_fork_reaches() {
+    fn mutation_switch_calls_no_heap() {
         const PROGRAM: &str = r#"
             use std::alloc::{GlobalAlloc, Layout, System};
             struct Watched;
@@ -856,7 +859,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_mutants_look_alike() {
+    fn mutants_have_distinct_descriptions() {
         let all = (0..30).map(|i| format!("is_{i}()")).collect::<Vec<_>>().join(" && ");
         let made = Mutated::new("a.rs", &format!("fn f() {{ if {all} {{ g() }} }}"), 0, "on").unwrap();
         let shown: std::collections::BTreeSet<_> = made.mutants.iter().map(ToString::to_string).collect();
@@ -864,7 +867,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_blames_what_was_inserted_where_it_is_or_else_what_is_around() {
+    fn compile_error_is_attributed_to_its_mutant() {
         let text = "fn f() -> S { a(b + c); d }";
         let made = Mutated::new("a.rs", text, 0, "on").unwrap();
         assert_eq!(made.mutants.len(), 2, "{:?}", made.mutants);

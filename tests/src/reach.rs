@@ -1,12 +1,12 @@
-//! Finds the lines of the allocator that run: inserts a probe before each statement of a copy of the sources, and makes a table
-//! of the reached lines.
+//! Finds the lines of the allocator that run: inserts a probe before each statement of a copy of the sources, and makes
+//! a table of the reached lines.
 //!
-//! This is not a compiler's coverage tool: a probe is a store to a mapped file. So it works in the same way under loom, under
-//! shuttle, in a signal handler, in a process that forks or is killed, and inside a malloc; and it does not depend on a
-//! compiler's version.
+//! The probes are not a compiler's coverage tool: a probe is a store to a mapped file. A probe therefore works in the
+//! same way under loom, under shuttle, in a signal handler, in a process that forks or is killed, and inside a malloc.
+//! A probe does not depend on a compiler's version.
 //!
-//! A *line* here is one on which a statement or the body of a match arm begins, in shipping code: no tests, no constants, no code
-//! for checkers only.
+//! A *line* is one on which a statement or the body of a match arm begins, in shipping code: no tests, no constants, no
+//! code for checkers only.
 
 use crate::claims::Unreached;
 use crate::imports::{Imports, crates};
@@ -83,11 +83,11 @@ pub mod reach_switch {
 /// A tool that runs code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tool {
-    /// The title of its column.
+    /// The title of the tool's column.
     pub name: &'static str,
-    /// A description.
+    /// A description of the tool.
     pub what: &'static str,
-    /// `true` if it controls the interleaving of threads.
+    /// `true` if the tool controls the interleaving of threads.
     pub concurrent: bool,
 }
 
@@ -117,10 +117,10 @@ pub const TOOLS: [Tool; 10] = [
     Tool { name: "whole", what: "integration tests and real programs", concurrent: false },
 ];
 
-/// All shipping files of the allocator, with probes, by their path relative to the workspace.
+/// Returns all shipping files of the allocator, with probes, by their path relative to the workspace.
 ///
 /// # Errors
-/// A source cannot be read, or there are too many lines.
+/// Fails if a source cannot be read, or the allocator has too many lines.
 pub fn probed() -> anyhow::Result<BTreeMap<String, Probed>> {
     let (mut all, mut first) = (BTreeMap::new(), 0);
     for file in files()? {
@@ -133,7 +133,7 @@ pub fn probed() -> anyhow::Result<BTreeMap<String, Probed>> {
     Ok(all)
 }
 
-/// All shipping files of the allocator.
+/// Returns all shipping files of the allocator.
 fn files() -> anyhow::Result<BTreeSet<String>> {
     let mut all = BTreeSet::new();
     for member in crates(workspace())? {
@@ -156,7 +156,7 @@ fn files() -> anyhow::Result<BTreeSet<String>> {
 #[derive(Clone, Debug)]
 pub struct Probed {
     text: String,
-    /// By line, from 1: its number, and the insertions with their offsets.
+    /// The number and the insertions with their offsets, by line, from 1.
     probes: BTreeMap<usize, (u32, Vec<(usize, String)>)>,
 }
 
@@ -164,7 +164,7 @@ impl Probed {
     /// Inserts a probe at each line of `text`, the contents of `file`, numbered from `first`.
     ///
     /// # Errors
-    /// The text is not Rust.
+    /// Fails if the text is not Rust.
     pub fn new(file: &str, text: &str, first: u32) -> anyhow::Result<Self> {
         let tree = syn::parse_file(text).map_err(|error| anyhow!("{file}: not Rust: {error}"))?;
         let mut walk = Walk { text, first, probes: BTreeMap::new() };
@@ -173,15 +173,15 @@ impl Probed {
         }
         Ok(Self { text: text.to_owned(), probes: walk.probes })
     }
-    /// The number of lines with a probe.
+    /// Returns the number of lines with a probe.
     pub fn len(&self) -> usize {
         self.probes.len()
     }
-    /// Returns `true` if it has no probes.
+    /// Returns `true` if the file has no probes.
     pub fn is_empty(&self) -> bool {
         self.probes.is_empty()
     }
-    /// Removes the probes of these lines. Returns the lines that had one.
+    /// Removes the probes of these lines. Returns the lines that had a probe.
     pub fn without(&mut self, lines: &Range<usize>) -> Vec<usize> {
         let (gone, kept) =
             std::mem::take(&mut self.probes).into_iter().partition(|(line, _)| lines.contains(line));
@@ -189,11 +189,11 @@ impl Probed {
         let gone: BTreeMap<usize, _> = gone;
         gone.into_keys().collect()
     }
-    /// The lines' numbers.
+    /// Returns the lines' numbers.
     pub fn numbers(&self) -> impl Iterator<Item = u32> {
         self.probes.values().map(|(number, _)| *number)
     }
-    /// The text with its probes.
+    /// Returns the text with its probes.
     pub fn text(&self) -> String {
         let mut inserts: Vec<(usize, usize, &str)> = vec![];
         for (_, all) in self.probes.values() {
@@ -241,7 +241,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         }
     }
     fn visit_item_fn(&mut self, f: &'ast syn::ItemFn) {
-        // The body of a naked function is one block of assembly, and nothing may be before it.
+        // The body of a naked function is one block of assembly, and nothing may precede it.
         let naked = f.attrs.iter().any(|attribute| {
             attribute
                 .meta
@@ -308,11 +308,11 @@ impl<'ast> Visit<'ast> for Walk<'_> {
     }
 }
 
-/// The number of lines that each tool reached; `None` if it did not run.
+/// The number of lines that each tool reached; `None` if the tool did not run.
 type Reached = [Option<usize>; TOOLS.len()];
 
-/// The table: for each file the number of its lines, and how many of them each tool reached. In a table parsed from text, these
-/// are percentages.
+/// The table: for each file the number of its lines, and how many of them each tool reached. In a table parsed from
+/// text, the numbers of reached lines are percentages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table(pub BTreeMap<String, (usize, Reached)>);
 
@@ -328,7 +328,7 @@ impl Table {
         Self(some.map(|(name, file)| (name.clone(), row(file))).collect())
     }
 
-    /// The table as Markdown.
+    /// Returns the table as Markdown.
     pub fn text(&self) -> String {
         let mut out = String::from(HEAD);
         for Tool { name, what, concurrent } in TOOLS {
@@ -361,7 +361,8 @@ impl Table {
         out
     }
 
-    /// Files without a reason that no concurrent checker reaches, and reasons for files that one does reach.
+    /// Returns files without a reason that no concurrent checker reaches, and reasons for files that a checker does
+    /// reach.
     pub fn misfits(&self, reasons: &[Unreached]) -> Vec<String> {
         let reasoned: BTreeSet<&str> = reasons.iter().flat_map(|of| &of.files).map(|name| &**name).collect();
         let unreached = self.unreached();
@@ -373,7 +374,7 @@ impl Table {
         [told(&unreached, &reasoned, without), told(&reasoned, &unreached, needless)].concat()
     }
 
-    /// Files of which no concurrent checker reaches any line.
+    /// Returns files of which no concurrent checker reaches any line.
     pub fn unreached(&self) -> BTreeSet<&str> {
         let reached = |reached: &Reached| {
             TOOLS.iter().zip(reached).any(|(tool, lines)| tool.concurrent && *lines > Some(0))
@@ -412,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_statement_and_arm_that_ships_has_a_probe() {
+    fn each_shipping_statement_and_arm_has_a_probe() {
         let text = "\
 fn f(a: u32) -> u32 {
     let b = match a { 1 => 2,
@@ -447,7 +448,7 @@ fn l() {
     }
 
     #[test]
-    fn a_table_is_what_its_text_says() {
+    fn reach_table_round_trips() {
         let probed = Probed::new("a.rs", "fn f() {\n g();\n h();\n k(); }", 0).unwrap();
         let files = BTreeMap::from([("slab/pool/src/a.rs".to_owned(), probed)]);
         let mut reached = [(); TOOLS.len()].map(|()| Some(HashSet::new()));

@@ -12,8 +12,9 @@ use uslab_sync::shard::{Shard, Share};
 /// The shard to run, or the files of all shards.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ShareArgs {
-    /// Run only shard I of N, with I from 0. Default: the shard of the batch system that runs this, by SLURM_ARRAY_TASK_ID with
-    /// _COUNT, _MIN and _STEP, or by JOB_COMPLETION_INDEX with JOB_COMPLETIONS; otherwise everything.
+    /// Run only shard I of N, with I from 0. Default: the shard of the batch system that runs this, by
+    /// SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or by JOB_COMPLETION_INDEX with JOB_COMPLETIONS; otherwise
+    /// everything.
     #[arg(long, value_name = "I/N", conflicts_with = "merge")]
     pub shard: Option<Shard>,
     /// The file for the shard's rows, written completely or not at all. Default: target/shares/NAME.I-of-N.rows.
@@ -25,19 +26,19 @@ pub struct ShareArgs {
 }
 
 impl ShareArgs {
-    /// The requested shard; `None` means everything.
+    /// Returns the requested shard; `None` means everything.
     ///
     /// # Errors
-    /// The batch system's variables are inconsistent.
+    /// Fails if the batch system's variables are inconsistent.
     pub fn asked(&self) -> anyhow::Result<Option<Shard>> {
         Shard::asked(self.shard).map_err(anyhow::Error::msg)
     }
 
-    /// Writes the rows of a shard of `what`, and returns the file. `of` describes the arguments, which must be equal for all
-    /// shards.
+    /// Writes the rows of a shard of `what`, and returns the file. `of` describes the arguments, which must be equal
+    /// for all shards.
     ///
     /// # Errors
-    /// The file cannot be written, or the build cannot be identified.
+    /// Fails if the file cannot be written, or the build cannot be identified.
     pub fn leave(&self, what: &str, shard: Shard, of: &str, rows: Vec<String>) -> anyhow::Result<PathBuf> {
         let folder = workspace().join("target/shares");
         let path = self.rows.clone().unwrap_or_else(|| Share::file(&folder, what, shard));
@@ -50,16 +51,16 @@ impl ShareArgs {
     /// Reads the rows of all shards of `what`.
     ///
     /// # Errors
-    /// A shard is missing, or they are not from one run.
+    /// Fails if a shard is missing, or the shards are not from one run.
     pub fn joined(&self, what: &str) -> anyhow::Result<Vec<Share>> {
         Share::join(what, &self.merge).map_err(anyhow::Error::msg)
     }
 }
 
-/// All files in a folder that git tracks, or that it would track if they were added, relative to the folder.
+/// Returns all files in a folder that git tracks, or would track if they were added, relative to the folder.
 ///
 /// # Errors
-/// git cannot be run.
+/// Fails if git cannot be run.
 pub fn tracked(folder: &Path) -> anyhow::Result<Vec<String>> {
     let listed = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -71,8 +72,8 @@ pub fn tracked(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
-/// Returns `true` if a tracked file can affect the results of tests: most prose, pages, scripts and records of earlier runs
-/// cannot.
+/// Returns `true` if a tracked file can affect the results of tests: most prose, pages, scripts and records of earlier
+/// runs cannot.
 pub fn counts(name: &str) -> bool {
     let words = name.ends_with(".md") && name != "ARCHITECTURE.md" && !name.starts_with("slab/book/");
     let others =
@@ -80,10 +81,10 @@ pub fn counts(name: &str) -> bool {
     !words && !others.iter().any(|start| name.starts_with(start))
 }
 
-/// The version text of the compiler.
+/// Returns the version text of the compiler.
 ///
 /// # Errors
-/// The compiler cannot be run.
+/// Fails if the compiler cannot be run.
 pub fn compiler() -> anyhow::Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let said = Command::new(rustc).arg("-vV").current_dir(workspace()).output().context("rustc")?;
@@ -91,10 +92,10 @@ pub fn compiler() -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&said.stdout).into_owned())
 }
 
-/// Identifies a build: a hash of the compiler, and of the tracked files for which `of` returns `true`.
+/// Returns the identity of a build: a hash of the compiler, and of the tracked files for which `of` returns `true`.
 ///
 /// # Errors
-/// git or the compiler cannot be run.
+/// Fails if git or the compiler cannot be run.
 pub fn build(of: impl Fn(&str) -> bool) -> anyhow::Result<String> {
     let mut hasher = DefaultHasher::new();
     compiler()?.hash(&mut hasher);
@@ -115,7 +116,7 @@ mod tests {
 
     /// Regression test: a tool's result was kept although tests, seeds or the compiler had changed.
     #[test]
-    fn what_tests_read_counts_and_pages_do_not() {
+    fn share_hash_covers_only_files_that_tests_read() {
         let names = tracked(workspace()).unwrap();
         let (counted, others): (Vec<&str>, Vec<&str>) =
             names.iter().map(|name| &**name).partition(|name| counts(name));
@@ -127,7 +128,7 @@ mod tests {
             "tests/fuzz/corpus/",
             "tests/src/",
             "magazine/sync/src/",
-            // Tests read these.
+            // Tests read these files.
             "ARCHITECTURE.md",
             "slab/book/src/c.md",
         ] {

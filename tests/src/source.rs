@@ -1,16 +1,16 @@
 //! Finds the memory orderings and planted bugs in the sources, independently of what any model reaches.
 //!
-//! The scan follows the modules of a crate from its `lib.rs` and reads *tokens*, not a syntax tree: an ordering inside a macro's
-//! arguments (`debug_assert!(x.load(Relaxed) == 0)`) is a site like any other; comments and strings contain no sites. Each site
-//! has the position of `Location::caller` (the operation's name), so that it can be compared with what the hook of `uslab-sync`
-//! reports.
+//! The scan follows the modules of a crate from its `lib.rs` and reads *tokens*, not a syntax tree. An ordering inside
+//! a macro's arguments (`debug_assert!(x.load(Relaxed) == 0)`) is therefore a site like any other, and comments and
+//! strings contain no sites. Each site has the position of `Location::caller` (the operation's name), so that it can be
+//! compared with what the hook of `uslab-sync` reports.
 //!
-//! Invariant: no site is missed. An ordering anywhere but in a `use` or as an argument of an atomic operation (a constant, a
-//! variable) is an error, because its use could not be determined. A planted bug whose name is not a literal, or that is not in a
-//! `planted!`, is also an error.
+//! Invariant: the scan misses no site. An ordering anywhere but in a `use` or as an argument of an atomic operation (a
+//! constant, a variable) is an error, because its use could not be determined. A planted bug whose name is not a
+//! literal, or that is not in a `planted!`, is also an error.
 //!
-//! A `cfg` decides by [`Build`] which sites loom compiles. Only the names in `known` are evaluated; others (such as the target's)
-//! count as true, so that in doubt a model must reach the site.
+//! A `cfg` decides by [`Build`] which sites loom compiles. Only the names in `known` are evaluated. Other names (such
+//! as the target's) count as true, so that in doubt a model must reach the site.
 
 use anyhow::{Context, anyhow, ensure};
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
@@ -19,36 +19,36 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The directory of the facade, which is between other files and the checker. Its orderings are those of statistics, which use
-/// `std`'s atomics in every build, and must be `Relaxed`.
+/// The directory of the facade, which is between other files and the checker. The facade's orderings are for
+/// statistics, which use `std`'s atomics in every build, and must be `Relaxed`.
 const FACADE: &str = "magazine/sync/src/";
-/// Files in this directory that use the facade like any other code.
+/// The directory of files that use the facade like any other code.
 const ON_FACADE: &str = "magazine/sync/src/observers";
-/// Its backend for loom, which handles orderings as values.
+/// The facade's backend for loom, which handles orderings as values.
 const HOOK: &str = "magazine/sync/src/loom.rs";
-/// Files that loom compiles, because the code it runs names them, although no model runs a line of them. `cargo check-reach`
-/// shows the lines that other tools reach.
+/// Files that loom compiles, because the code it runs names them, although no model runs a line of them. `cargo
+/// check-reach` shows the lines that other tools reach.
 const NOT_RUN: [&str; 3] =
     ["slab/src/debug/stacks.rs", "slab/src/debug/tracks.rs", "slab/src/reclaim/reaper/background.rs"];
 
 /// A memory ordering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Ordering {
-    /// For a fence: no fence.
+    /// The weakest ordering; a `Relaxed` fence is no fence.
     Relaxed,
-    /// For loads.
+    /// The ordering of loads.
     Acquire,
-    /// For stores.
+    /// The ordering of stores.
     Release,
-    /// For loads and stores.
+    /// The ordering of operations that load and store.
     AcqRel,
-    /// As `AcqRel`, with one total order of all such operations.
+    /// The ordering `AcqRel`, with one total order of all such operations.
     SeqCst,
 }
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 impl Ordering {
-    /// The ordering called `name`.
+    /// Returns the ordering called `name`.
     pub fn named(name: &str) -> Option<Self> {
         [Relaxed, Acquire, Release, AcqRel, SeqCst]
             .into_iter()
@@ -79,8 +79,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The operation to which an argument of a call of `name` belongs, by its index; `None` if this is no ordering of an atomic
-    /// operation.
+    /// Returns the operation to which an argument of a call of `name` belongs, by its index; `None` if this is no
+    /// ordering of an atomic operation.
     fn of(name: &str, argument: u32) -> Option<Self> {
         Some(match name {
             "load" => Self::Load,
@@ -92,7 +92,7 @@ impl Operation {
             _ => return None,
         })
     }
-    /// All valid orderings that are weaker than `own`.
+    /// Returns all valid orderings that are weaker than `own`.
     pub fn weaker(self, own: Ordering) -> &'static [Ordering] {
         match (self, own) {
             (_, Relaxed) => &[],
@@ -113,16 +113,16 @@ pub enum Build {
     Loom,
     /// The shipping build, but not the build for loom.
     Shipping,
-    /// Neither: tests, and code for shuttle.
+    /// Neither the shipping build nor loom's: tests, and code for shuttle.
     Tests,
 }
 
 /// An ordering argument of an atomic operation.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Site {
-    /// The file, relative to the workspace's root.
+    /// The site's file, relative to the workspace's root.
     pub file: String,
-    /// The line, from 1.
+    /// The site's line, from 1.
     pub line: usize,
     /// The column, from 1, in characters, at which the operation's name begins.
     pub column: usize,
@@ -132,16 +132,16 @@ pub struct Site {
     pub operation: Operation,
     /// The ordering in the source.
     pub ordering: Ordering,
-    /// The function that contains it.
+    /// The function that contains the site.
     pub function: String,
     /// The source line, trimmed.
     pub text: String,
-    /// The build that compiles it.
+    /// The build that compiles the site.
     pub build: Build,
 }
 
 impl Site {
-    /// The name that the hook uses: `file:line:column:argument`.
+    /// Returns the name that the hook uses: `file:line:column:argument`.
     pub fn id(&self) -> String {
         format!("{}:{}:{}:{}", self.file, self.line, self.column, self.argument)
     }
@@ -168,7 +168,7 @@ impl Sources {
     /// Scans crates, each given by the path of its `lib.rs` relative to `root`.
     ///
     /// # Errors
-    /// A file cannot be read or parsed, or an ordering or a planted bug breaks the invariant (see the module).
+    /// Fails if a file cannot be read or parsed, or an ordering or a planted bug breaks the invariant (see the module).
     pub fn scan<P: AsRef<Path>>(root: &Path, crates: &[P]) -> anyhow::Result<Self> {
         let mut sources = Self::default();
         for lib in crates {
@@ -177,7 +177,7 @@ impl Sources {
         Ok(sources)
     }
 
-    /// Scans a file. Its child modules are in its own directory, or next to it.
+    /// Scans a file. The file's child modules are in its own directory, or next to it.
     fn file(&mut self, root: &Path, path: &Path, guard: Guard, beside: bool) -> anyhow::Result<()> {
         let text = std::fs::read_to_string(root.join(path)).with_context(|| path.display().to_string())?;
         let tokens: TokenStream =
@@ -190,11 +190,11 @@ impl Sources {
     }
 }
 
-/// The number of lines that a shipping build may compile: lines with a token that is neither a comment nor code for tests or
-/// checkers.
+/// Returns the number of lines that a shipping build may compile: lines with a token that is neither a comment nor code
+/// for tests or checkers.
 ///
 /// # Errors
-/// The text is not Rust.
+/// Fails if the text is not Rust.
 pub fn shipping_lines(text: &str) -> anyhow::Result<usize> {
     let tokens: TokenStream = text.parse().map_err(|error| anyhow!("not Rust: {error}"))?;
     let mut lines = BTreeSet::new();
@@ -228,11 +228,11 @@ fn mark_shipping(tokens: &[TokenTree], lines: &mut BTreeSet<usize>) {
     }
 }
 
-/// Lines of the longest function that a shipping build may compile, counted as [`shipping_lines`], and its name; `None` without
-/// functions.
+/// Returns the lines of the longest function that a shipping build may compile, counted as [`shipping_lines`], and its
+/// name; `None` without functions.
 ///
 /// # Errors
-/// The text is not Rust.
+/// Fails if the text is not Rust.
 pub fn longest_function(text: &str) -> anyhow::Result<Option<(usize, String)>> {
     let tokens: TokenStream = text.parse().map_err(|error| anyhow!("not Rust: {error}"))?;
     let mut longest = None;
@@ -271,7 +271,7 @@ fn measure_functions(tokens: &[TokenTree], longest: &mut Option<(usize, String)>
     }
 }
 
-/// Lines with a `cfg` of a checker.
+/// Returns the number of lines with a `cfg` of a checker.
 pub fn checker_cfgs(text: &str) -> usize {
     let names_checker = |line: &&str| {
         let cfg = line.find("cfg(").or_else(|| line.find("cfg_attr(")).or_else(|| line.find("cfg!("));
@@ -311,7 +311,7 @@ impl Guard {
     }
 }
 
-/// Returns `true` if a shipping build may compile what has this attribute of the syntax tree.
+/// Returns `true` if a shipping build may compile an item with this attribute.
 pub fn ships(attribute: &syn::Attribute) -> bool {
     match &attribute.meta {
         syn::Meta::List(cfg) if cfg.path.is_ident("cfg") => Guard::of(cfg.tokens.clone()).shipping,
@@ -319,7 +319,7 @@ pub fn ships(attribute: &syn::Attribute) -> bool {
     }
 }
 
-/// Returns `true` if it is an item with statements that a shipping build may compile.
+/// Returns `true` for an item with statements that a shipping build may compile.
 pub fn has_code(item: &syn::Item) -> bool {
     use syn::Item::{Fn, Impl, Mod, Trait};
     let attributes = match item {
@@ -334,9 +334,9 @@ pub fn has_code(item: &syn::Item) -> bool {
 
 /// An attribute among tokens.
 struct Attribute {
-    /// The number of its tokens.
+    /// The number of the attribute's tokens.
     length: usize,
-    /// `true` if it applies to the enclosing item: `#![...]`.
+    /// `true` if the attribute applies to the enclosing item: `#![...]`.
     inner: bool,
     /// The tokens in its brackets.
     parts: Vec<TokenTree>,
@@ -345,7 +345,7 @@ struct Attribute {
 }
 
 impl Attribute {
-    /// The attribute that begins at `at`.
+    /// Returns the attribute that begins at `at`.
     fn at(tokens: &[TokenTree], at: usize) -> Option<Self> {
         let inner = is_punct(tokens.get(at + 1), '!');
         let before = 1 + usize::from(inner);
@@ -357,7 +357,7 @@ impl Attribute {
             span: brackets.span(),
         })
     }
-    /// The builds that compile its item, if it is a `cfg`.
+    /// Returns the builds that compile the attribute's item, if it is a `cfg`.
     fn cfg(&self) -> Option<Guard> {
         match &self.parts[..] {
             [TokenTree::Ident(name), TokenTree::Group(predicate)] if name == "cfg" => {
@@ -366,7 +366,8 @@ impl Attribute {
             _ => None,
         }
     }
-    /// For `cfg_attr(PREDICATE, path = "...")`: the module's file in some builds, with these builds and the others.
+    /// Returns the module's file in some builds for `cfg_attr(PREDICATE, path = "...")`, with these builds and the
+    /// others.
     fn file_by_build(&self) -> Option<(String, [Guard; 2])> {
         let [TokenTree::Ident(name), TokenTree::Group(content)] = &self.parts[..] else { return None };
         let content: Vec<TokenTree> = content.stream().into_iter().collect();
@@ -380,7 +381,7 @@ impl Attribute {
     }
 }
 
-/// The value of a name in a `cfg`, if it depends on the build alone.
+/// Returns the value of a name in a `cfg`, if it depends on the build alone.
 fn known(name: &str, loom: bool) -> Option<bool> {
     match name {
         "loom" => Some(loom),
@@ -390,7 +391,7 @@ fn known(name: &str, loom: bool) -> Option<bool> {
     }
 }
 
-/// The value of a `cfg` predicate, if it is known.
+/// Returns the value of a `cfg` predicate, if it is known.
 fn value(predicate: &[TokenTree], loom: bool) -> Option<bool> {
     let [TokenTree::Ident(name), rest @ ..] = predicate else { return None };
     let [TokenTree::Group(operands), ..] = rest else { return known(&name.to_string(), loom) };
@@ -411,7 +412,7 @@ fn value(predicate: &[TokenTree], loom: bool) -> Option<bool> {
     }
 }
 
-/// The parts between commas; an empty last part is omitted.
+/// Returns the parts between commas; an empty last part is omitted.
 fn arguments(tokens: &[TokenTree]) -> impl Iterator<Item = &[TokenTree]> {
     tokens.split(|token| is_punct(Some(token), ',')).filter(|argument| !argument.is_empty())
 }
@@ -424,14 +425,14 @@ fn is_ident(token: Option<&TokenTree>, name: &str) -> bool {
     matches!(token, Some(TokenTree::Ident(ident)) if ident == name)
 }
 
-/// The content of a plain string literal.
+/// Returns the content of a plain string literal.
 fn string(token: &TokenTree) -> Option<String> {
     let literal = token.to_string();
     let content = literal.strip_prefix('"')?.strip_suffix('"')?;
     (!content.contains('\\')).then(|| content.to_owned())
 }
 
-/// The number of tokens of the item, statement, field or arm that begins here.
+/// Returns the number of tokens of the item, statement, field or arm that begins here.
 fn extent(tokens: &[TokenTree]) -> usize {
     // After these keywords a block is part of the element and does not end it.
     let goes_on = ["let", "return", "use", "static", "type", "break"];
@@ -494,7 +495,7 @@ impl Scan<'_> {
 
     /// Scans a run of tokens on one level. `file` is a `path` attribute for the first module declared in it.
     fn run(&mut self, tokens: &[TokenTree], mut place: Place, file: Option<&str>) -> anyhow::Result<()> {
-        // Collected from the attributes before the next element.
+        // The guard and the path are from the attributes before the next element.
         let (mut guard, mut path): (Option<Guard>, Option<String>) = (None, None);
         let mut by_build: Option<(String, [Guard; 2])> = None;
         let mut at = 0;
@@ -671,7 +672,7 @@ impl Scan<'_> {
 mod tests {
     use super::*;
 
-    /// The sites of a crate with one file, as `line:column:argument ordering build`.
+    /// Returns the sites of a crate with one file, as `line:column:argument ordering build`.
     fn scan(text: &str) -> anyhow::Result<Vec<String>> {
         let root = tempfile::tempdir()?;
         std::fs::write(root.path().join("lib.rs"), text)?;
@@ -681,8 +682,8 @@ mod tests {
     }
 
     #[test]
-    fn sites_are_where_the_compiler_says_the_caller_is() {
-        // The position of a call that the hook sees, for the same text.
+    fn call_sites_equal_the_compilers_locations() {
+        // Returns the position of a call that the hook sees, for the same text.
         #[track_caller]
         fn load(_: &(), _: Ordering) -> (u32, u32) {
             let at = core::panic::Location::caller();
@@ -706,7 +707,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_in_macros_and_paths_count_and_text_does_not() {
+    fn atomic_operations_in_macros_are_counted() {
         let text = r#"
             // x.load(Acquire)
             fn f() { debug_assert_eq!(x.load(Acquire), "x.load(Acquire)"); }
@@ -725,7 +726,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cfg_says_who_compiles_the_site() {
+    fn cfg_determines_which_checker_compiles_a_site() {
         let text = r#"
             #[cfg(loom)] fn a() { x.load(Relaxed) }
             #[cfg(not(any(loom, shuttle)))] fn b() { x.load(Relaxed) }
@@ -745,7 +746,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_ship_have_neither_comments_nor_tests() {
+    fn shipping_lines_exclude_comments_and_tests() {
         let text = r#"
             //! Docs.
 
@@ -777,7 +778,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ordering_that_hides_is_an_error() {
+    fn hidden_memory_ordering_is_an_error() {
         for text in ["const O: Ordering = Ordering::Acquire;", "fn f() { let o = SeqCst; x.load(o) }"] {
             let error = scan(text).unwrap_err().to_string();
             assert!(error.contains("not as an argument of an atomic operation"), "{error}");
@@ -786,7 +787,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_may_have_another_file_for_checkers() {
+    fn module_can_have_a_separate_file_for_checkers() {
         let root = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(root.path().join(name), text).unwrap();
         write("lib.rs", "#[cfg_attr(any(loom, shuttle), path = \"cells.rs\")] mod layout;");
@@ -797,9 +798,9 @@ mod tests {
         assert_eq!(found, [("cells.rs", Build::Loom), ("layout.rs", Build::Shipping)]);
     }
 
-    /// `check-all` fails for each of these that no model catches.
+    /// `check-all` fails for each planted bug that no model catches.
     #[test]
-    fn every_planted_bug_is_found_wherever_it_stands() {
+    fn each_planted_bug_is_found_in_the_source() {
         let text = r#"
             fn f() {
                 planted!("first" => return);
@@ -819,7 +820,7 @@ mod tests {
     }
 
     #[test]
-    fn a_planted_bug_that_hides_is_an_error() {
+    fn hidden_planted_bug_is_an_error() {
         let error = |text| scan(text).unwrap_err().to_string();
         assert!(error("fn f() { planted!(BUG => return); }").contains("literal"));
         assert!(error(r#"fn f() { if sync::is_planted("x") {} }"#).contains("a planted bug is a statement"));
@@ -827,7 +828,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_weaker_is_legal() {
+    fn weakened_orderings_are_legal() {
         assert_eq!(Operation::Load.weaker(SeqCst), [Acquire, Relaxed]);
         assert_eq!(Operation::Fence.weaker(SeqCst), [AcqRel, Acquire, Release, Relaxed]);
         assert_eq!(Operation::ReadModifyWrite.weaker(AcqRel), [Acquire, Release, Relaxed]);

@@ -1,7 +1,7 @@
-//! A crate's public surface: the public items in its documentation, without hidden ones.
+//! Lists a crate's public surface: the public items in its documentation, without hidden ones.
 //!
-//! Counted are modules, types, traits, functions, methods, constants, statics, macros and aliases; a re-exported item is counted
-//! once. Fields, variants and trait implementations belong to their type.
+//! The list has modules, types, traits, functions, methods, constants, statics, macros and aliases; a re-exported item
+//! is counted once. Fields, variants and trait implementations belong to their type.
 
 use crate::{cargo, workspace};
 use anyhow::{Context, Result, ensure};
@@ -12,11 +12,11 @@ use std::os::unix::fs::PermissionsExt;
 /// An item that a crate's users can name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Item {
-    /// Its path: `uslab::error::Busy`.
+    /// The item's path: `uslab::error::Busy`.
     pub path: String,
-    /// `true` if it is a struct, an enum, a union or a trait that this crate defines.
+    /// `true` if the item is a struct, an enum, a union or a trait that this crate defines.
     pub is_type: bool,
-    /// `true` if its own documentation has an example that runs.
+    /// `true` if the item's own documentation has an example that runs.
     pub has_example: bool,
 }
 
@@ -30,14 +30,15 @@ fn has_example(docs: &str) -> bool {
     fences.step_by(2).any(|begin| RUNS.contains(&begin.trim_end()))
 }
 
-/// The public items of a crate of this workspace, sorted by path.
+/// Returns the public items of a crate of this workspace, sorted by path.
 ///
-/// Builds the crate's documentation, which takes some seconds.
+/// The function builds the crate's documentation, which takes some seconds.
 ///
 /// # Errors
-/// The build fails, or its JSON is not in the format of `rustdoc` that this reads.
+/// Fails if the build fails, or its JSON is not in the supported format of `rustdoc`.
 pub fn items(package: &str) -> Result<Vec<Item>> {
-    // The format is unstable. Only rustdoc is allowed to use it: otherwise cargo would rebuild all dependencies.
+    // The format of rustdoc's JSON is unstable. Only rustdoc is allowed to use the unstable format; otherwise cargo
+    // would rebuild all dependencies.
     let wrapper = workspace().join("target/rustdoc-json");
     let script = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\" -Zunstable-options --output-format json --cap-lints allow\n";
     std::fs::create_dir_all(workspace().join("target"))?;
@@ -75,7 +76,7 @@ impl Surface<'_> {
     fn add(&mut self, id: &Value, parent: &str) {
         let id = id.to_string();
         let item = &self.index[&id];
-        // Hidden, or from another crate; items of traits have their trait's visibility.
+        // The item is hidden, or from another crate; items of traits have their trait's visibility.
         if !matches!(item["visibility"].as_str(), Some("public" | "default")) {
             return;
         }
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn examples_are_told_from_text_and_from_code_that_does_not_run() {
+    fn doc_examples_are_distinguished_from_text() {
         for begin in ["text", "ignore", "no_run", "compile_fail,E0277", "console"] {
             let docs = format!("A cache.\n\n```{begin}\nlet cache = 1;\n```\n\nMore.");
             assert!(!has_example(&docs), "{docs}");

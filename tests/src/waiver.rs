@@ -1,8 +1,8 @@
 //! Waivers: orderings that are kept although no model fails without them, each with a reason.
 //!
-//! `tests/orderings.toml` lists them. A site is identified by its file, its function and a piece of its line, so that a waiver
-//! survives edits elsewhere in the file. A waiver that fits no site, or more than one, or whose mutants are all caught, fails the
-//! run.
+//! `tests/orderings.toml` lists them. A site is identified by its file, its function and a piece of its line, so that a
+//! waiver survives edits elsewhere in the file. A waiver that fits no site, or more than one, or whose mutants are all
+//! caught, fails the run.
 
 use crate::source::{Ordering, Site};
 use anyhow::{Context, ensure};
@@ -15,13 +15,13 @@ use std::path::Path;
 pub struct Waiver {
     /// The site's file, relative to the workspace's root.
     pub file: String,
-    /// The function that contains it.
+    /// The function that contains the site.
     pub function: String,
-    /// A piece of its line.
+    /// A piece of the site's line.
     pub text: String,
     /// The ordering that is kept.
     pub ordering: String,
-    /// The reason.
+    /// The reason for the waiver.
     pub reason: String,
 }
 
@@ -36,7 +36,7 @@ impl Waiver {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// The file cannot be read, is not a list of waivers, or a reason is missing.
+    /// Fails if the file cannot be read, is not a list of waivers, or a reason is missing.
     pub fn read(path: &Path) -> anyhow::Result<Vec<Self>> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         Self::parse(&text).with_context(|| path.display().to_string())
@@ -66,7 +66,7 @@ impl Waiver {
             && *ordering == site.ordering.to_string()
     }
 
-    /// The text that names its site in messages.
+    /// Returns the text that names the waiver's site in messages.
     pub fn place(&self) -> String {
         format!("{} {}: {:?}", self.file, self.function, self.text)
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_waiver_names_its_site_and_gives_a_reason() {
+    fn waiver_has_a_site_and_a_reason() {
         let text = |ordering: &str, reason: &str| {
             format!(
                 "[[waiver]]\nfile = 'a.rs'\nfunction = 'f'\ntext = 'x.load'\nordering = '{ordering}'\nreason = '{reason}'"

@@ -1,5 +1,4 @@
-//! Makes a page allocator: reserves addresses, and lays out zones, their watermarks and the order in which
-//! requests try them.
+//! Creates a page allocator: reserves addresses, and lays out zones, watermarks and the order of zones.
 
 use super::{CachedZone, Counts, PageAllocator};
 use crate::PAGE_SIZE;
@@ -16,10 +15,10 @@ use crate::zone::{AddressLimit, Zone, ZoneShared, zeroed};
 use uslab_magazine::SweepGroup;
 use uslab_magazine::sync::Fixed;
 
-/// The smallest reservation that is tried, in pages: 1 MiB.
+/// Size of the smallest reservation that is tried, in pages: 1 MiB.
 const LEAST_PAGES: usize = 256;
 
-/// A zone that is to be made.
+/// A zone of the layout, before it is created.
 #[derive(Clone, Copy)]
 struct Planned {
     node: u32,
@@ -28,18 +27,18 @@ struct Planned {
 }
 
 impl PageAllocator {
-    /// Reserves the address range and lays out its zones. If the reservation is refused because addresses are
-    /// limited (`RLIMIT_AS`), the allocator has a single zone with as many pages as the limit leaves; each
-    /// maximal block gets its addresses when it is committed. Otherwise the zones are halved until the
-    /// reservation succeeds, down to 1 MiB in all ([`info`](PageAllocator::info) reports the result).
+    /// Reserves the address range and lays out the zones. If limited addresses (`RLIMIT_AS`) refuse the reservation,
+    /// the allocator has a single zone with as many pages as the limit allows, and each maximal block gets its
+    /// addresses when it is committed. Any other refused reservation is retried with halved zones, down to 1 MiB in
+    /// total. [`info`](PageAllocator::info) reports the resulting size.
     ///
     /// # Errors
-    /// An invalid configuration, or a system that refuses even the smallest reservation.
+    /// Returns an error if the configuration is invalid, or if the system refuses even the smallest reservation.
     pub fn new(config: PageConfig) -> Result<Self, PageError> {
         config.validate()?;
         let wish = config.pages() as usize;
         let least = LEAST_PAGES.min(wish);
-        // Whole blocks, so that addresses can be given up later.
+        // Rounds to whole maximal blocks, so that addresses can be given up later.
         let block = config.max_order.pages() as usize;
         let reserve = |pages: usize| {
             let pages = if pages == wish { wish } else { (pages / block * block).max(pages.min(block)) };
@@ -50,11 +49,11 @@ impl PageAllocator {
         }
         if let Some((limit, has)) = address_limit() {
             let pages = (limit.saturating_sub(has) / PAGE_SIZE).min(wish) / block * block;
-            // Of any two regions, the lower one can grow by the whole limit.
+            // Regions are so far apart that a region can grow by the whole limit.
             let apart = limit.saturating_mul(2).checked_next_power_of_two();
             let growing = apart.and_then(|apart| Self::reserve(&config, pages as u64, Some(apart)));
             if let Some(growing) = growing {
-                growing.shared.see_limit(address_limit().map_or(has, |(_, has)| has));
+                growing.shared.record_foreign_bytes(address_limit().map_or(has, |(_, has)| has));
                 return Ok(growing);
             }
         }
@@ -62,7 +61,7 @@ impl PageAllocator {
         granted.map(|(_, pages)| pages).map_err(|pages| PageError::Refused { bytes: pages * PAGE_SIZE })
     }
 
-    /// Makes the allocator with `pages` pages in all; `None` if a reservation is refused. With `apart` the
+    /// Creates an allocator with `pages` pages in total. Returns `None` if a reservation is refused. With `apart`, the
     /// only zone gets addresses as it grows.
     fn reserve(config: &PageConfig, pages: u64, apart: Option<usize>) -> Option<Self> {
         let planned = plan(config, pages);
@@ -73,7 +72,7 @@ impl PageAllocator {
             Some(_) if config.backend != Backend::Os || planned.len() != 1 => return None,
             Some(apart) => reserve_block(config, apart)?,
         };
-        // A kernel without huge pages refuses; nothing depends on it.
+        // A kernel without huge pages refuses the advice, which is harmless.
         region.advise(config.huge_pages);
         let keep =
             config.keep_free.and_then(|bytes| u32::try_from(bytes / PAGE_SIZE).ok()).unwrap_or(u32::MAX);
@@ -96,8 +95,8 @@ impl PageAllocator {
             faults: config.faults.clone(),
         };
         let tables = Tables::new(config.cpus, &mut addresses)?;
-        // The first zone needs no write to the zeros; most allocators have only that zone.
-        // SAFETY: zero is a valid `u8`.
+        // Index 0 is the first zone. Most allocators have one zone, so the zone index array needs no writes. SAFETY:
+        // zero is a valid `u8`.
         let mut zone_of = unsafe { zeroed::<u8>((range / step) as usize) }?;
         let cached_zones = make_zones(config, &planned, &shared, &tables, &mut zone_of)?;
         Some(Self {
@@ -116,7 +115,7 @@ impl PageAllocator {
     }
 }
 
-/// The zones, with `pages` pages in all, in the order of their addresses.
+/// Returns the zones in address order, with `pages` pages in total.
 fn plan(config: &PageConfig, pages: u64) -> Vec<Planned> {
     let mut planned = Vec::new();
     for (node, zones) in (0..).zip(config.scaled(pages)) {
@@ -127,13 +126,13 @@ fn plan(config: &PageConfig, pages: u64) -> Vec<Planned> {
     planned
 }
 
-/// Addresses for `range` pages and for the tables: the tables', the pages', and how many of the pages have
-/// some.
+/// Reserves addresses for `range` pages and for the tables. Returns the tables' addresses, the pages' region, and the
+/// number of pages with addresses.
 fn reserve_range(config: &PageConfig, range: u32) -> Option<(Reservation, Region, u32)> {
     let (bytes, align) = (range as usize * PAGE_SIZE, config.max_order.bytes());
     let (faults, backend) = (&config.faults, config.backend);
-    // One reservation for all, if a table of stacks is at most its share of the range. Otherwise the table
-    // takes its share later.
+    // One reservation serves all tables and pages, if a table of stacks fits into its share of the range. If the
+    // reservation does not suffice for a table of stacks, the table takes its share of addresses later.
     let stacks = Tables::footprint(&config.cpus);
     let one = (bytes / Tables::SHARE >= stacks).then(|| {
         let (page, all) = config.beside;
@@ -149,16 +148,16 @@ fn reserve_range(config: &PageConfig, range: u32) -> Option<(Reservation, Region
     };
     Some((addresses, region, range))
 }
-/// As [`reserve_range`], with addresses for one maximal block: the region gets more as it grows, up to those
-/// of a region `apart` bytes away.
+/// Reserves like [`reserve_range`], with addresses for one maximal block. The region of pages grows later, up to the
+/// next region `apart` bytes away.
 fn reserve_block(config: &PageConfig, apart: usize) -> Option<(Reservation, Region, u32)> {
     let (order, faults) = (config.max_order, &config.faults);
     let region = Region::apart(order.bytes(), apart.max(order.bytes()), Uncommitted::NoAccess, faults)?;
     Some((Reservation::none(config.backend, faults), region, order.pages()))
 }
 
-/// Makes the planned zones, and notes in `zone_of` which zone has each maximal block. `None` if memory is
-/// refused.
+/// Creates the planned zones, and writes the zone of each maximal block to `zone_of`. Returns `None` if the heap or the
+/// system refuses memory.
 fn make_zones(
     config: &PageConfig,
     planned: &[Planned],
@@ -194,7 +193,7 @@ fn make_zones(
     Some(zones.into())
 }
 
-/// The pages that the minimum watermarks of all zones add up to.
+/// Returns the sum of the minimum watermarks of all zones, in pages.
 fn min_free_pages(config: &PageConfig, lowmem_zones: u64, lowmem: u64) -> u64 {
     match config.min_free_kib {
         Some(kib) => u64::from(kib) * 1024 / PAGE_SIZE as u64,
@@ -207,8 +206,8 @@ fn min_free_pages(config: &PageConfig, lowmem_zones: u64, lowmem: u64) -> u64 {
     }
 }
 
-/// For each node and each highest zone: the indices of the zones to try. Nearest node first, then highest zone
-/// first.
+/// Returns the indices of the zones to try, for each node and each highest zone. The zonelist has the nearest node
+/// first, and within a node the highest zone.
 fn zonelists(config: &PageConfig, planned: &[Planned]) -> Box<[[Box<[u8]>; ZoneKind::COUNT]]> {
     let zonelist = |node: u32, highest: ZoneKind| {
         let of_node = |near: u32| {

@@ -1,4 +1,4 @@
-//! Frames for a checker: constructed, in a box; and the oracle of page ownership.
+//! Frames for a checker: constructed cells in a box, and the checks of page ownership.
 
 use super::{Frame, Link, OwnerData, State};
 use crate::pfn::Pfn;
@@ -7,7 +7,7 @@ use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, UnsafeCell, planted};
 
-/// The frames of a model, all writable from the start and in one page.
+/// The frames of a model, all writable from the start and in one OS page.
 #[derive(Debug)]
 pub(super) struct Memory(Box<[Frame]>);
 
@@ -25,16 +25,16 @@ impl Memory {
         true
     }
     /// # Safety
-    /// All these frames say [`Kind::Inside`](super::Kind::Inside), and no thread uses their other fields.
+    /// All frames of `pages` must be [`Kind::Inside`](super::Kind::Inside), and no thread may use their other fields.
     pub(super) unsafe fn discard(&self, pages: Range<u32>) {
-        planted!("frames are discarded by whole pages, outwards" => let pages = 0..self.0.len() as u32);
+        planted!("frames of a partly free page are discarded" => let pages = 0..self.0.len() as u32);
         pages.for_each(|page| self.0[page as usize].discard());
     }
     pub(super) fn grow(&self, _len: u32) -> bool {
         false
     }
     /// # Safety
-    /// No thread reads a frame from `_len` on during the call.
+    /// No thread may read a frame from `_len` on during the call.
     pub(super) unsafe fn cut(&self, _len: u32) {}
 }
 
@@ -50,12 +50,12 @@ impl Frame {
         }
     }
 
-    /// Resets the frame.
+    /// Resets the frame to zero.
     fn discard(&self) {
         self.set_state(State::INSIDE);
         self.set_head(Pfn::new(0));
-        // SAFETY: no thread uses the frame, by the contract of the table's `discard`; the checker reports one
-        // that does.
+        // SAFETY: no thread uses the frame, by the contract of the table's `discard`. The checker reports any
+        // concurrent use.
         unsafe {
             self.set_link(Link::default());
             self.set_owner(core::ptr::null_mut());
@@ -68,7 +68,7 @@ impl Frame {
 #[derive(Debug)]
 pub(super) struct Life {
     out: Counter,
-    /// Read by every touch, written by every allocation and free: loom reports accesses that are not ordered.
+    /// A cell that every touch reads and every allocation and free writes, so that loom reports unordered accesses.
     race: UnsafeCell<()>,
 }
 
@@ -87,7 +87,7 @@ impl Life {
     }
     #[track_caller]
     pub(super) fn discard(&self) {
-        // Lets another thread run: shuttle would not switch between a lock and this.
+        // Lets another thread run, because shuttle would not switch between a lock and this access.
         #[cfg(shuttle)]
         uslab_magazine::sync::thread::yield_now();
         self.race.with_mut(|_| ());

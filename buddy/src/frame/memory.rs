@@ -6,7 +6,7 @@ use crate::region::{Region, Reservation, Uncommitted};
 use core::ops::Range;
 use core::ptr::NonNull;
 
-/// Frames that are zero until they are committed.
+/// Frames that read as zero until they are committed.
 #[derive(Debug)]
 pub(super) struct Memory(Region);
 
@@ -33,11 +33,11 @@ impl Memory {
         self.0.commit(bytes.start / PAGE_SIZE * PAGE_SIZE..bytes.end.next_multiple_of(PAGE_SIZE))
     }
     /// # Safety
-    /// All these frames say [`Kind::Inside`](super::Kind::Inside), and no thread uses their other fields.
+    /// All frames of `pages` must be [`Kind::Inside`](super::Kind::Inside), and no thread may use their other fields.
     pub(super) unsafe fn discard(&self, pages: Range<u32>) {
         let bytes = bytes(pages);
         let whole = bytes.start.next_multiple_of(PAGE_SIZE)..bytes.end / PAGE_SIZE * PAGE_SIZE;
-        // SAFETY: the frames become zero, which is `Inside`, as they already were.
+        // SAFETY: the frames become zero, which is `Inside`, their kind before the call.
         unsafe { self.0.discard(whole) };
     }
     pub(super) fn grow(&self, len: u32) -> bool {
@@ -45,14 +45,14 @@ impl Memory {
         self.0.grow(bytes.next_multiple_of(1 << 20)) || self.0.grow(bytes)
     }
     /// # Safety
-    /// Nothing from `len` on was ever committed, and no thread reads a frame there during the call.
+    /// No frame from `len` on may ever have been committed, and no thread may read such a frame during the call.
     pub(super) unsafe fn cut(&self, len: u32) {
         // SAFETY: no thread uses the part from `len` on, by this function's contract.
         unsafe { self.0.cut(bytes(0..len).end) };
     }
 }
 
-/// Checkers only: watches that a page has one owner.
+/// Under a checker, watches that a page has one owner; empty in builds without a checker.
 #[derive(Debug)]
 pub(super) struct Life;
 

@@ -1,25 +1,25 @@
 //! Memory from the system's heap, for systems or programs without mappings.
 //!
-//! The heap has neither reserved memory nor protection: all memory is allocated from the start and stays
-//! accessible. Decommitting overwrites it with zeros, so that committed memory is zero, as with mappings.
+//! The heap has neither reserved memory nor protection: all memory is allocated from the start and stays accessible. A
+//! decommit overwrites the memory with zeros, so that newly committed memory is zero, as with mappings.
 
 use super::{Access, HugePages, Source};
 use core::ptr::NonNull;
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// A piece of the system's heap, not of the global allocator, which may be built on this.
+/// A piece of the system's heap. The global allocator cannot be used, because it may be built on this crate.
 #[derive(Debug)]
 pub(super) struct Heap {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-/// With this alignment the heap returns zeroed memory without writing to all of it. Larger alignments are
-/// made by hand.
+/// With an alignment of 16, the heap returns zeroed memory without writing to all of it. To get a larger alignment,
+/// `new` allocates more bytes than requested.
 const ALIGN: usize = 16;
 
-// SAFETY: the memory is zeroed, has `bytes` bytes behind the first aligned address, and belongs to this value
-// until `dealloc`.
+// SAFETY: the memory is zeroed, has `bytes` bytes from the first aligned address on, and belongs to this value until
+// `dealloc`.
 unsafe impl Source for Heap {
     fn new(bytes: usize, align: usize, _: Access) -> Option<(NonNull<u8>, Self)> {
         let layout = Layout::from_size_align(bytes.checked_add(align)?, ALIGN).ok()?;
@@ -35,12 +35,12 @@ unsafe impl Source for Heap {
     }
 
     unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize, _: Access) -> bool {
-        // SAFETY: the bytes belong to this piece, and no thread uses them, by this function's contract.
+        // SAFETY: the bytes belong to this piece of the heap, and no thread uses them, by this function's contract.
         unsafe { at.write_bytes(0, bytes) };
         true
     }
 
-    /// Refuses: writing zeros would race with concurrent readers.
+    /// `discard` is refused, because writing zeros would race with concurrent readers.
     unsafe fn discard(&self, _: NonNull<u8>, _: usize) -> bool {
         false
     }
@@ -53,11 +53,11 @@ unsafe impl Source for Heap {
         may_move: bool,
     ) -> Option<NonNull<u8>> {
         if !may_move {
-            // Shrinks in place by leaving the rest unused; it cannot grow in place.
+            // A piece shrinks in place by leaving its end unused. Heap memory cannot grow in place.
             return (new <= old).then_some(at);
         }
         let (moved, mut piece) = Self::new(new, crate::PAGE_SIZE, Access::ReadWrite)?;
-        // SAFETY: both have this length, and do not overlap.
+        // SAFETY: both pieces have this length, and do not overlap.
         unsafe { moved.copy_from_nonoverlapping(at, old.min(new)) };
         core::mem::swap(self, &mut piece);
         // SAFETY: the old contents are copied, and the caller uses the new address.

@@ -1,4 +1,4 @@
-//! Memory by `mmap`: Linux.
+//! Memory by `mmap` on Linux.
 
 use super::{Access, HugePages, Source};
 use crate::PAGE_SIZE;
@@ -15,7 +15,7 @@ use std::io::Read;
 /// A private mapping, described by its region.
 #[derive(Debug)]
 pub(super) struct Mapped {
-    /// True if core dumps include the committed parts only, which each commit must update.
+    /// True if core dumps include only the committed parts, which each commit must then update.
     is_told: bool,
 }
 
@@ -29,7 +29,7 @@ impl Access {
     }
 }
 
-/// An address where the system would map this number of bytes now; `None` if it would refuse.
+/// Returns an address at which the system would map `bytes` bytes now. Returns `None` if the system would refuse.
 pub(super) fn place_for(bytes: usize) -> Option<usize> {
     let (flags, none) = (MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE, Access::Nothing.protection());
     let size = NonZeroUsize::new(bytes)?;
@@ -41,25 +41,24 @@ pub(super) fn place_for(bytes: usize) -> Option<usize> {
     }
 }
 
-/// Maps exactly these addresses; `None` if another mapping has any of them.
+/// Maps exactly the given addresses. Returns `None` if another mapping has any of them.
 fn map_at(address: usize, bytes: usize, access: Access) -> Option<NonNull<u8>> {
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | MapFlags::MAP_FIXED_NOREPLACE;
     let (wanted, bytes) = (NonZeroUsize::new(address)?, NonZeroUsize::new(bytes)?);
-    // SAFETY: the flags prevent replacing a mapping.
+    // SAFETY: the flags prevent the call from replacing a mapping.
     let at = unsafe { mmap_anonymous(Some(wanted), bytes, access.protection(), flags) }.ok()?;
     if at.addr() == wanted {
         return Some(at.cast());
     }
-    // Kernels before 4.17 treat the address as a hint.
-    // SAFETY: mapped just now.
+    // Kernels before 4.17 treat the address as a hint. SAFETY: the range was just mapped.
     let _ = unsafe { munmap(at, bytes.get()) };
     None
 }
 
-// SAFETY: a private anonymous mapping is zero; the kept part is aligned, and no other mapping overlaps it.
+// SAFETY: a private anonymous mapping is zero. The kept part is aligned, and no other mapping overlaps it.
 unsafe impl Source for Mapped {
     fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
-        // A larger page would also discard bytes next to a returned part.
+        // With larger OS pages, a discard would also lose bytes next to the returned part.
         if sysconf(SysconfVar::PAGE_SIZE).ok()?? != PAGE_SIZE as libc::c_long {
             return None;
         }
@@ -67,7 +66,7 @@ unsafe impl Source for Mapped {
             Access::ReadWrite => MapFlags::MAP_PRIVATE,
             Access::Nothing | Access::Read => MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE,
         };
-        // Extra bytes to move the start up to the alignment.
+        // Extra bytes, by which the start can move up to the alignment.
         let room = bytes.checked_add(align - PAGE_SIZE)?;
         // SAFETY: no fixed address is requested, so no mapping is replaced.
         let start = unsafe { mmap_anonymous(None, NonZeroUsize::new(room)?, access.protection(), flags) };
@@ -78,27 +77,27 @@ unsafe impl Source for Mapped {
         let (base, end) = unsafe { (start.add(before), start.add(before + bytes)) };
         for (at, len) in [(start, before), (end, after)] {
             if len > 0 {
-                // SAFETY: the ends outside `base..base + bytes` were mapped above and no other code knows
-                // them. A failure only leaves address space reserved.
+                // SAFETY: the ends outside `base..base + bytes` were just mapped, and no other code knows them. A
+                // failed unmap only leaves address space reserved.
                 let _ = unsafe { munmap(at.cast(), len) };
             }
         }
         let is_told = access == Access::Read || access == Access::Nothing && bytes >= LARGE;
         if is_told {
-            // SAFETY: mapped above.
+            // SAFETY: the range was just mapped.
             unsafe { in_dumps(base, bytes, false) };
         }
         Some((base, Self { is_told }))
     }
 
     fn apart(bytes: usize, apart: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
-        // The system maps downwards from there, or upwards if stacks are unlimited.
+        // The system maps downwards from this address, or upwards if stacks are unlimited.
         let near = place_for(PAGE_SIZE)?;
         let places = (1..=PLACES).map_while(|place| (near / apart * apart).checked_sub(place * apart));
         let base = places.filter_map(|place| map_at(place, bytes, access)).next()?;
         let is_told = access == Access::Read;
         if is_told {
-            // SAFETY: mapped above.
+            // SAFETY: the range was just mapped.
             unsafe { in_dumps(base, bytes, false) };
         }
         Some((base, Self { is_told }))
@@ -107,7 +106,7 @@ unsafe impl Source for Mapped {
     fn grow(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool {
         let grown = map_at(at.addr().get(), bytes, access).is_some();
         if grown && self.is_told {
-            // SAFETY: mapped just now.
+            // SAFETY: the range was just mapped.
             unsafe { in_dumps(at, bytes, false) };
         }
         grown
@@ -142,8 +141,7 @@ unsafe impl Source for Mapped {
     }
 
     unsafe fn discard(&self, at: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: the range is part of this mapping, and its contents may be lost, by this function's
-        // contract.
+        // SAFETY: the range is part of this mapping, and its contents may be lost, by this function's contract.
         unsafe { madvise(at.cast(), bytes, MmapAdvise::MADV_DONTNEED) }.is_ok()
     }
 
@@ -155,7 +153,7 @@ unsafe impl Source for Mapped {
         may_move: bool,
     ) -> Option<NonNull<u8>> {
         let flags = if may_move { MRemapFlags::MREMAP_MAYMOVE } else { MRemapFlags::empty() };
-        // SAFETY: the range is this mapping, by this function's contract; no fixed address is requested.
+        // SAFETY: the range is this mapping, by this function's contract, and no fixed address is requested.
         unsafe { mremap(at.cast(), old, new, flags, None) }.ok().map(NonNull::cast)
     }
 
@@ -171,7 +169,7 @@ unsafe impl Source for Mapped {
 
     unsafe fn clear(&self, at: NonNull<u8>, bytes: usize) {
         let whole = if bytes >= DISCARDED { bytes / PAGE_SIZE * PAGE_SIZE } else { 0 };
-        // SAFETY: the part begins at a page, and the discarded range ends at one.
+        // SAFETY: the part begins at a page, and the discarded range ends at a page.
         unsafe {
             let left = if whole > 0 && self.discard(at, whole) { whole } else { 0 };
             at.add(left).write_bytes(0, bytes - left);
@@ -188,9 +186,8 @@ unsafe impl Source for Mapped {
     }
 
     unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) -> bool {
-        // The system refuses if this would split a mapping and the process has reached its limit
-        // (`vm.max_map_count`).
-        // SAFETY: the range is this mapping, and no thread uses it, by this function's contract.
+        // The system refuses to unmap if that would split a mapping and the process has reached its limit
+        // (`vm.max_map_count`). SAFETY: the range is this mapping, and no thread uses it, by this function's contract.
         unsafe {
             let unmapped = munmap(at.cast(), bytes).is_ok();
             if !unmapped {
@@ -201,44 +198,45 @@ unsafe impl Source for Mapped {
     }
 }
 
-/// Number of places to try for a region that is apart: each may be occupied.
+/// Number of places to try for a region that is apart. Other mappings may already occupy some of the places.
 const PLACES: usize = 64;
 
-/// From this size on, dumps must leave out inaccessible parts; each commit then costs one more system call.
+/// Minimum size in bytes at which core dumps leave out inaccessible parts. A commit in a region of at least this size
+/// costs one more system call.
 const LARGE: usize = 1 << 30;
 
-/// Includes this part of a mapping in core dumps, or excludes it. The kernel leaves out pages that were never
-/// written; gdb's `gcore` writes everything that is not excluded, even inaccessible pages: 64 GiB of zeros
-/// for the default range. A failure only affects the contents of a dump.
+/// Includes a part of a mapping in core dumps, or excludes it. The kernel leaves out pages that were never written.
+/// gdb's `gcore` writes all pages that are not excluded, even inaccessible pages: 64 GiB of zeros for the default
+/// range. A failure of the advice only affects the contents of a core dump.
 ///
 /// # Safety
-/// The part is in a mapping of this module.
+/// The part must be in a mapping of this module.
 unsafe fn in_dumps(at: NonNull<u8>, bytes: usize, has: bool) {
     let advice = if has { MmapAdvise::MADV_DODUMP } else { MmapAdvise::MADV_DONTDUMP };
-    // SAFETY: the part is in a mapping of this module, by this function's contract; the advice keeps its
-    // contents.
+    // SAFETY: the part is in a mapping of this module, by this function's contract, and the advice keeps its contents.
     let _ = unsafe { madvise(at.cast(), bytes, advice) };
 }
 
-/// From this size on, memory is cleared by returning it. `mincore` would report which pages are backed, but
-/// sandboxes of programs kill a process for calling it. So a page that is written again costs a page fault,
-/// like a page of a new mapping.
+/// Minimum size in bytes at which memory is cleared by returning it to the system. `mincore` would report which pages
+/// are backed, but sandboxes kill a process for calling it. Writing a cleared page costs a page fault, like writing a
+/// page of a new mapping.
 const DISCARDED: usize = 4 << 20;
 
-/// A limit of this process; `None` if unlimited.
+/// Returns a resource limit of this process. Returns `None` if the resource is unlimited.
 fn limit_of(resource: Resource) -> Option<u64> {
     getrlimit(resource).ok().map(|(limit, _)| limit).filter(|limit| *limit != RLIM_INFINITY)
 }
 
-/// Implements [`region::own_limit`](super::own_limit). Allocates nothing.
-pub(super) fn own_limit() -> Option<u64> {
+/// Implements [`region::process_limit`](super::process_limit). Reading a limit allocates nothing.
+pub(super) fn process_limit() -> Option<u64> {
     [Resource::RLIMIT_AS, Resource::RLIMIT_DATA].into_iter().filter_map(limit_of).min()
 }
 
-/// Implements [`region::address_limit`](super::address_limit). Allocates nothing.
+/// Implements [`region::address_limit`](super::address_limit). Reading a limit allocates nothing.
 pub(super) fn address_limit() -> Option<(usize, usize)> {
     let limit = limit_of(Resource::RLIMIT_AS)?;
-    // The first number: pages of all mappings, which the kernel counts against the limit. If unknown, 0.
+    // The first number is the pages of all mappings, which the kernel counts against the limit. The size is 0 if the
+    // number is unknown.
     let mut text = [0; 128];
     let read = std::fs::File::open("/proc/self/statm").and_then(|mut file| file.read(&mut text));
     let text = core::str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or_default();
@@ -246,7 +244,7 @@ pub(super) fn address_limit() -> Option<(usize, usize)> {
     Some((usize::try_from(limit).ok()?, pages.saturating_mul(PAGE_SIZE)))
 }
 
-/// Implements [`region::commits_are_counted`](super::commits_are_counted). Allocates nothing.
+/// Implements [`region::commits_are_counted`](super::commits_are_counted). Reading the file allocates nothing.
 pub(super) fn commits_are_counted() -> bool {
     let mut text = [0];
     let file = std::fs::File::open("/proc/sys/vm/overcommit_memory");
@@ -261,7 +259,7 @@ mod tests {
     use crate::region::{Backend, HugePages, Region, Reservation, Reserved, Uncommitted};
     use uslab_magazine::{Config, Cpus};
 
-    /// The kernel's flags of the mapping at `address`.
+    /// Returns the kernel's flags of the mapping at `address`.
     fn flags(address: usize) -> String {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut inside = false;
@@ -280,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_told_about_huge_pages() {
+    fn region_advises_the_kernel_on_huge_pages() {
         let told = |huge_pages| {
             let region =
                 Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Backend::Os, &Faults::default())
@@ -303,16 +301,16 @@ mod tests {
         }
     }
 
-    /// Regression: `gcore` wrote 88 GB of a small process, most of it inaccessible pages, and filled a disk.
+    /// Regression: `gcore` wrote 88 GB for a small process, mostly inaccessible pages, and filled a disk.
     #[test]
-    fn core_dumps_have_what_is_committed() {
+    fn core_dumps_contain_committed_memory() {
         for (bytes, uncommitted) in [(1 << 20, Uncommitted::ReadsZero), (super::LARGE, Uncommitted::NoAccess)]
         {
             let region = Region::reserve(bytes, 4096, uncommitted, Backend::Os, &Faults::default()).unwrap();
             let hidden = || flags(region.base().addr().get()).contains(" dd");
             assert!(hidden());
             assert!(region.commit(0..4096) && !hidden());
-            // SAFETY: this test is the only user.
+            // SAFETY: this test is the only user of the region.
             assert!(unsafe { region.decommit(0..4096) } && hidden());
         }
     }
@@ -320,7 +318,7 @@ mod tests {
     #[test]
     fn discarded_memory_is_zero_and_stays_accessible() {
         let region = Region::committed(1 << 20, 4096, Backend::Os, &Faults::default()).unwrap();
-        // SAFETY: committed; this test is the only user.
+        // SAFETY: the range is committed, and this test is its only user.
         unsafe {
             region.base().write(9);
             assert!(region.discard(0..4096));

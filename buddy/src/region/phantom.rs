@@ -1,9 +1,8 @@
-//! Addresses without memory: pages for a simulator, which needs the addresses of objects and never accesses
-//! them.
+//! Addresses without memory: pages for a simulator, which needs the addresses of objects and never accesses them.
 //!
-//! On Linux the range is reserved and stays inaccessible, so an access faults. Elsewhere it is a range of
-//! numbers without memory: in WebAssembly above the largest linear memory (see [`BASE`]), where an access
-//! traps; on other 64-bit systems outside the addresses that a process can map.
+//! On Linux, the range is reserved and stays inaccessible, so an access faults. On other systems, the range is only
+//! numbers. In WebAssembly the range is above the largest linear memory (see [`BASE`]), where an access traps. On other
+//! 64-bit systems, phantom addresses are outside the addresses that a process can map.
 
 use super::{Access, HugePages, Source};
 use core::ptr::NonNull;
@@ -14,8 +13,8 @@ use super::mapped::Mapped as Range;
 #[derive(Debug)]
 pub(super) struct Addresses(Range);
 
-// SAFETY: the creator of the `Phantom` guarantees that no code accesses the addresses; the rest is as the
-// trait requires.
+// SAFETY: the creator of the `Phantom` guarantees that no code accesses the addresses. `Addresses` fulfils the other
+// requirements of `Source`.
 unsafe impl Source for Addresses {
     fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
         // A writable region needs memory.
@@ -40,7 +39,7 @@ unsafe impl Source for Addresses {
         true
     }
     unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: the range is this value's, and no code uses it, by this function's contract.
+        // SAFETY: the range belongs to this value, and no code uses it, by this function's contract.
         unsafe { self.0.free(at, bytes) }
     }
 }
@@ -57,10 +56,11 @@ mod numbers {
         Ordering::{Acquire, Release},
     };
 
-    /// A quarter of all addresses: 1 GiB in WebAssembly, whose linear memory must stay below it (`--max-memory`).
+    /// A quarter of all addresses: 1 GiB in WebAssembly, whose linear memory must stay below this address
+    /// (`--max-memory`).
     const BASE: usize = usize::MAX / 4 + 1;
 
-    /// True while the only range is in use: there is one region at a time.
+    /// True while the only phantom range is in use.
     static TAKEN: AtomicBool = AtomicBool::new(false);
 
     #[derive(Debug)]
@@ -69,14 +69,14 @@ mod numbers {
     impl Range {
         pub(super) fn new(bytes: usize, align: usize, _: Access) -> Option<(NonNull<u8>, Self)> {
             let base = BASE.checked_next_multiple_of(align)?;
-            // An offset into a region is an `isize`.
+            // An offset into a region must fit an `isize`.
             let fits = bytes <= isize::MAX as usize && base.checked_add(bytes).is_some();
             let base = NonNull::new(core::ptr::without_provenance_mut(base)).filter(|_| fits)?;
-            // Acquire: pairs with the Release in `free`; all uses of the range's previous meaning are over.
+            // Acquire: pairs with the Release in `free`, after which all earlier uses of the range are over.
             (!TAKEN.swap(true, Acquire)).then_some((base, Self(())))
         }
         /// # Safety
-        /// No code uses the range any more.
+        /// No code may use the range any more.
         pub(super) unsafe fn free(&mut self, _: NonNull<u8>, _: usize) -> bool {
             // Release: pairs with the Acquire in `new`.
             TAKEN.store(false, Release);

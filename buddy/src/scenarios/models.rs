@@ -12,7 +12,7 @@ fn allocator(pages: u32, per_cpu_pages: bool) -> Arc<PageAllocator> {
     allocator_of(pages, order, per_cpu_pages, |corruption| panic!("{corruption}"))
 }
 
-/// B1: an allocation against the free of its buddy: blocks never overlap, no merge is missed.
+/// B1: an allocation runs against the free of its buddy. The two blocks never overlap, and no merge is missed.
 pub(super) fn alloc_against_the_free_of_the_buddy() {
     let pages = allocator(4, false);
     let mine = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
@@ -23,7 +23,7 @@ pub(super) fn alloc_against_the_free_of_the_buddy() {
     audit(&pages);
 }
 
-/// B1: each of two allocations reports only its own splits.
+/// B1: each of two concurrent allocations reports only its own splits.
 pub(super) fn two_allocations_are_told_apart() {
     let pages = allocator(4, false);
     let told = Arc::new(AtomicU32::new(0));
@@ -31,7 +31,7 @@ pub(super) fn two_allocations_are_told_apart() {
     let observer = pages.tracepoints().observe(move |op| {
         for step in op.steps {
             if let Step::BlocksTaken { splits: own, .. } = step {
-                // Relaxed: read after both threads have ended.
+                // Relaxed: the sum is read after both threads have ended.
                 splits.fetch_add(u32::from(*own), Relaxed);
             }
         }
@@ -47,7 +47,7 @@ pub(super) fn two_allocations_are_told_apart() {
     audit(&pages);
 }
 
-/// B2: an allocation against the frees of both halves: merged once, frames and lists agree.
+/// B2: an allocation runs against the frees of both halves. The halves merge once, and frames and lists agree.
 pub(super) fn alloc_against_two_frees() {
     let pages = allocator(4, false);
     let halves = [(); 2].map(|()| pages.alloc(ONE, Gfp::KERNEL, None).unwrap());
@@ -63,7 +63,7 @@ pub(super) fn alloc_against_two_frees() {
     audit(&pages);
 }
 
-/// B3: order, owner and data reach the next thread that frees the block.
+/// B3: order, owner and data of a block reach the next thread, which frees the block.
 pub(super) fn order_and_owner_travel_with_the_block() {
     const OWNER: *mut u8 = core::ptr::without_provenance_mut(64);
     let pages = allocator(2, false);
@@ -77,12 +77,12 @@ pub(super) fn order_and_owner_travel_with_the_block() {
         unsafe { frame.set_owner(OWNER) };
         // SAFETY: this thread owns the block.
         frame.data().with_mut(|data| unsafe { (*data)[0] = 7 });
-        // Release: pairs with the Acquire below.
+        // Release: pairs with the Acquire of the receiving thread below.
         post.store(pfn.get() + 1, Release);
     });
     free(&pages, mine, two());
     let receive = || {
-        // Acquire: pairs with the Release above.
+        // Acquire: pairs with the Release of the sending thread above.
         let Some(pfn) = mailbox.load(Acquire).checked_sub(1).map(Pfn::new) else { return false };
         let frame = pages.frame(pfn);
         assert_eq!(frame.owner(), OWNER, "the owner was lost");
@@ -99,7 +99,7 @@ pub(super) fn order_and_owner_travel_with_the_block() {
     audit(&pages);
 }
 
-/// B4: of two frees of one block one succeeds, the other is reported.
+/// B4: of two frees of one block, one succeeds and the other is reported.
 pub(super) fn two_frees_of_one_block() {
     let pages = allocator_of(2, two(), false, |_| ());
     let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
@@ -126,7 +126,7 @@ pub(super) fn a_stranger_asks_for_the_owner() {
     audit(&pages);
 }
 
-/// B6: decommitting memory does not decommit frames of another block.
+/// B6: decommitting memory does not decommit the frames of another block.
 pub(super) fn a_release_beside_a_block_in_use() {
     let pages = allocator_of(4, two(), false, |corruption| panic!("{corruption}"));
     let mine = pages.alloc(two(), Gfp::KERNEL, None).unwrap();
@@ -151,8 +151,8 @@ pub(super) fn a_trim_beside_an_allocation() {
     let mine = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     let other = pages.clone();
     let t = thread::spawn(move || {
-        // Marks the page as allocated: the model fails if it is discarded, or if the discard is not ordered
-        // with this.
+        // Marks the page as allocated. The model fails if the page is discarded, or if the discard is not ordered with
+        // this allocation.
         let page = other.alloc(ONE, Gfp::KERNEL, None).unwrap();
         free(&other, page, ONE);
     });
@@ -169,13 +169,12 @@ pub(super) fn a_trim_beside_an_allocation() {
     audit(&pages);
 }
 
-/// B8: two charges, of which only one fits, during an allocation: charges and allocations never exceed the
-/// pages.
+/// B8: two charges, of which only one fits, run during an allocation. Charges and allocations never exceed the pages.
 pub(super) fn two_charge_beside_an_allocation() {
     two_charge(allocator(4, false));
 }
 
-/// B8: two charges in two zones, of which no single one has enough pages, during an allocation.
+/// B8: two charges across two zones run during an allocation. No single zone has enough pages for a charge.
 pub(super) fn two_charge_two_zones_beside_an_allocation() {
     let zones = [(ZoneKind::Dma32, 2), (ZoneKind::Normal, 2)];
     two_charge(zones_of(&zones, two(), false, |corruption| panic!("{corruption}")));
@@ -195,7 +194,7 @@ fn two_charge(pages: Arc<PageAllocator>) {
     audit(&pages);
 }
 
-/// P1: refill and drain of magazines against the zone: a page is in one place, none is lost.
+/// P1: magazines are refilled and drained against the zone. Each page is in one place, and no page is lost.
 pub(super) fn refill_and_drain_against_the_zone(script: Script) {
     let pages = allocator(4, true);
     let other = pages.clone();
@@ -212,7 +211,7 @@ pub(super) fn refill_and_drain_against_the_zone(script: Script) {
     audit(&pages);
 }
 
-/// P2: a drain by another thread against the CPU's own allocation and free.
+/// P2: a thread drains another CPU during that CPU's allocation and free.
 pub(super) fn drain_against_the_cpu_itself(script: Script) {
     let pages = allocator(2, true);
     on_cpu(0);

@@ -4,7 +4,7 @@ use super::world::{ONE, Owner, allocator_of, audit, free, two};
 use crate::{Gfp, Order, PageAllocator, Pfn};
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, Mutex};
-use uslab_magazine::threads::{crowd, wander};
+use uslab_magazine::threads::{crowd, migrate_between_cpus};
 
 const PAGES: u32 = 16;
 const THREADS: usize = 4;
@@ -16,14 +16,14 @@ fn allocator(per_cpu_pages: bool) -> Arc<PageAllocator> {
 
 struct Blocks {
     pages: Arc<PageAllocator>,
-    /// One for each block that is ever allocated.
+    /// One owner for each block that is ever allocated.
     owners: Vec<Owner>,
-    /// Blocks on their way to another thread, each with its order and the number of its owner.
+    /// Blocks that are being sent to another thread, each with its order and the number of its owner.
     post: Mutex<Vec<(Pfn, Order, usize)>>,
 }
 
 impl Blocks {
-    /// Allocates a block and marks it with its owner; the caller sends or keeps it.
+    /// Allocates a block and marks it with its owner. The caller sends the block to another thread, or keeps it.
     fn alloc(&self, owner: usize) -> Option<(Pfn, Order, usize)> {
         let order = [ONE, two(), two().up()][choose(3)];
         let pfn = self.pages.alloc(order, Gfp::KERNEL, None).ok()?;
@@ -45,8 +45,8 @@ impl Blocks {
     }
 }
 
-/// Blocks of three orders are allocated, passed on, freed and decommitted; memory is charged; other threads
-/// read owners.
+/// Blocks of three orders are allocated, sent, freed and decommitted. Threads also charge memory and read the owners of
+/// blocks.
 pub(super) fn zone() {
     fn side(w: &Blocks, thread: usize) {
         let (mut held, mut charged) = (vec![], 0);
@@ -80,7 +80,7 @@ pub(super) fn zone() {
     audit(&world.pages);
 }
 
-/// All threads free the same pages, each starting at another one.
+/// All threads free the same pages, each thread starting at another page.
 pub(super) fn twice() {
     fn side((pages, pfns): &(Arc<PageAllocator>, Vec<Pfn>), thread: usize) {
         let from = thread * pfns.len() / THREADS;
@@ -94,12 +94,12 @@ pub(super) fn twice() {
     audit(&pages);
 }
 
-/// Threads move between two CPUs and one without a slot; each drains the others' pages.
+/// Threads move between two CPUs and a CPU without a region. Each thread drains the other CPUs' pages.
 pub(super) fn per_cpu() {
     fn side(pages: &Arc<PageAllocator>, _: usize) {
         let mut held = vec![];
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             match choose(8) {
                 0..=2 => {
                     let order = [ONE, two()][choose(2)];

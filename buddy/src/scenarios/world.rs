@@ -1,8 +1,7 @@
-//! Common parts of models and schedules: an allocator of a few pages, owners of blocks, and the audit at the
-//! end.
+//! Common parts of models and schedules: an allocator of a few pages, owners of blocks, and the audit at the end.
 //!
-//! Each allocation and free writes a cell of the page's frame, so two concurrent owners of a page fail the
-//! model. Under loom a hand-over without happens-before fails it as well.
+//! Each allocation and free writes a cell of the page's frame, so two concurrent owners of a page fail the model. Under
+//! loom, a hand-over without happens-before also fails the model.
 
 use crate::corruption::Handler;
 use crate::{Backend, Census, Frame, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
@@ -24,7 +23,6 @@ pub(crate) fn allocator_of(
     zones_of(&[(ZoneKind::Normal, pages)], order, per_cpu_pages, corruption)
 }
 
-/// Creates an allocator with these zones.
 pub(crate) fn zones_of(
     zones: &[(ZoneKind, u32)],
     order: Order,
@@ -45,11 +43,11 @@ pub(crate) fn zones_of(
 }
 
 pub(crate) fn free(pages: &PageAllocator, pfn: Pfn, order: Order) {
-    // SAFETY: the models free what they allocated, once; violations are what they detect.
+    // SAFETY: the models free what they allocated, once. The models detect any violation of this rule.
     unsafe { pages.free(pfn, order) }
 }
 
-/// Checks that all pages are free: the audit finds each, and after a decommit they form one block again.
+/// Checks that all pages are free. The audit finds each page, and after a decommit the pages form one block again.
 pub(crate) fn audit(pages: &PageAllocator) {
     let checked = || pages.check().unwrap_or_else(|violation| panic!("{violation}"));
     let Census { managed, uncommitted, listed, per_cpu, allocated, lost, .. } = checked();
@@ -59,7 +57,7 @@ pub(crate) fn audit(pages: &PageAllocator) {
     assert_eq!(checked().uncommitted, managed, "coalescing is incomplete");
 }
 
-/// An owner that must be initialised.
+/// An owner of a block that must be initialised before other threads read it.
 pub(crate) struct Owner(AtomicU32);
 
 impl Owner {
@@ -67,23 +65,23 @@ impl Owner {
         Self(AtomicU32::new(0))
     }
     /// # Safety
-    /// The caller owns the frame's block, and all readers of its owner finish before `self` is dropped.
+    /// The caller must own the frame's block, and readers of its owner must finish before `self` is dropped.
     pub(crate) unsafe fn announce(&self, frame: &Frame) {
         // SAFETY: the caller owns the block, and `self` outlives all readers, by this function's contract.
         let announce = || unsafe { frame.set_owner(core::ptr::from_ref(self).cast_mut().cast()) };
         planted!("owner announced before it is initialised" => announce());
-        // Relaxed: the Release in `set_owner` publishes it.
+        // Relaxed: the Release in `set_owner` publishes the store.
         self.0.store(7, Relaxed);
         announce();
     }
     /// Reads the frame's owner without owning the block, like a free of a wild pointer.
     ///
     /// # Safety
-    /// The frame's owner is null or a live `Owner`.
+    /// The frame's owner must be null or a live `Owner`.
     pub(crate) unsafe fn ask(frame: &Frame) {
         // SAFETY: the owner is null or a live `Owner`, by this function's contract.
         if let Some(found) = unsafe { frame.owner().cast::<Self>().as_ref() } {
-            // Relaxed: initialised before it was announced, and constant since.
+            // Relaxed: the value was initialised before the owner was announced, and is constant since.
             assert_eq!(found.0.load(Relaxed), 7, "an owner is found initialised");
         }
     }

@@ -1,5 +1,5 @@
-//! Restartable sequences on systems without them: another OS, another processor, or a checker that cannot run
-//! them. The mechanism is never chosen, and the inlined path always misses.
+//! Stubs for systems without restartable sequences: another OS, another processor, or a checker. On such systems the
+//! rseq mechanism is never chosen, and the inlined path always misses.
 
 use super::Mechanism;
 pub use super::no_static_words::StaticWords;
@@ -27,7 +27,7 @@ pub(crate) fn fence(_: &impl Regions, _: impl Iterator<Item = u32>) -> bool {
     true
 }
 
-/// The class of a fast path that is disabled.
+/// The class of a disabled fast path.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

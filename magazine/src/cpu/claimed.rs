@@ -1,9 +1,9 @@
-//! The claimed slot: the portable mechanism.
+//! The claimed slot: the portable mechanism for exclusive access to a region.
 //!
-//! The CPU's number is a hint. One compare-and-exchange claims that CPU's region for one operation. If the
-//! region is already claimed, the operation goes on without it and never waits, because the holder may be a
-//! pre-empted thread of the same CPU. Migration after reading the number is harmless: the claim, not the
-//! number, gives ownership of the region.
+//! The CPU number is a hint. One compare-and-exchange claims the CPU's region for one operation. If the region is
+//! already claimed, the operation continues without the region and never waits. The holder may be a pre-empted thread
+//! of the same CPU. A thread may migrate after it reads the CPU number: the claim, not the number, gives ownership of
+//! the region.
 //!
 //! Cost: one locked instruction (6 to 17 ns) per operation.
 
@@ -14,20 +14,19 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{planted, relax};
 use core::ptr::NonNull;
 
-/// Runs `f` with the region claimed; `None` if it is already claimed, or was never used.
+/// Runs `f` with the region claimed. Returns `None` if the region is already claimed, or was never used.
 #[inline(always)]
 fn claimed<R>(region: Region<'_>, f: impl FnOnce() -> R) -> Option<R> {
-    // An uncommitted region must not be written, not even its claim.
+    // No thread may write to an uncommitted region, not even to claim the region.
     if region.committed() == 0 {
         return None;
     }
-    planted!("a region is used without its claim" => return Some(f()));
-    // Acquire: pairs with the Release below, so that this operation sees the previous one's stores to the
-    // region.
+    planted!("a CPU's region is used without a claim" => return Some(f()));
+    // Acquire: pairs with the Release that drops the claim, so this operation sees the previous operation's stores.
     region.claim().compare_exchange(0, 1, Acquire, Relaxed).ok()?;
     let result = f();
-    planted!("an operation keeps its claim" => return Some(result));
-    // Release: pairs with the Acquire of the next claim of this region, including a drain's.
+    planted!("an operation does not release its claim" => return Some(result));
+    // Release: pairs with the Acquire of the region's next claim, including a drain's claim.
     region.claim().store(0, Release);
     Some(result)
 }
@@ -54,11 +53,11 @@ pub(crate) fn pop_batch(table: &impl Regions, class: Class, n: u32, into: &mut M
     claimed(region, || region.pop_batch(class, n, into, Commit::Done)) == Some(true)
 }
 
-/// Claims the region for a drain and runs `f` on it. Waits for the claim's holder, which may be pre-empted:
-/// unlike fast paths, drains may wait.
+/// Claims the region for a drain and runs `f` on it. Waits for the holder of the claim, which may be pre-empted. Drains
+/// may wait for a claim, unlike fast paths.
 pub(crate) fn own(region: Region<'_>, f: &mut dyn FnMut(Region<'_>)) {
-    planted!("drain without its fence" => return f(region));
-    planted!("a drain looks at the claim and does not take it" => {
+    planted!("a drain issues no fence" => return f(region));
+    planted!("a drain checks the claim without taking it" => {
         while region.claim().load(Relaxed) != 0 {
             relax();
         }

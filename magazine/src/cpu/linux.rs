@@ -1,29 +1,29 @@
-//! Linux's interfaces for CPUs.
+//! CPU numbers and counts from Linux.
 
-/// The CPU that this thread runs on, as a hint. Cost: 2 to 4 ns if the libc reads memory that the kernel
-/// shares with the thread, else a system call (0.1 us).
+/// The CPU on which this thread runs, as a hint. Cost: 2 to 4 ns if the libc reads memory shared with the kernel,
+/// otherwise a system call (0.1 us).
 #[inline]
 pub(super) fn current(_: u32) -> u32 {
     nix::sched::sched_getcpu().map_or(u32::MAX, |cpu| cpu as u32)
 }
 
-/// Number of CPUs that the kernel may ever bring up. Allocates nothing.
+/// Number of CPUs that the kernel may ever bring up. Reading the number of CPUs allocates nothing.
 pub(super) fn count() -> u32 {
     possible().unwrap_or_else(configured)
 }
 
-/// The highest CPU number that the kernel may ever use, plus one, if the kernel reports it.
+/// The highest possible CPU number of the kernel plus one, if the kernel reports it.
 fn possible() -> Option<u32> {
     use std::io::Read;
-    // Opening a short path and reading do not allocate.
+    // Opening a file with a short path does not allocate.
     let mut file = std::fs::File::open("/sys/devices/system/cpu/possible").ok()?;
     let mut text = [0; 256];
     let len = file.read(&mut text).ok()?;
     highest(&text[..len])?.checked_add(1)
 }
 
-/// The highest number of a list like `0-3,8,10-11`; `None` if the list is malformed or does not end in a line
-/// feed.
+/// Returns the highest number of a list like `0-3,8,10-11`. Returns `None` if the list is malformed or lacks the final
+/// line feed.
 fn highest(list: &[u8]) -> Option<u32> {
     let list = core::str::from_utf8(list).ok()?.strip_suffix('\n')?;
     let mut highest = None;
@@ -33,8 +33,8 @@ fn highest(list: &[u8]) -> Option<u32> {
     highest
 }
 
-/// Number of configured CPUs, but above the numbers of all CPUs that this thread may run on. musl counts only
-/// these, whatever their numbers are.
+/// Number of configured CPUs, and at least one more than the highest CPU in this thread's affinity mask. musl's count
+/// only includes the CPUs of the mask.
 fn configured() -> u32 {
     let count = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_CONF).ok().flatten();
     let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))
@@ -49,12 +49,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_sys_all_cpus_in_the_affinity_count() {
+    fn without_sysfs_cpus_are_counted_from_the_affinity() {
         let highest = count() - 1;
         let mut only = nix::sched::CpuSet::new();
         only.set(highest as usize).unwrap();
         let this = nix::unistd::Pid::from_raw(0);
-        // On a separate thread, which ends here. A container may forbid that CPU.
+        // The test pins a separate, short-lived thread. A container may forbid a thread to run on a given CPU.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 if nix::sched::sched_setaffinity(this, &only).is_ok() {
@@ -64,7 +64,7 @@ mod tests {
         });
     }
     #[test]
-    fn lists_of_cpus_are_read() {
+    fn cpu_lists_are_parsed() {
         assert_eq!(highest(b"0\n"), Some(0));
         assert_eq!(highest(b"0-1\n"), Some(1));
         assert_eq!(highest(b"0-3,8,10-11\n"), Some(11));

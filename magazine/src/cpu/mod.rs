@@ -1,18 +1,17 @@
-//! CPUs: their number, the node of each, and the one that this thread runs on.
+//! CPUs: their number, their memory nodes, and the CPU of the current thread.
 //!
-//! The number of the current CPU is only a **hint**: the thread may migrate between reading and using it. The
-//! [`Mechanism`] that performs an operation makes it sound: `rseq`, a restartable sequence, if libc and
-//! kernel support it, else `claimed`. The choice is made once per process, and a layer never mixes both: a
-//! claim does not exclude a restartable sequence, nor the reverse. Simulated CPUs always use the claimed
-//! mechanism, with another source of the number: one OS thread can deterministically drive a thousand CPUs by
-//! calling [`on_cpu`].
+//! The number of the current CPU is only a **hint**: a thread may migrate between reading and using the number. The
+//! [`Mechanism`] of an operation makes a stale CPU number harmless. The mechanism is `rseq`, a restartable sequence, if
+//! libc and kernel support it, and otherwise `claimed`. A process chooses one mechanism. A layer never mixes
+//! mechanisms, because a claim does not exclude a restartable sequence. Simulated CPUs always use the claimed
+//! mechanism. One OS thread can drive a thousand simulated CPUs deterministically by calling [`on_cpu`].
 //!
-//! **`USLAB_RSEQ=off`** in the environment forces the claimed slot (needed by a debugger that single-steps);
-//! `--cfg uslab_no_rseq` leaves the sequences out of the build.
+//! **`USLAB_RSEQ=off`** in the environment forces the claimed slot, for example for a debugger that single-steps.
+//! `--cfg uslab_no_rseq` removes restartable sequences from the build.
 //!
-//! Linux reports the CPU of a thread. On other systems, and in a build with `--cfg uslab_heap`, each thread
-//! is assigned a fixed CPU number (`threads`). The claim makes that sound, although threads may share one
-//! region while another region is idle.
+//! Linux reports the CPU of a thread. Other systems, and builds with `--cfg uslab_heap`, assign each thread a fixed CPU
+//! number (`threads`). If numbers are assigned to threads, two threads may share one region while another region is
+//! idle. The claim of a region keeps such sharing sound.
 
 pub(crate) mod claimed;
 mod mechanism;
@@ -57,7 +56,7 @@ pub use mechanism::{MAX_CPUS, Mechanism};
 /// Maximum number of memory nodes.
 pub const MAX_NODES: u32 = 16;
 
-/// The numbers of CPUs and memory nodes, and the source of the current CPU's number.
+/// The numbers of CPUs and memory nodes, and the source of the current CPU number.
 ///
 /// CPUs belong to nodes in contiguous ranges of (nearly) equal size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +69,13 @@ pub struct Cpus {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// The system, or the thread's assigned number.
+    /// The operating system, or the number assigned to the thread.
     Os,
     /// The thread's last call of [`on_cpu`].
     Simulated,
 }
 
-/// The error for unsupported numbers of CPUs or nodes.
+/// Error for an unsupported number of CPUs or nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadCpus {
     cpus: u32,
@@ -99,22 +98,22 @@ thread_local! {
     static CURRENT: Cell<Script> = const { Cell::new(Script::on(0)) };
 }
 
-/// A thread's CPU, and its migration.
+/// A thread's simulated CPU and planned migration.
 ///
-/// Shipping code only uses [`Script::on`] (through [`on_cpu`]). A model sets a whole script: just before the
-/// thread reads its CPU's number for the `at`-th time, it migrates from `cpu` to `then`. Each step reads the
-/// number anew, so this is a migration between any two steps.
+/// Shipping code only uses [`Script::on`] (through [`on_cpu`]). In a model, the thread migrates from `cpu` to `then`
+/// just before its `at`-th read of the CPU number. Each step of an operation reads the CPU number again, so a script
+/// can place a migration between any two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct Script {
-    /// The CPU at the start.
+    /// The thread's CPU at the start.
     pub cpu: u32,
-    /// The read before which the thread migrates, counted from 1; 0 is never.
+    /// Number of the CPU read before which the thread migrates, counted from 1; 0 disables the migration.
     pub at: u32,
-    /// The CPU after the migration.
+    /// The thread's CPU after the migration.
     pub then: u32,
-    /// True if a restartable sequence that reads the number there first runs up to its commit on the old CPU.
-    /// The claimed slot ignores it, because it cannot be aborted.
+    /// True if a restartable sequence that starts at the migration first runs up to its commit on the old CPU and is
+    /// aborted. The claimed slot ignores `aborted`, because its operations cannot be aborted.
     pub aborted: bool,
 }
 
@@ -123,7 +122,7 @@ impl Script {
     pub const fn on(cpu: u32) -> Self {
         Self { cpu, at: 0, then: 0, aborted: false }
     }
-    /// All scripts with at most one migration: staying on `cpu`, and every move to another of `cpus` CPUs
+    /// All scripts with at most one migration: the script that stays on `cpu`, and each move to another of `cpus` CPUs
     /// before one of the first `reads` reads.
     pub fn all(cpu: u32, cpus: u32, reads: u32) -> impl Iterator<Item = Self> + Clone {
         let moves = (1..=reads).flat_map(move |at| {
@@ -132,55 +131,55 @@ impl Script {
         });
         core::iter::once(Self::on(cpu)).chain(moves)
     }
-    /// All scripts with at most one migration or abort: a restart on the same CPU or on another one.
+    /// All scripts with at most one migration or abort. An aborted sequence restarts on the old CPU or on another CPU.
     pub fn all_aborting(cpu: u32, cpus: u32, reads: u32) -> impl Iterator<Item = Self> + Clone {
         let aborts =
             (1..=reads).flat_map(move |at| (0..cpus).map(move |then| Self { cpu, at, then, aborted: true }));
         Self::all(cpu, cpus, reads).chain(aborts)
     }
-    /// Makes the calling thread follow this script.
+    /// Makes the calling thread follow the script.
     pub fn install(self) {
         CURRENT.with(|c| c.set(self));
     }
 }
 
-/// Sets the simulated CPU of the calling thread. Threads start on CPU 0.
+/// Sets the simulated CPU of the calling thread. Threads start on simulated CPU 0.
 pub fn on_cpu(cpu: u32) {
     Script::on(cpu).install();
 }
 
 impl Cpus {
-    /// The machine's CPUs (at most [`MAX_CPUS`]), on one node. On Linux these are all CPUs that the kernel
-    /// may ever bring up, elsewhere as many as the process may use at one time. If `/sys` does not list them,
-    /// they are the CPUs known to the C library and in this thread's affinity; another CPU would be served
-    /// without a stack.
+    /// The machine's CPUs (at most [`MAX_CPUS`]), on one node. On Linux, the count is the number of CPUs that the
+    /// kernel may ever bring up. On other systems, the count is the number of CPUs that the process may use
+    /// concurrently. Without a list in `/sys`, the CPUs are those known to the C library and those in this thread's
+    /// affinity mask. Threads on a CPU beyond the count bypass the stacks.
     ///
-    /// The first call chooses the process's [`Mechanism`]. It allocates nothing on Linux.
+    /// The first call chooses the process's [`Mechanism`]. On Linux, `Cpus::os` allocates nothing.
     pub fn os() -> Self {
         let count = os::count().clamp(1, MAX_CPUS);
         Self { count, nodes: 1, source: Source::Os, mechanism: rseq::mechanism() }
     }
 
-    /// The same CPUs with the claimed slot, even if the machine supports restartable sequences.
+    /// Returns the CPUs with the claimed slot as mechanism, even if the machine supports restartable sequences.
     #[doc(hidden)]
     pub fn claimed(self) -> Self {
         Self { mechanism: Mechanism::Claimed, ..self }
     }
 
-    /// Simulated CPUs with the token model of restartable sequences.
+    /// Returns simulated CPUs that use the token model of restartable sequences.
     #[cfg(any(loom, shuttle))]
     #[doc(hidden)]
     pub fn by(self, mechanism: Mechanism) -> Self {
         Self { mechanism, ..self }
     }
 
-    /// Creates `cpus` simulated CPUs on `nodes` nodes; each thread selects its CPU with [`on_cpu`].
+    /// Creates `cpus` simulated CPUs on `nodes` nodes. Each thread selects its CPU with [`on_cpu`].
     ///
     /// # Errors
-    /// Counts of zero, more than [`MAX_CPUS`] or [`MAX_NODES`], or more nodes than CPUs.
+    /// Returns an error if a count is zero, exceeds [`MAX_CPUS`] or [`MAX_NODES`], or if nodes exceed CPUs.
     pub fn simulated(cpus: u32, nodes: u32) -> Result<Self, BadCpus> {
         let good = (1..=MAX_CPUS).contains(&cpus) && (1..=MAX_NODES.min(cpus)).contains(&nodes);
-        // A thread's role in the counterexample trace of a model.
+        // The trace shows the CPU as the thread's role.
         #[cfg(loom)]
         crate::sync::story::roles(|| format!("CPU {}", here()));
         if good {
@@ -195,8 +194,7 @@ impl Cpus {
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
-    /// Number of this *process's* restartable sequences that were interrupted and ran again; 0 if sequences
-    /// are not used.
+    /// Number of restarts of restartable sequences in this *process*; 0 if the mechanism is not rseq.
     #[doc(hidden)]
     pub fn aborts(&self) -> u64 {
         rseq::aborts()
@@ -205,15 +203,15 @@ impl Cpus {
     pub fn count(&self) -> u32 {
         self.count
     }
-    /// Number of words of a table: more than CPUs if a section may read any number that the kernel uses.
+    /// Number of pointers in a table's set: one for each number that a restartable sequence may read.
     pub(crate) fn slots(&self) -> u32 {
         rseq::slots(self.count, self.mechanism)
     }
-    /// Number of nodes.
+    /// Number of memory nodes.
     pub fn nodes(&self) -> u32 {
         self.nodes
     }
-    /// The node of `cpu`; CPUs without a region count towards the last one.
+    /// Returns the node of `cpu`. A CPU without a region belongs to the last node.
     #[inline]
     pub fn node_of(&self, cpu: u32) -> u32 {
         if self.nodes == 1 {
@@ -222,15 +220,14 @@ impl Cpus {
         planted!("a CPU beyond the table has a node" => return cpu * self.nodes / self.count);
         cpu.min(self.count - 1) * self.nodes / self.count
     }
-    /// The CPU that this thread runs on, as a hint: it may be stale immediately, or not below
-    /// [`count`](Self::count).
+    /// The CPU on which this thread runs, as a hint. The number may be stale, or at least [`count`](Self::count).
     #[inline]
     pub fn current(&self) -> u32 {
         match (self.source, self.mechanism) {
-            // The word that sections read. `sched_getcpu` would return a real CPU to a thread without a
-            // registration, which could never use its region.
+            // Restartable sequences read this CPU number. For an unregistered thread, `sched_getcpu` returns the number
+            // of a region that the thread cannot use.
             (Source::Os, Mechanism::Rseq) => rseq::cpu_id(),
-            // If the libc has registered the thread, no call is needed.
+            // A thread that the libc has registered needs no call.
             (Source::Os, Mechanism::Claimed) => match rseq::cpu_id() {
                 cpu if cpu < self.count => cpu,
                 _ => os::current(self.count),
@@ -240,8 +237,7 @@ impl Cpus {
     }
 }
 
-/// Reads the calling thread's simulated CPU: its current number, and the CPU on which the reader was aborted
-/// first.
+/// Reads the simulated CPU of the calling thread: the current number, and the CPU of an aborted sequence.
 #[inline]
 fn step() -> (u32, Option<u32>) {
     CURRENT.with(|c| {
@@ -259,7 +255,7 @@ fn step() -> (u32, Option<u32>) {
     })
 }
 
-/// The calling thread's simulated CPU, without counting as a read.
+/// Returns the simulated CPU of the calling thread, without counting a read of the script.
 #[cfg(any(loom, shuttle))]
 pub(crate) fn here() -> u32 {
     CURRENT.with(|c| c.get().cpu)
@@ -278,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_out_of_range_are_errors_that_name_it() {
+    fn cpu_count_out_of_range_is_named_in_the_error() {
         let text = |c, n| Cpus::simulated(c, n).unwrap_err().to_string();
         assert_eq!(text(0, 1), "0 CPUs: 1 to 1024 are supported");
         assert_eq!(text(2000, 1), "2000 CPUs: 1 to 1024 are supported");
@@ -287,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_moves_the_thread_before_its_read() {
+    fn script_migrates_the_thread_before_it_reads_its_cpu() {
         let cpus = Cpus::simulated(2, 1).unwrap();
         Script { cpu: 0, at: 3, then: 1, aborted: false }.install();
         assert_eq!([(); 4].map(|()| cpus.current()), [0, 0, 1, 1]);
@@ -297,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn aborting_script_reports_the_aborted_step() {
+    fn script_that_aborts_reports_the_aborted_step() {
         Script { cpu: 0, at: 2, then: 1, aborted: true }.install();
         assert_eq!([(); 3].map(|()| step()), [(0, None), (1, Some(0)), (1, None)]);
         on_cpu(0);
@@ -305,14 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn simulated_cpus_are_claimed() {
+    fn simulated_cpu_uses_the_claimed_slot() {
         assert_eq!(Cpus::simulated(2, 1).unwrap().mechanism(), Mechanism::Claimed);
         assert_eq!(Cpus::os().claimed().mechanism(), Mechanism::Claimed);
         assert_eq!(Cpus::os().mechanism(), Cpus::os().mechanism());
     }
 
     #[test]
-    fn the_machine_has_a_cpu_and_this_thread_runs_on_one_of_them() {
+    fn current_cpu_is_one_of_the_machines_cpus() {
         let cpus = Cpus::os();
         assert!(cpus.count() >= 1 && cpus.current() < cpus.count());
     }

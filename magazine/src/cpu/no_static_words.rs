@@ -1,13 +1,13 @@
-//! A table's words in a static of the program, for builds without restartable sequences.
+//! Placeholder for a table's static per-CPU pointers, in builds without restartable sequences.
 
 use super::regions::Words;
 
-/// Words that no table uses: there are no restartable sequences.
+/// Unused static pointers, because the build has no restartable sequences.
 #[derive(Debug)]
 pub struct StaticWords(());
 
 impl StaticWords {
-    /// Creates unused words.
+    /// Creates unused static pointers.
     #[allow(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
         Self(())

@@ -1,28 +1,28 @@
-//! Operations on regions by restartable sequences: x86-64 and aarch64 Linux, with glibc or musl.
+//! Region operations as restartable sequences, on x86-64 and aarch64 Linux with glibc or musl.
 //!
-//! This module has the code common to all processors. `rseq/x86_64.rs` and `rseq/aarch64.rs` have only the
-//! sections, [`PcpuPtr`]'s four operations, and the processor's access to symbols and thread-local memory.
+//! This module has the code that all processors share. `rseq/x86_64.rs` and `rseq/aarch64.rs` have the sequences
+//! (*sections*) of [`PcpuPtr`]'s four operations, and the processor-specific access to symbols and thread-locals.
 //! [`registration`] registers threads with the kernel.
 //!
 //! # The problem
 //!
-//! Per-CPU data needs no lock if its user cannot be pre-empted during the access. A kernel disables
-//! pre-emption; a process cannot. One locked instruction instead (the [claimed slot](super::claimed)) costs
-//! three times as much as the rest of an allocation.
+//! Per-CPU data needs no lock if the accessing thread cannot be pre-empted. A kernel can disable pre-emption, but a
+//! process cannot. A locked instruction (the [claimed slot](super::claimed)) costs three times as much as the rest of
+//! an allocation.
 //!
 //! # The mechanism
 //!
-//! Linux offers the next best thing: a thread learns that it was pre-empted. Each thread shares a `struct
-//! rseq` with the kernel. In it the kernel keeps the number of the thread's CPU (`cpu_id`), and the thread
-//! announces the section of code that it is in (`rseq_cs`). Whenever the kernel pre-empts the thread,
-//! migrates it, or delivers a signal to it, it checks whether the thread is inside the announced section. If
-//! so, the thread does not resume where it was, but at the section's abort address, which runs the section
-//! again. So a section that reaches its end ran on one CPU, and no other section of that CPU ran in between.
+//! Linux lets a thread detect that it was pre-empted. Each thread shares a `struct rseq` with the kernel. In `struct
+//! rseq`, the kernel stores the thread's CPU number (`cpu_id`), and the thread stores a pointer to the section that it
+//! runs (`rseq_cs`). When the kernel pre-empts or migrates a thread, or delivers a signal, it checks whether the thread
+//! is inside its announced section. A thread that was inside its section resumes at the section's abort address, which
+//! restarts the section. A section that reaches its end ran on one CPU, and no other section ran on that CPU in
+//! between.
 //!
-//! A section therefore uses plain loads and stores, and makes its effect visible by its **last instruction,
-//! one store**. Before it nothing has happened; after it, everything. The operations on a region are four
-//! such sections ([`PcpuPtr::pop`], [`PcpuPtr::push`], [`PcpuPtr::push_batch`], [`PcpuPtr::pop_batch`]) of
-//! one shape:
+//! A section therefore uses plain loads and stores. The **last instruction of a section is one store**, which makes the
+//! section's effect visible. Before its last store, a section has had no effect; after the store, its operation is
+//! complete. Region operations are four sections of one shape: [`PcpuPtr::pop`], [`PcpuPtr::push`],
+//! [`PcpuPtr::push_batch`] and [`PcpuPtr::pop_batch`].
 //!
 //! ```text
 //!   4: (abort address, out of line, behind the processor's signature) count the abort
@@ -33,56 +33,54 @@
 //!   3:                                            end: the first address behind the commit
 //! ```
 //!
-//! `rseq_cs` need not be cleared at the end: the kernel clears it when it finds the thread outside the range.
-//! (Code that contains descriptors must therefore not be unloaded while threads run: never `dlclose` a
-//! library built from this.)
+//! A section need not clear `rseq_cs` at its end: the kernel clears the field when it finds the thread outside the
+//! section. Code that contains section descriptors must not be unloaded while threads run. Never call `dlclose` on a
+//! library that contains this crate.
 //!
 //! # Why it is sound
 //!
-//! * *Two operations of one CPU* never overlap, as shown above. One ends before the next begins on the same
-//!   CPU, so program order and the context switch order their memory accesses.
-//! * *A restart* begins at 5 with the registers that the aborted attempt left. So before its commit a section
-//!   never writes a register, a flag or memory that is read from there on: its inputs stay intact, and only
-//!   copies change. A test decodes every section of the program and checks exactly that (`tests/sections`).
-//!   Another test interrupts every section at each instruction and runs other operations there
-//!   (`rseq_stepper.rs`). One store does survive an abort: a batch that widens its stack writes the new `cap`
-//!   first. That value is computed from what the section has read, within limits that hold on every CPU, so
-//!   it is a legal `cap` for any later operation.
+//! * *Two operations of one CPU* never overlap. Consecutive operations of a CPU are ordered by program order or by the
+//!   context switch between them.
+//! * *A restart* begins at label 5 with the registers that the aborted attempt left. Before its commit, a section never
+//!   writes a register, a flag or memory that the restart reads. A section changes only copies of its inputs. A test
+//!   decodes every section of the program and checks that inputs stay unchanged (`tests/sections`). Another test
+//!   interrupts every section at each instruction and runs other operations there (`rseq_stepper.rs`). One store
+//!   survives an abort: a batch that widens its stack writes the new `cap` before the commit. The new `cap` is within
+//!   limits that hold on every CPU, so it is valid for any later operation.
 //! * *A drain from another CPU* points the CPU's word to the empty region and calls
-//!   `membarrier(PRIVATE_EXPEDITED_RSEQ)`. When that returns, every section of this process that was running
-//!   has committed visibly or will restart, and a restarted section finds the empty region. So the drain owns
-//!   the region that the word pointed to.
-//! * *A wrong CPU number*: an unregistered thread reads -1 (or -2 if the registration failed); on a CPU
-//!   without a region in the table, it reads a number that is too large. There are two spare words in front,
-//!   and a word for every number that the kernel may ever use (see [`slots`]). The words that belong to no
-//!   CPU point to the empty region, so such a thread misses, without any comparison. The slow path makes it
-//!   bypass the stacks. It does **not** use the claimed slot: claims and sections do not exclude each other,
-//!   so all operations on a table use one mechanism.
-//! * *A signal handler that allocates* is a thread that interrupts a section: the section restarts.
+//!   `membarrier(PRIVATE_EXPEDITED_RSEQ)`. When `membarrier` returns, every section that was running has committed or
+//!   will restart. A restarted section finds the drain's empty region. After `membarrier`, the drain owns the CPU's
+//!   region.
+//! * *A wrong CPU number*: an unregistered thread reads -1, or -2 if the registration failed. On a CPU without a
+//!   region, a thread reads a number that is too large. A table has two spare words in front of CPU 0's word, and one
+//!   word for every possible CPU number of the kernel (see [`slots`]). Words of no CPU point to the empty region. A
+//!   thread with a wrong CPU number misses, and no comparison is needed. The slow path of a thread with a wrong CPU
+//!   number bypasses the stacks. The slow path does **not** use the claimed slot: claims and sections do not exclude
+//!   each other, so a table uses only one mechanism.
+//! * *A signal handler that allocates* has interrupted the thread, so an interrupted section restarts.
 //!
 //! # When it is used
 //!
-//! [`mechanism`] decides once per process: the kernel accepts the registration for the rseq membarrier, *and*
-//! the libc registered its threads (`__rseq_size` is not 0) or this module can [register](registration) the
-//! current thread. Otherwise, and with **`USLAB_RSEQ=off`** in the environment, the claimed slot serves
-//! everything. A debugger that single-steps needs the latter: every step inside a section aborts it, so the
-//! section never completes. (Breakpoints behind it are fine.)
+//! [`mechanism`] decides once per process. Restartable sequences need the kernel's rseq membarrier, and threads
+//! registered by the libc (`__rseq_size` is not 0) or by this module ([registration](registration)). Otherwise, and
+//! with **`USLAB_RSEQ=off`** in the environment, the claimed slot serves all operations. A debugger that single-steps
+//! needs `USLAB_RSEQ=off`: every step aborts the section, which never completes. Breakpoints outside a section are
+//! harmless.
 //!
 //! # One path for both
 //!
-//! An allocation does not test for the mechanism. A layer that must not use sections has the same [`PcpuPtr`]
-//! path as any other. The path points to the table's empty region, where every section misses, and announces
-//! its sections in a thread-local scratch area instead of the kernel's. The test comes after a miss.
+//! An allocation does not test which mechanism is in use. A layer that must not use sections has the same [`PcpuPtr`]
+//! path as any other layer. The path of a layer without sections points to the table's empty region, so every section
+//! misses. Without sections, the path announces its sections in a thread-local scratch area that the kernel ignores. A
+//! slow path tests for the mechanism after the miss.
 //!
 //! # Measured choices
 //!
-//! A head is loaded and stored as a whole: `add [word], imm` is one instruction fewer and costs 2 ns more per
-//! pair (store forwarding works best for a whole word). Every instruction counts: bounding the CPU's number
-//! by a comparison and a conditional move, outside every dependency chain, cost 0.5 of 2.9 ns per pair; hence
-//! the spare words.
+//! A section loads and stores a head as one whole word. `add [word], imm` saves one instruction but costs 2 ns more per
+//! pair, because store forwarding works best for whole words. Every instruction counts: a bounds check of the CPU
+//! number by a conditional move cost 0.5 of 2.9 ns per pair. Spare words avoid a bounds check of the CPU number.
 //!
-//! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable
-//! Sequences".
+//! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable Sequences".
 
 use super::regions::{Regions, Words};
 use super::{MAX_CPUS, Mechanism};
@@ -106,7 +104,7 @@ mod sections;
 mod sections;
 mod static_words;
 
-/// Sections of this process that the kernel sent to their abort address.
+/// Number of sections in this process that the kernel aborted.
 static ABORTS: Counter = Counter::new(0);
 
 /// Number of section restarts in this process.
@@ -114,30 +112,29 @@ pub(crate) fn aborts() -> u64 {
     ABORTS.get()
 }
 
-/// Offsets in `struct rseq`.
+/// Byte offsets of fields in `struct rseq`.
 const CPU_ID: usize = registration::CPU_ID;
 const RSEQ_CS: usize = 8;
-/// Offset of the committed size in a region.
+/// Byte offset of the committed size in a region.
 const COMMITTED: usize = offset_of!(Header, committed);
 
-/// Offset of the libc's `struct rseq` from the thread pointer; `None` if the kernel does not maintain the
-/// fields that sections use.
+/// Returns the offset of the libc's `struct rseq` from the thread pointer. Returns `None` if the kernel does not
+/// maintain the fields that sections use.
 fn libc_area() -> Option<isize> {
     let (offset, size, _) = symbols();
-    // SAFETY: if defined, they are the libc's constants: `const ptrdiff_t` and `const unsigned int`.
+    // SAFETY: if the symbols are defined, they are the libc's `const ptrdiff_t` and `const unsigned int`.
     let (offset, size) = unsafe { (offset.as_ref()?, size.as_ref()?) };
     (*size as usize >= RSEQ_CS + size_of::<u64>()).then_some(*offset)
 }
-/// Offset of the libc's area, or else of this module's area, which the kernel maintains in registered
-/// threads.
+/// Returns the offset of the libc's `struct rseq`, or else of this module's area.
 fn area() -> isize {
     libc_area().unwrap_or_else(|| scratch() + SIZE as isize)
 }
 
-// Thread-local memory of twice the size of `struct rseq`: a scratch area for layers without sections, and an
-// area for threads that the libc does not register, which starts as unregistered. It is in the static TLS
-// block, as [`scratch`] requires, so its offset is the same in every thread. Weak: two copies of this crate
-// in one program share it.
+// Thread-local memory for two areas: a scratch area for layers without sections, and a `struct rseq` for threads that
+// the libc does not register. The area for unregistered threads starts as unregistered. Both areas are in the static
+// TLS block, as [`scratch`] requires, so their offset is equal in all threads. The symbol of the areas is weak: two
+// copies of this crate in one program share the memory.
 global_asm!(
     ".pushsection .tdata.uslab_rseq_scratch, \"awT\", @progbits",
     ".balign 32",
@@ -151,8 +148,8 @@ global_asm!(
     ".popsection",
 );
 
-/// The CPU that this thread runs on, as a hint; `u32::MAX` or slightly less in a thread without a
-/// registration. Registers the thread if the libc does not.
+/// Returns the CPU on which this thread runs, as a hint. Returns `u32::MAX` or slightly less in an unregistered thread.
+/// Registers the thread if the libc has not registered it.
 #[inline]
 pub(crate) fn cpu_id() -> u32 {
     match cpu_id_at(area()) {
@@ -160,7 +157,7 @@ pub(crate) fn cpu_id() -> u32 {
         cpu => cpu,
     }
 }
-/// Returns `true` if this call registered the thread: an operation that missed may then hit.
+/// Returns `true` if this call registered the thread, so that a retry of a missed operation may hit.
 pub(crate) fn joins() -> bool {
     cpu_id_at(area()) == UNREGISTERED && first_use() < registration::REFUSED
 }
@@ -172,12 +169,12 @@ fn first_use() -> u32 {
     cpu_id_at(area())
 }
 fn register_thread() -> bool {
-    // SAFETY: the address is this thread's area in its TLS block.
+    // SAFETY: the address is this thread's `struct rseq` in its TLS block.
     unsafe { register(thread_pointer().offset(area()).cast()) }
 }
 
-/// Defines the descriptor `66` of a section from `2` to `3` that aborts to `4`, and the section's entry for
-/// tools.
+/// Defines the descriptor `66` of a section from label `2` to label `3` that aborts to label `4`, and the section's
+/// entry for tools.
 macro_rules! descriptor {
     () => {
         concat!(
@@ -196,17 +193,18 @@ use descriptor;
 
 // ---------------------------------------------------------------- the choice of the mechanism
 
-/// 0 until decided; then [`CLAIMED`], or the number of words of a table.
+/// The chosen mechanism: 0 before the choice, then [`CLAIMED`] or the number of words in a table's set.
 static CHOSEN: Fixed = Fixed::new(0);
 const CLAIMED: u32 = 1;
 
-/// The mechanism of this process's layers on real CPUs. Decided at the first call; allocates nothing.
+/// Returns the mechanism for all layers of this process on real CPUs. The first call of `mechanism` decides for the
+/// process. `mechanism` never allocates.
 pub(crate) fn mechanism() -> Mechanism {
     if chosen() == CLAIMED { Mechanism::Claimed } else { Mechanism::Rseq }
 }
 
-/// Number of words of a table for `cpus` CPUs. For sections it is one for every number that the kernel may
-/// use, so that none points outside the table.
+/// Returns the number of words in a set of a table for `cpus` CPUs. With restartable sequences, the table has a word
+/// for every CPU number that the kernel may use.
 pub(crate) fn slots(cpus: u32, mechanism: Mechanism) -> u32 {
     match mechanism {
         Mechanism::Rseq => cpus.max(chosen()),
@@ -217,7 +215,7 @@ pub(crate) fn slots(cpus: u32, mechanism: Mechanism) -> u32 {
 fn chosen() -> u32 {
     match CHOSEN.get() {
         0 => {
-            // Two concurrent first calls decide alike.
+            // Two concurrent first calls reach the same decision.
             let serve =
                 !switched_off() && membarrier(REGISTER, None) && (libc_area().is_some() || register_thread());
             let chosen = if serve { most_cpus().unwrap_or(CLAIMED) } else { CLAIMED };
@@ -228,24 +226,22 @@ fn chosen() -> u32 {
     }
 }
 
-/// A bound on the kernel's CPU numbers: the size of its CPU masks, at least [`MAX_CPUS`] (a process may
-/// migrate to a larger machine). `None` if it exceeds what Linux supports, or is unknown.
+/// Upper bound of the kernel's CPU numbers: the size of its CPU masks, and at least [`MAX_CPUS`]. A process may migrate
+/// to a larger machine. Returns `None` if the bound of CPU numbers is unknown, or exceeds what Linux supports.
 fn most_cpus() -> Option<u32> {
     const BYTES: usize = 8192 / 8;
     let mut mask = [0_u64; BYTES / size_of::<u64>()];
-    // SAFETY: the kernel writes at most `BYTES` bytes to the mask. A direct system call, because it returns
-    // the number of bytes in a mask; the libc's wrapper does not.
+    // SAFETY: the kernel writes at most `BYTES` bytes to the mask. The direct system call returns the number of bytes
+    // in a mask. The libc's wrapper does not return the number of bytes in a mask.
     let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, BYTES, mask.as_mut_ptr()) };
     let cpus = u32::try_from(bytes).ok()?.checked_mul(8)?;
     (cpus > 0).then_some(cpus.max(MAX_CPUS))
 }
 
-/// Returns `true` if the environment has `USLAB_RSEQ=off`. Warns on stderr about a value other than `on` and
-/// `off`.
+/// Returns `true` if the environment has `USLAB_RSEQ=off`. Warns on stderr if `USLAB_RSEQ` is neither `on` nor `off`.
 fn switched_off() -> bool {
-    // Not `std::env`, which allocates: a global allocator calls this.
-    // SAFETY: the name ends in a NUL. As with any C library, no thread may change the environment
-    // concurrently.
+    // Uses `getenv`, because a global allocator calls this function and `std::env` allocates. SAFETY: the name ends in
+    // a NUL. As with any C library, no thread may change the environment concurrently.
     let value = unsafe { libc::getenv(c"USLAB_RSEQ".as_ptr()) };
     if value.is_null() {
         return false;
@@ -277,20 +273,20 @@ fn membarrier(command: libc::c_int, cpu: Option<u32>) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu.unwrap_or(0)) == 0 }
 }
 
-/// Returns `true` if the process has never had another thread, as reported by glibc 2.32 and later. Then only
-/// the caller's own sections have run, and they have ended: a signal handler aborts the section that it
-/// interrupts. `false` if the libc does not report it.
+/// Returns `true` if the process has never had another thread, according to glibc 2.32 or later. In a single-threaded
+/// process, only the caller's sections have run, and all have ended. A signal handler aborts the section that it
+/// interrupts. Returns `false` if the libc does not report the number of threads.
 fn is_single_threaded() -> bool {
-    // SAFETY: null, or the libc's `char`, which only a thread that starts another one writes; while it is not
-    // 0, that is this thread.
+    // SAFETY: the pointer is null, or points to the libc's `char`. Only a thread that starts another thread writes the
+    // `char`, and while the `char` is not 0, this thread is the only thread.
     unsafe { symbols().2.as_ref().is_some_and(|alone| core::ptr::read_volatile(alone) != 0) }
 }
 
-/// Waits until every section of `cpus` that began before the call has committed or will restart. Returns
-/// `false` if the kernel refuses (a sandbox was closed after the start): then nothing is guaranteed.
+/// Waits until every section of `cpus` that began before the call has committed or will restart. Returns `false` if the
+/// kernel refuses `membarrier`, for example in a sandbox. After a refused `membarrier`, the call guarantees nothing.
 ///
-/// Cost: none while the process has one thread; then 0.15 us if none of the process's threads is running, 16
-/// us if one is, for one CPU or all.
+/// Cost: nothing in a single-threaded process; otherwise 0.15 us if none of the process's threads is running, and 16 us
+/// if one is. The number of CPUs does not change the cost.
 pub(crate) fn fence(_: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
     if cfg!(uslab_control = "nobarrier") {
         return true;
@@ -303,14 +299,14 @@ pub(crate) fn fence(_: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
     if is_single_threaded() {
         return true;
     }
-    // The kernel forgets the registration in a process that does not inherit all memory; a second request is
-    // cheap.
+    // The kernel drops the registration for `membarrier` in a process that does not inherit all memory. A second
+    // request to register for `membarrier` is cheap.
     membarrier(FENCE, one) || membarrier(REGISTER, None) && membarrier(FENCE, one)
 }
 
 // ---------------------------------------------------------------- the sections
 
-/// A one-stack region that is never written: every section misses in it. The scratch area has CPU 0 for all
+/// A one-stack region that is never written, so every section misses. The scratch area contains CPU number 0 for all
 /// threads.
 #[repr(C)]
 struct Nowhere {
@@ -319,37 +315,38 @@ struct Nowhere {
     head: usize,
     null: usize,
 }
-// SAFETY: no thread writes to it: every section misses, and it belongs to no table.
+// SAFETY: no thread writes to the region, because every section misses and no table owns the region.
 unsafe impl Sync for Nowhere {}
-/// The class of a fast path that is disabled.
+/// The class of a disabled fast path.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: offset_of!(Nowhere, head) as u32 };
 static NOWHERE: Nowhere = Nowhere { word: (&raw const NOWHERE).cast(), cap: 0, head: 0, null: 0 };
 const _: () = assert!(offset_of!(Nowhere, head) - offset_of!(Nowhere, cap) == CAP);
 const _: () = assert!(offset_of!(Nowhere, null) - offset_of!(Nowhere, head) == NULL);
 
-/// The inputs of a section apart from its class: the table's words, and the place to announce sections.
+/// The inputs of a section except its class: the address of the table's words, and the `struct rseq` of the thread.
 ///
-/// Valid while the table lives; the holder of both guarantees that.
+/// A `PcpuPtr` is valid while the table lives, which its holder guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr {
     words: NonNull<u8>,
     area: isize,
 }
 
-// SAFETY: the fields are numbers, and any thread may use the table that they point to.
+// SAFETY: the fields are numbers, and any thread may use the table to which they point.
 unsafe impl Send for PcpuPtr {}
-// SAFETY: the fields are numbers, and any thread may use the table that they point to.
+// SAFETY: the fields are numbers, and any thread may use the table to which they point.
 unsafe impl Sync for PcpuPtr {}
 
 impl PcpuPtr {
-    /// Creates a pointer to these words of `table` if sections serve the table, else to its empty region.
+    /// Creates a pointer to the given words of `table` if sections serve the table. If no sections serve `table`, `new`
+    /// creates a pointer to the table's empty region.
     pub(crate) fn new(table: &impl Regions, words: Words) -> Self {
         match table.words(words) {
             Some(words) => Self { words, area: area() },
             None => Self { words: table.spare_words(), area: scratch() },
         }
     }
-    /// The CPU that this thread runs on, as sections read it.
+    /// Returns the CPU on which this thread runs, as sections read it.
     #[inline(always)]
     pub(crate) fn cpu(&self) -> u32 {
         cpu_id_at(self.area)

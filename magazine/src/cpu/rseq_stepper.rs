@@ -1,13 +1,13 @@
 //! Interrupts every section at each of its instructions.
 //!
-//! A breakpoint inside a section has the effect of a pre-emption: the kernel delivers a signal, and therefore
-//! sends the thread to the section's abort address. Before the thread gets there, the handler runs what
-//! another thread of this CPU, or a drain, might do. Then the section runs again, with the registers that the
-//! aborted attempt left. The outcome must be the same as without that attempt.
+//! A breakpoint inside a section has the effect of a pre-emption: the kernel delivers a signal and sends the thread to
+//! the section's abort address. Before the thread reaches the abort address, the signal handler runs operations of
+//! another thread of the CPU, or a drain. The interrupted section then restarts with the registers that the aborted
+//! attempt left. An aborted attempt must not change the outcome.
 //!
-//! The number of sections is not hard-coded: [`sections`] reads them from the program, and each runs in place
-//! ([`Call`]). All instructions of all sections are counted, so none is left out. A breakpoint changes code
-//! that all threads share, so each test has its own process ([`alone`]).
+//! [`sections`] reads the list of sections from the program, and each section runs in place ([`Call`]). The test counts
+//! all instructions of all sections, so that no instruction is left out. A breakpoint changes code that all threads
+//! share, so each test runs in a separate process ([`alone`]).
 
 use super::sections::{self, Code, Instruction, Kind, Operands, Register, Section, TRAP};
 use super::*;
@@ -18,12 +18,12 @@ use std::collections::BTreeSet;
 use std::num::NonZero;
 use std::ops::Range;
 
-/// Returns `true` if the long variants are to run.
+/// Returns `true` if the long test variants are requested.
 fn full() -> bool {
     std::env::var_os("USLAB_STRESS").is_some_and(|size| size == "full")
 }
 
-/// Pins this thread to one CPU, and returns its number.
+/// Pins this thread to one CPU and returns the CPU number.
 fn stay() -> u32 {
     let cpu = usable()[0];
     pin(Pid::from_raw(0), &[cpu]);
@@ -32,16 +32,15 @@ fn stay() -> u32 {
 
 // ---------------------------------------------------------------- breakpoints
 
-/// A breakpoint that triggers once.
 struct Breakpoint<'a> {
     code: Patch,
     meanwhile: &'a dyn Fn(),
     met: Counter,
-    /// The breakpoint to set next, for the second run of the section.
+    /// The breakpoint to set next, for the restarted section.
     next: Option<&'a Breakpoint<'a>>,
 }
 
-/// A place in the code that can be overwritten with a trap.
+/// A code address at which a trap can be written.
 #[derive(Clone, Copy)]
 struct Patch {
     at: *mut Code,
@@ -51,7 +50,7 @@ struct Patch {
 impl Patch {
     fn new(at: usize) -> Self {
         let at = at as *mut Code;
-        // SAFETY: code is readable, and no breakpoint is set there now.
+        // SAFETY: code is readable, and no breakpoint is set at this address now.
         Self { at, code: unsafe { at.read_volatile() } }
     }
     fn trap(&self) {
@@ -61,13 +60,12 @@ impl Patch {
         self.write(self.code);
     }
     fn write(&self, code: Code) {
-        // SAFETY: sections' code and their ends are writable here, and only this thread runs them.
+        // SAFETY: the code of sections and their ends is writable here, and only this thread runs it.
         unsafe { self.at.write_volatile(code) };
         sections::written(self.at);
     }
 }
 
-/// The breakpoint that is set now.
 static BREAKPOINT: AtomicPtr<Breakpoint<'static>> = AtomicPtr::new(core::ptr::null_mut());
 
 impl<'a> Breakpoint<'a> {
@@ -85,7 +83,7 @@ extern "C" fn trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::
     if unsafe { CALL.load(Relaxed).as_mut() }.is_some_and(|call| call.trap(context)) {
         return;
     }
-    // SAFETY: a breakpoint is set only while `interrupted` or `interrupted_twice` runs, which own it.
+    // SAFETY: a breakpoint is set only while `interrupted` or `interrupted_twice`, which own the breakpoint, run.
     let breakpoint = unsafe { &*BREAKPOINT.load(Relaxed) };
     breakpoint.code.lift();
     breakpoint.met.add(1);
@@ -95,22 +93,22 @@ extern "C" fn trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::
     }
 }
 
-/// Makes the code of these sections and of their misses writable, and installs the trap handler.
+/// Makes the code of `sections` and of their misses writable, and installs the trap handler.
 fn prepare(sections: &[Section]) {
     const PAGE: usize = 4096;
     for Range { start, end } in sections.iter().flat_map(code) {
         let (start, end) = (start / PAGE * PAGE, end.next_multiple_of(PAGE));
         let all = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE | ProtFlags::PROT_EXEC;
-        // SAFETY: the range consists of whole pages of this program's code, which stays unchanged.
+        // SAFETY: the range consists of whole pages of this program's code, whose content does not change.
         unsafe { mprotect(NonNull::new(start as *mut libc::c_void).unwrap(), end - start, all) }.unwrap();
     }
     let action = SigAction::new(SigHandler::SigAction(trap), SaFlags::SA_SIGINFO, SigSet::empty());
-    // SAFETY: the code that the handler runs interrupts a section, which holds no lock and allocates nothing.
+    // SAFETY: the handler interrupts only sections, which hold no lock and allocate nothing.
     unsafe { sigaction(Signal::SIGTRAP, &action) }.unwrap();
 }
 
-/// Runs `operation`, interrupted when it first reaches `instruction`: `meanwhile` runs there. Returns `false`
-/// if it never reaches it.
+/// Runs `operation` and calls `meanwhile` when the operation first reaches `instruction`. Returns `false` if the
+/// operation ends without reaching `instruction`.
 fn interrupted<T>(
     instruction: &Instruction,
     meanwhile: &dyn Fn(),
@@ -123,7 +121,7 @@ fn interrupted<T>(
     (outcome, breakpoint.met.get() > 0)
 }
 
-/// Runs `operation`, interrupted at the first instruction, and at the second one when the section runs again.
+/// Runs `operation`, interrupted at the first instruction, and at the second instruction when the section restarts.
 fn interrupted_twice<T>(
     [first, second]: [&Instruction; 2],
     [then, again]: [&dyn Fn(); 2],
@@ -147,23 +145,22 @@ mod registers;
 mod registers;
 use registers::Registers;
 
-/// All code of a section that is overwritten: the section, and the start of its miss.
+/// Returns the code of a section that breakpoints overwrite: the section, and the start of its miss.
 fn code(section: &Section) -> impl Iterator<Item = Range<usize>> + use<> {
     let miss = section.miss().map(|miss| miss..miss + size_of::<Code>());
     core::iter::once(section.code.start..section.code.end + size_of::<Code>()).chain(miss)
 }
 
-/// A call of a section in place in the program, whatever function it was inlined into, even one that no test
-/// calls.
+/// A call of a section in place in the program, even if the section is inlined into a function that no test calls.
 ///
-/// A trap jumps to the section's restart label with its operands in the expected registers; a trap behind the
-/// section returns.
+/// A trap jumps to the section's restart label with the operands in the expected registers. A second trap, after the
+/// section, returns from the call.
 struct Call {
     entry: usize,
     operands: Vec<(Register, u64)>,
     /// Addresses at which the section ends, with and without a commit.
     exits: [usize; 2],
-    /// The caller's registers, until the section ends.
+    /// The caller's registers, stored until the section ends.
     caller: Option<Registers>,
     /// The registers at the section's end.
     left: Option<Registers>,
@@ -172,7 +169,7 @@ struct Call {
 static CALL: AtomicPtr<Call> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Call {
-    /// Returns `true` if the trap belongs to this call, not to a breakpoint inside.
+    /// Returns `true` if the trap belongs to this call, and not to a breakpoint inside the section.
     fn trap(&mut self, context: *mut libc::c_void) -> bool {
         let mut registers = Registers::read(context);
         let Some(caller) = self.caller else {
@@ -189,7 +186,6 @@ impl Call {
         caller.behind().write(context);
         true
     }
-    /// Runs the section and returns the registers at its end.
     fn run(mut self) -> Registers {
         let exits = self.exits.map(Patch::new);
         exits.iter().for_each(Patch::trap);
@@ -215,13 +211,12 @@ impl<'s> Copied<'s> {
     fn operations(&self, class: usize) -> Vec<Operation> {
         match self.operands.kind {
             Kind::Pop => vec![Operation::Pop(class)],
-            // The second round is on top of some stacks.
+            // Some stacks already have round 403 on top.
             Kind::Push => [77, 403].map(|n| Operation::Push(class, round(n))).to_vec(),
             Kind::PushBatch => [1, 3].map(|n| Operation::PushBatch(class, n)).to_vec(),
             Kind::PopBatch => [1, 3].map(|n| Operation::PopBatch(class, n)).to_vec(),
         }
     }
-    /// Runs the operation on the region that word number `word` points to.
     fn run(&self, world: &World, word: i64, operation: Operation) -> Outcome {
         let Operands { area, words, stack, rounds, count, .. } = self.operands;
         let (end, miss) = (self.section.code.end, self.section.miss());
@@ -237,7 +232,7 @@ impl<'s> Copied<'s> {
             Operation::PopBatch(..) => (&raw mut into).expose_provenance(),
             _ => address,
         };
-        // The kernel supplies the CPU's number, so the words are shifted instead.
+        // The kernel supplies the CPU number, so the test shifts the words instead.
         let zero = world
             .table
             .words_of(Words::Always)
@@ -259,7 +254,7 @@ impl<'s> Copied<'s> {
             Operation::Pop(_) => Outcome::Pop(NonNull::new(left.get(rounds) as *mut u8)),
             Operation::Push(..) | Operation::PushBatch(..) => Outcome::Push(done),
             Operation::PopBatch(..) => {
-                // The section wrote these values.
+                // The section has written `into`.
                 let into = core::hint::black_box(into);
                 Outcome::PopBatch(
                     into[..if done { n } else { 0 }].iter().map(|round| round.unwrap()).collect(),
@@ -269,7 +264,7 @@ impl<'s> Copied<'s> {
     }
 }
 
-/// The interruptions, to be compared with the floors.
+/// Counts of interruptions, which the test compares with floors.
 #[derive(Default)]
 struct Steps {
     sections: BTreeSet<usize>,
@@ -283,7 +278,7 @@ impl Steps {
         self.instructions.insert(instruction.ip());
         self.interrupted += 1;
     }
-    /// Instructions at which nothing was interrupted.
+    /// Returns the instructions of sections that the test never interrupted.
     fn missed(&self, all: &[Section]) -> Vec<String> {
         all.iter()
             .flat_map(|section| section.instructions.iter().map(move |one| (section, one)))
@@ -291,7 +286,7 @@ impl Steps {
             .map(|(section, instruction)| section.name(instruction))
             .collect()
     }
-    /// Prints the counts, and asserts that they suffice.
+    /// Prints the counts and asserts that they reach the floors.
     fn end(&self, all: &[Section], sections: usize, interrupted: u64) {
         println!(
             "{} of {} sections, {} of {} instructions, {} interrupted operations",
@@ -308,27 +303,27 @@ impl Steps {
 
 // ---------------------------------------------------------------- one operation
 
-/// An event on the CPU during the interruption of a section.
+/// An event on the CPU while a section is interrupted.
 #[derive(Clone, Copy, Debug)]
-enum Meanwhile {
+enum Interruption {
     Nothing,
-    /// A drain takes all stacks.
+    /// A drain takes all stacks of the CPU.
     Drain,
     /// A drain begins and does not end: the CPU's word points to the empty region.
     Away,
-    /// More of the region is committed.
+    /// Another part of the region is committed.
     Commit,
-    /// The class's limit on this CPU changes to this number of places.
+    /// The class's limit on this CPU changes to the given number of places.
     Limit(u16),
-    /// Another complete operation.
+    /// Another operation runs completely.
     Whole(Operation),
 }
 
-/// The class that is operated on, and another one.
+/// The class of the tested operation. The other class is used by concurrent events.
 const CLASS: usize = 1;
 const OTHER: usize = 0;
 
-impl Meanwhile {
+impl Interruption {
     const ALL: [Self; 14] = [
         Self::Nothing,
         Self::Drain,
@@ -354,7 +349,7 @@ impl Meanwhile {
                 let cpus = 0..table.cpus().count();
                 table.drain(
                     cpus,
-                    Which::All,
+                    DrainScope::All,
                     classes.iter().copied(),
                     |_, taken| while taken.pop().is_some() {},
                 );
@@ -369,8 +364,8 @@ impl Meanwhile {
     }
 }
 
-/// States of `class` with each number of rounds and places, and with the needed part of the region committed,
-/// or more.
+/// Start states of `class` with each number of rounds and places, and with the minimum or a larger part of the region
+/// committed.
 fn starts(world: &World, class: usize) -> Vec<State> {
     let mut starts = vec![];
     for (len, cap) in [(0, 0), (0, 6), (1, 1), (1, 2), (2, 3), (3, 3), (3, 6), (6, 6)] {
@@ -382,7 +377,7 @@ fn starts(world: &World, class: usize) -> Vec<State> {
                 (0..=len as usize).map(|i| (i > 0).then(|| round(first + i))).collect()
             };
             let at = |own: u64, other: u64| BOTH.map(|at| if at == class { own } else { other });
-            let look = Look {
+            let look = SectionState {
                 committed,
                 heads: at(7 * OP + len, 5 * OP + 3),
                 caps: at(cap.into(), 4).map(|cap| cap as u32),
@@ -403,13 +398,13 @@ struct Word {
 }
 
 impl Word {
-    /// The words of the first and the last CPU, each once.
+    /// The words of the first and the last CPU, without duplicates.
     fn cpus(world: &World) -> Vec<Self> {
         let mut cpus = vec![0, world.cpus() - 1];
         cpus.dedup();
         cpus.into_iter().map(|cpu| Self { number: cpu.into(), cpu: Some(cpu) }).collect()
     }
-    /// Words of no CPU: those in front, the first one behind, and the last one.
+    /// Words of no CPU: the words in front of CPU 0's, the first word behind the last CPU's, and the last word.
     fn spare(world: &World) -> Vec<Self> {
         let (count, last) = (i64::from(world.cpus()), i64::from(world.table.cpus().slots()) - 1);
         let spare =
@@ -418,14 +413,14 @@ impl Word {
     }
 }
 
-/// The allowed outcomes of an operation from `state` if all of `meanwhiles` interrupt it one after another:
-/// the outcome of the portable body that runs once, after them; or the same if the attempts had already
-/// widened the stack.
+/// The allowed outcomes of an operation from `state` that all of `meanwhiles` interrupt in order. The portable body
+/// must have one of the allowed outcomes when it runs once after `meanwhiles`, from the old stack or from a stack that
+/// an aborted attempt has widened.
 fn expected(
     twin: &World,
     word: Word,
     state: &State,
-    meanwhiles: &[Meanwhile],
+    meanwhiles: &[Interruption],
     operation: Operation,
 ) -> Vec<(Outcome, State)> {
     twin.write(state);
@@ -448,30 +443,30 @@ fn expected(
     let behind = |start: State| {
         twin.write(&start);
         meanwhile.run(twin, word.cpu.unwrap_or(0));
-        let cpu = word.cpu.filter(|_| !matches!(meanwhile, Meanwhile::Away));
+        let cpu = word.cpu.filter(|_| !matches!(meanwhile, Interruption::Away));
         expected(twin, Word { cpu, ..word }, &twin.look(), later, operation)
     };
     starts.into_iter().flat_map(behind).collect()
 }
 
-/// All sections of the program, interrupted at all of their instructions.
-struct Everywhere {
+/// All sections of the program, each interrupted at all of its instructions.
+struct AllSections {
     world: World,
     twin: World,
     steps: Steps,
-    /// Number of times that a widening by an aborted attempt was visible.
+    /// Number of runs in which a widening by an aborted attempt was visible.
     survived: u64,
     pairs: u64,
 }
 
-impl Everywhere {
-    /// Asserts the same answer and the same memory as of the portable body that runs once, after the events.
+impl AllSections {
+    /// Asserts that the answer and the memory equal those of the portable body that runs once after the events.
     fn assert_expected(
         &mut self,
         got: Outcome,
         at: &str,
         (word, start, operation): (Word, &State, Operation),
-        meanwhiles: &[Meanwhile],
+        meanwhiles: &[Interruption],
     ) {
         let got = (got, self.world.look());
         let may_be = expected(&self.twin, word, start, meanwhiles, operation);
@@ -485,7 +480,7 @@ impl Everywhere {
     fn once(&mut self, copied: &Copied, case: (Word, &State, Operation)) {
         let (word, start, operation) = case;
         for instruction in &copied.section.instructions {
-            for meanwhile in Meanwhile::ALL {
+            for meanwhile in Interruption::ALL {
                 self.world.write(start);
                 let cpu = word.cpu.unwrap_or(0);
                 let run = || copied.run(&self.world, word.number, operation);
@@ -497,7 +492,7 @@ impl Everywhere {
             }
         }
     }
-    fn twice(&mut self, copied: &Copied, case: (Word, &State, Operation), meanwhiles: &[[Meanwhile; 2]]) {
+    fn twice(&mut self, copied: &Copied, case: (Word, &State, Operation), meanwhiles: &[[Interruption; 2]]) {
         let (word, start, operation) = case;
         let cpu = word.cpu.unwrap_or(0);
         let instructions = &copied.section.instructions;
@@ -520,27 +515,26 @@ impl Everywhere {
     }
 }
 
-/// Covers every section of this program, including those inlined into functions that no test calls: on the
-/// words of the first and the last CPU, on words of no CPU, on the first and the last class of a region, from
-/// stacks of any fill.
+/// Covers every section of this program, including sections inlined into functions that no test calls. The sections run
+/// on words of the first, the last and no CPU, on the first and the last class of a region, from stacks of any fill.
 ///
-/// Copies that differ only in registers and addresses run from fewer stacks, but at each instruction; with
-/// `USLAB_STRESS=full` from all.
+/// Copies of a section that differ only in registers and addresses run from fewer stacks, but are interrupted at each
+/// instruction. `USLAB_STRESS=full` also runs copies of a section from all stacks.
 #[test]
-fn an_interrupted_operation_does_what_it_does_after_what_interrupted_it() {
-    alone(module_path!(), "an_interrupted_operation_does_what_it_does_after_what_interrupted_it", || {
+fn interrupted_operation_takes_effect_after_the_interrupting_one() {
+    alone(module_path!(), "interrupted_operation_takes_effect_after_the_interrupting_one", || {
         stay();
         let sections = sections::all();
         prepare(&sections);
         let (world, twin) = (World::new(), World::new());
         let starts = BOTH.map(|class| starts(&world, class));
         let (cpus, spare) = (Word::cpus(&world), Word::spare(&world));
-        let mut all = Everywhere { world, twin, steps: Steps::default(), survived: 0, pairs: 0 };
+        let mut all = AllSections { world, twin, steps: Steps::default(), survived: 0, pairs: 0 };
         let (mut forms, mut missed) = (BTreeSet::new(), 0);
         for section in &sections {
             let copied = Copied::new(section);
             let whole = forms.insert(section.form()) || full();
-            // Every n-th start, beginning with the last one, whose stack is full.
+            // Takes every n-th start state, beginning with the last state, whose stack is full.
             for (class, operation) in BOTH.into_iter().flat_map(|class| {
                 copied.operations(class).into_iter().map(move |operation| (class, operation))
             }) {
@@ -554,8 +548,8 @@ fn an_interrupted_operation_does_what_it_does_after_what_interrupted_it() {
                     all.once(&copied, (*word, &starts[class][7], operation));
                     missed += 1;
                 }
-                let some = Meanwhile::ALL.into_iter().step_by(if full() { 1 } else { 5 });
-                let then = Meanwhile::ALL.into_iter().skip(1).step_by(if full() { 2 } else { 7 });
+                let some = Interruption::ALL.into_iter().step_by(if full() { 1 } else { 5 });
+                let then = Interruption::ALL.into_iter().skip(1).step_by(if full() { 2 } else { 7 });
                 let both: Vec<_> = some.flat_map(|one| then.clone().map(move |two| [one, two])).collect();
                 let few = if full() { 5 } else { 17 };
                 for start in starts[class].iter().rev().step_by(few).filter(|_| whole) {
@@ -584,7 +578,7 @@ struct Game {
     table: Arc<Table<Heap>>,
     layer: Layer<TestRound>,
     supplier: TestSupplier,
-    /// By round: true while a thread has it.
+    /// True for each round that a thread owns.
     out: Vec<AtomicBool>,
     allocs: Counter,
     frees: Counter,
@@ -593,13 +587,13 @@ struct Game {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Alloc,
-    /// The thread's oldest round.
+    /// Frees the thread's oldest round.
     Free,
     Drain,
     Reap,
     Purge,
     Shrink,
-    /// Another layer is created and dropped with rounds on its stacks, so its number is reused.
+    /// Creates another layer and drops it with rounds on its stacks, so that its class number is reused.
     Another,
 }
 
@@ -665,7 +659,7 @@ impl Game {
     }
 }
 
-/// The rounds of a thread. It allocates nothing while a handler runs.
+/// The rounds that a thread owns. A `Hand` allocates nothing while a handler runs.
 struct Hand {
     rounds: Vec<TestRound>,
     oldest: usize,
@@ -686,7 +680,7 @@ impl Hand {
 
 use Step::{Alloc, Another, Drain, Free, Purge, Reap, Shrink};
 
-/// The interrupted thread's steps. They miss, widen, visit the depot, fill and flush.
+/// The steps of the interrupted thread. The script's steps miss, widen, visit the depot, fill and flush.
 const SCRIPT: [&[Step]; 9] = [
     &[Alloc; 9],
     &[Free; 9],
@@ -713,16 +707,16 @@ const OTHERS: [&[Step]; 12] = [
     &[Drain, Another, Free, Free, Free, Free, Free, Alloc, Alloc, Free],
 ];
 
-/// Nothing is lost or handed out twice, and the counts are exact, whatever instruction of an allocation or a
-/// free is interrupted, and whatever other threads of the CPU do there.
+/// No interruption of an allocation or a free loses a round, hands it out twice or changes the counts. The test
+/// interrupts every instruction, and then runs other threads of the CPU.
 #[test]
-fn a_layer_interrupted_anywhere_loses_nothing() {
-    alone(module_path!(), "a_layer_interrupted_anywhere_loses_nothing", || {
+fn layer_interrupted_at_any_instruction_loses_no_round() {
+    alone(module_path!(), "layer_interrupted_at_any_instruction_loses_no_round", || {
         stay();
         let sections = sections::all();
         prepare(&sections);
         let (script, table) = (SCRIPT.concat(), shadow::table(Cpus::os()));
-        // Runs the script; one of its steps is interrupted at one instruction.
+        // Runs the script with one step interrupted at one instruction.
         let run = |at: usize, instruction: &Instruction, others: &[Step]| {
             let (game, mut mine, theirs) = (Game::new(&table), Hand::new(), RefCell::new(Hand::new()));
             (0..8).for_each(|_| game.step(Alloc, &mut theirs.borrow_mut()));

@@ -1,5 +1,5 @@
-//! Compares the assembly with the portable bodies, under many signals and migrations; and tests threads
-//! without a region.
+//! Compares the assembly sections with the portable bodies under many signals and migrations, and tests threads without
+//! a region.
 
 #[path = "../../../tests/kit/sections.rs"]
 mod sections;
@@ -14,7 +14,7 @@ use crate::memory::Heap;
 use crate::region::{Commit, LEN, LIMIT, OP, ROUND, Region};
 use crate::shadow;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering::Relaxed};
-use crate::table::{Table, Which};
+use crate::table::{DrainScope, Table};
 use crate::test_round::TestRound;
 use crate::tracepoints;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -23,15 +23,13 @@ use nix::unistd::{Pid, gettid};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Fences requested from the kernel.
 pub(super) static FENCES: Counter = Counter::new(0);
 
-/// Places of the stacks of a [`World`].
+/// Number of places of the stacks in a [`World`].
 const REACH: u16 = 6;
-/// Classes of a [`World`], by their index in it.
+/// The classes of a [`World`], by index.
 const BOTH: [usize; 2] = [0, 1];
 
-/// An operation of a section on a class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Operation {
     Pop(usize),
@@ -44,12 +42,11 @@ enum Operation {
 enum Outcome {
     Pop(Option<NonNull<u8>>),
     Push(bool),
-    /// The rounds of the batch; empty if it failed.
+    /// The rounds of the popped batch; empty if the pop failed.
     PopBatch(Vec<NonNull<u8>>),
 }
 
 impl Operation {
-    /// The rounds of a pushed batch.
     fn batch(n: usize) -> [NonNull<u8>; 4] {
         [200, 201, 202, 203].map(|at| round(10 * n + at))
     }
@@ -62,7 +59,7 @@ impl Operation {
                 Outcome::Push(push_batch(table, *pcpu, classes[class], &Self::batch(n)[..n]))
             }
             Self::PopBatch(class, n) => {
-                // One place more than a batch has rounds, so that a write to it is noticed.
+                // `into` has one place more than a batch has rounds, so that a write past the batch is detected.
                 let mut into = [NonNull::dangling(); 4];
                 let popped = pcpu.pop_batch(classes[class], n as u32, into.as_mut_ptr());
                 let written = into.into_iter().filter(|place| popped && *place != NonNull::dangling());
@@ -88,12 +85,11 @@ impl Operation {
     }
 }
 
-/// The part of a region that sections read or write. Rounds above the length are left out: an aborted push
-/// may have written them.
+/// The part of a region that sections read or write. Rounds above the length are left out, because an aborted push may
+/// have written them.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Look {
+struct SectionState {
     committed: usize,
-    /// By class.
     heads: [u64; 2],
     caps: [u32; 2],
     limits: [u32; 2],
@@ -102,16 +98,16 @@ struct Look {
 
 #[derive(Clone, Debug, PartialEq)]
 struct State {
-    cpus: Vec<Look>,
+    cpus: Vec<SectionState>,
 }
 
-/// A table, the first and the last class that it has room for, and the data to copy and compare them.
+/// A table, its first and last class, and the data to copy and compare them.
 struct World {
     table: Table<Heap>,
     classes: [Class; 2],
     pcpu: PcpuPtr,
     bytes: usize,
-    /// The region of each CPU that its word points to without a drain.
+    /// The region to which each CPU's word points when no drain runs.
     homes: Vec<NonNull<u8>>,
 }
 
@@ -125,7 +121,7 @@ impl World {
         let classes: Vec<Class> = core::iter::from_fn(|| table.class(REACH)).collect();
         let classes = [classes[0], classes[classes.len() - 1]];
         let pcpu = PcpuPtr::new(&table, Words::Always);
-        // SAFETY: there is a word for each CPU, and no drain runs.
+        // SAFETY: the table has a word for each CPU, and no drain runs.
         let home =
             |cpu| unsafe { table.words_of(Words::Always).cast::<NonNull<u8>>().add(cpu as usize).read() };
         let homes = (0..table.cpus().count()).map(home).collect();
@@ -134,22 +130,20 @@ impl World {
     fn cpus(&self) -> u32 {
         self.table.cpus().count()
     }
-    /// Start of the region of `cpu`.
     fn base(&self, cpu: u32) -> NonNull<u8> {
         self.homes[cpu as usize]
     }
-    /// Points the word of `cpu` to `to`.
     fn lead(&self, cpu: u32, to: NonNull<u8>) {
-        // SAFETY: there is a word for each CPU, and only this thread uses the world.
+        // SAFETY: the table has a word for each CPU, and only this thread uses the world.
         unsafe { self.table.words_of(Words::Always).cast::<NonNull<u8>>().add(cpu as usize).write(to) };
     }
-    /// Points the word to the empty region, like a running drain.
+    /// Points the word of `cpu` to the empty region, like a running drain.
     fn take_away(&self, cpu: u32) {
         // SAFETY: each table has spare words, which point to the empty region.
         self.lead(cpu, unsafe { self.table.spare_words().cast::<NonNull<u8>>().read() });
     }
     fn look(&self) -> State {
-        let look = |region: Region<'_>| Look {
+        let look = |region: Region<'_>| SectionState {
             committed: region.committed(),
             heads: self.classes.map(|class| region.head(class)),
             caps: self.classes.map(|class| region.cap(class)),
@@ -167,8 +161,7 @@ impl World {
             self.table.region(cpu).unwrap().set_committed(look.committed);
             for at in BOTH {
                 let (class, base) = (self.classes[at], self.base(cpu));
-                // SAFETY: the words are in the region, where any value is valid; only this thread uses the
-                // world.
+                // SAFETY: the words are in the region, where any value is valid, and only this thread uses the world.
                 unsafe {
                     let head = base.add(class.stack as usize);
                     head.cast().write(look.heads[at]);
@@ -181,14 +174,16 @@ impl World {
             }
         }
     }
-    /// Asserts that no words were written except those in [`State`] and places above the stacks' lengths.
-    fn wrote_nothing_else(&self) {
-        let nothing = Look { places: BOTH.map(|_| vec![None; usize::from(REACH) + 1]), ..Look::default() };
+    /// Asserts that sections wrote only the words in [`State`] and places above the stacks' lengths.
+    fn assert_only_state_written(&self) {
+        let nothing = SectionState {
+            places: BOTH.map(|_| vec![None; usize::from(REACH) + 1]),
+            ..SectionState::default()
+        };
         self.write(&State { cpus: vec![nothing; self.cpus() as usize] });
         let (first, words) = (self.base(0), self.table.words_of(Words::Always));
         let fast_path = first.addr().get() - words.addr().get();
-        // SAFETY: the range has the regions of all CPUs and the empty one, and only this thread uses the
-        // world.
+        // SAFETY: the range contains the regions of all CPUs and the empty region, and only this thread uses the world.
         let regions = unsafe {
             core::slice::from_raw_parts(
                 first.cast::<u64>().as_ptr(),
@@ -217,10 +212,10 @@ impl Dice {
     }
 }
 
-/// Any round, or one of few, which may be on top already.
+/// Returns any round, or one of a few rounds that may already be on top.
 fn some_round(dice: &mut Dice) -> NonNull<u8> {
     let most = dice.of(&[2, 1 << 40]);
-    // 1 marks places that were never written.
+    // The value 1 marks places that were never written.
     round(2 + dice.below(most))
 }
 
@@ -234,8 +229,8 @@ fn operation(dice: &mut Dice) -> Operation {
     }
 }
 
-/// Stacks of any fill, with any number of places. The committed part of the region is the part that they need, or all
-/// of it, or exactly the end of a wider stack.
+/// Returns a state in which stacks have any fill and any number of places. The committed part of the region is the
+/// minimum, the maximum, or ends exactly with a wider stack.
 fn state(dice: &mut Dice, world: &World) -> State {
     let look = |dice: &mut Dice| {
         let caps = BOTH.map(|_| dice.below(usize::from(REACH) + 1));
@@ -243,7 +238,7 @@ fn state(dice: &mut Dice, world: &World) -> State {
         let needed = BOTH.map(|at| if caps[at] > 0 { world.classes[at].end(caps[at] as u32) } else { 0 });
         let needed = needed.into_iter().max().unwrap_or(0);
         let wider = world.classes[dice.of(&BOTH)].end(dice.below(usize::from(REACH) + 1) as u32);
-        Look {
+        SectionState {
             committed: dice.of(&[needed, needed.max(wider), World::REGION]),
             heads: lens.map(|len| OP * dice.below(1 << 20) as u64 + len as u64),
             caps: caps.map(|cap| cap as u32),
@@ -254,18 +249,18 @@ fn state(dice: &mut Dice, world: &World) -> State {
     State { cpus: (0..world.cpus()).map(|_| look(dice)).collect() }
 }
 
-/// Signals this thread every 40 us while the value lives.
-struct Storm(libc::timer_t);
-impl Storm {
+/// Signals this thread every 40 us until the value is dropped.
+struct SignalStorm(libc::timer_t);
+impl SignalStorm {
     fn begin() -> Self {
         extern "C" fn nothing(_: libc::c_int) {}
         let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
-        // SAFETY: the handler does nothing, so it is safe in a signal.
+        // SAFETY: the handler does nothing, and is therefore async-signal-safe.
         unsafe { sigaction(Signal::SIGALRM, &action) }.unwrap();
         let every = libc::timespec { tv_sec: 0, tv_nsec: 40_000 };
         let every = libc::itimerspec { it_interval: every, it_value: every };
-        // SAFETY: the structs are numbers, for which zero is valid; the others are places for results. (`nix`
-        // cannot direct a timer's signal to one thread on musl.)
+        // SAFETY: the structs contain numbers, for which zero is valid. The null pointers are allowed, and the other
+        // pointers are places for results. `nix` cannot direct a timer's signal to one thread on musl.
         unsafe {
             let (mut to, mut timer): (libc::sigevent, _) = (core::mem::zeroed(), core::mem::zeroed());
             to.sigev_notify = libc::SIGEV_THREAD_ID;
@@ -277,9 +272,9 @@ impl Storm {
         }
     }
 }
-impl Drop for Storm {
+impl Drop for SignalStorm {
     fn drop(&mut self) {
-        // SAFETY: created above, and deleted once.
+        // SAFETY: the timer was created above and is deleted only once.
         unsafe { libc::timer_delete(self.0) };
     }
 }
@@ -294,23 +289,24 @@ fn pin(thread: Pid, cpus: &[usize]) {
     sched_setaffinity(thread, &set).unwrap();
 }
 
-/// An abort runs a section again from its restart label, so its inputs must be unchanged there.
+/// An aborted section restarts from its restart label, so its inputs must be unchanged at that label.
 #[test]
-fn no_section_writes_what_its_restart_reads() {
+fn restartable_sections_write_nothing_that_a_restart_reads() {
     let checked = sections::check();
     assert!(checked.sections >= 20 && checked.instructions >= 200, "{checked:?}");
     assert!(checked.survive >= 1, "a batch widens its stack: {checked:?}");
 }
 
-/// Writes down all sections, and the portable bodies' results on regions of random words. The proof compares
-/// the sections with a separate specification, and these samples compare that with the portable bodies.
+/// Writes all sections to a file, and the results of the portable bodies on regions of random words. A proof compares
+/// the sections with a separate specification. The samples in this file compare the separate specification with the
+/// portable bodies.
 #[test]
 #[ignore = "writes to a file; run by .ci/sections"]
-fn sections_are_written_down() {
+fn restartable_sections_are_listed_in_the_document() {
     use serde_json::json;
     let (world, mut dice) = (World::new(), Dice(11));
     let address = |round: Option<NonNull<u8>>| round.map_or(0, |round| round.addr().get());
-    // All non-zero words, by offset.
+    // Returns all non-zero words, by offset.
     let words = || -> Vec<(usize, u64)> {
         (0..World::REGION / 8)
             // SAFETY: the word is in the region of CPU 0, which only this thread uses.
@@ -354,10 +350,10 @@ fn sections_are_written_down() {
     }}));
 }
 
-/// Every operation must have the effect of the portable body on one of the CPUs: same answer, same memory. On
-/// a CPU where it was aborted it may have widened the stack, as the body would.
+/// Every operation must have the answer and the effect on memory of the portable body on one of the CPUs. On a CPU
+/// where an operation was aborted, it may have widened the stack, as the portable body would.
 #[test]
-fn sections_do_what_the_portable_bodies_do() {
+fn restartable_sections_agree_with_the_portable_code() {
     if mechanism() != Mechanism::Rseq {
         println!("no restartable sequences here: nothing to compare");
         return;
@@ -366,7 +362,7 @@ fn sections_do_what_the_portable_bodies_do() {
     let mut dice = Dice(7);
     let (stop, me, usable, aborts_before) = (AtomicBool::new(false), gettid(), usable(), aborts());
     let (mut done, mut seen) = (0u64, 0u64);
-    // An emulator rarely interrupts inside a section.
+    // An emulator rarely interrupts a section.
     let small = std::env::var_os("USLAB_STRESS").is_some_and(|size| size == "small");
     let (seconds, enough, restarts) = if small { (300, 4_000, 3) } else { (20, 400_000, 10) };
     let deadline = Instant::now() + Duration::from_secs(seconds);
@@ -379,7 +375,7 @@ fn sections_do_what_the_portable_bodies_do() {
             }
             pin(me, &usable);
         });
-        let timer = Storm::begin();
+        let timer = SignalStorm::begin();
         let restarted = |n| aborts() >= aborts_before + n;
         while Instant::now() < deadline && (done < enough || !restarted(restarts)) {
             if done.is_multiple_of(8) {
@@ -397,7 +393,7 @@ fn sections_do_what_the_portable_bodies_do() {
             let here = cpu_id();
             let found = [here].into_iter().chain((0..world.cpus()).filter(|c| *c != here)).find(|cpu| {
                 let (expected, tried) = on(*cpu);
-                // On other CPUs it may have been aborted after its widening.
+                // On other CPUs, the operation may have been aborted after it widened the stack.
                 let mut looked = after.clone();
                 for (at, look) in (0..).zip(&mut looked.cpus).filter(|(at, _)| at != cpu) {
                     let caps = before.cpus[at as usize].caps;
@@ -421,14 +417,14 @@ fn sections_do_what_the_portable_bodies_do() {
         drop(timer);
         stop.store(true, Relaxed);
     });
-    world.wrote_nothing_else();
+    world.assert_only_state_written();
     let restarts = aborts() - aborts_before;
     println!("{done} operations compared, {restarts} restarts");
     assert!(restarts > 0, "no section was ever restarted");
     assert_eq!(seen.count_ones() as usize, usable.len().min(64), "every CPU's region was used");
 }
 
-/// Runs only this test of `module` in another process of this program.
+/// Runs only the test `name` of `module`, in another process of this program.
 fn alone(module: &str, name: &str, test: fn()) {
     if mechanism() == Mechanism::Rseq {
         again(module, name, test, None);
@@ -438,7 +434,7 @@ fn alone(module: &str, name: &str, test: fn()) {
 }
 /// Runs the test in a process whose libc registers no thread.
 fn in_a_process_without_the_libcs(module: &str, name: &str, test: fn()) {
-    // The parent tests for sequences, because the test itself may have to make the first call.
+    // The parent process checks for restartable sequences, because the test may have to make the first call.
     if std::env::var_os(ALONE).is_some() || mechanism() == Mechanism::Rseq {
         again(module, name, test, Some(("GLIBC_TUNABLES", "glibc.pthread.rseq=0")));
     }
@@ -458,12 +454,12 @@ fn again(module: &str, name: &str, test: fn(), variable: Option<(&str, &str)>) {
     assert!(output.status.success() && said.contains("1 passed"), "{name}: {}", output.status);
 }
 
-/// One fence for any number of CPUs and classes; none if there is nothing to take.
+/// A drain issues one fence for any number of CPUs and classes, and no fence if there is nothing to take.
 #[test]
 fn drain_issues_one_fence() {
     alone(module_path!(), "drain_issues_one_fence", || {
         let world = World::new();
-        let fences = |which: Which| {
+        let fences = |which: DrainScope| {
             let before = FENCES.get();
             let mut rounds = 0;
             world
@@ -476,12 +472,12 @@ fn drain_issues_one_fence() {
             assert_eq!(Operation::PushBatch(at, 3).in_rust(&world, cpu), Outcome::Push(true));
         };
         let all = || (0..world.cpus()).for_each(|cpu| BOTH.iter().for_each(|at| put(cpu, *at)));
-        assert_eq!(fences(Which::All), (0, 0), "no CPU was used");
+        assert_eq!(fences(DrainScope::All), (0, 0), "no CPU was used");
         all();
-        assert_eq!(fences(Which::All), (1, world.cpus() * 6));
-        assert_eq!(fences(Which::All), (0, 0), "nothing to take");
+        assert_eq!(fences(DrainScope::All), (1, world.cpus() * 6));
+        assert_eq!(fences(DrainScope::All), (0, 0), "nothing to take");
         all();
-        assert_eq!([(); 3].map(|()| fences(Which::Idle)), [(0, 0), (1, world.cpus() * 6), (0, 0)]);
+        assert_eq!([(); 3].map(|()| fences(DrainScope::Idle)), [(0, 0), (1, world.cpus() * 6), (0, 0)]);
     });
 }
 
@@ -500,9 +496,8 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
-/// Moves 100 rounds through a layer on a thread without a region: all bypass the stacks, and the thread does
-/// not hang.
-fn goes_round(layer: &Layer<TestRound>, supplier: &TestSupplier) {
+/// Moves 100 rounds through a layer on a thread without a region. All operations bypass the stacks, and none hangs.
+fn cycle_rounds(layer: &Layer<TestRound>, supplier: &TestSupplier) {
     let before = layer.stats();
     let held: Vec<_> = (0..100).map(|_| layer.alloc(supplier).unwrap()).collect();
     held.into_iter().for_each(|b| layer.free(supplier, b));
@@ -523,22 +518,22 @@ fn thread_without_registration_bypasses_the_stacks() {
         return;
     }
     let (layer, supplier) = (layer(Cpus::os()), TestSupplier(Mutex::new((1..=1000).collect())));
-    // Rounds everywhere: a slow path that retried because of them would never end.
+    // All stacks have rounds, so a slow path that retried because of rounds on a stack would never end.
     let held: Vec<_> = (0..200).map(|_| layer.alloc(&supplier).unwrap()).collect();
     held.into_iter().for_each(|b| layer.free(&supplier, b));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let here = thread_pointer().wrapping_offset(area());
-            // SAFETY: the area is this thread's, and so is the registration, by the libc or this module.
+            // SAFETY: the area and the registration belong to this thread, registered by the libc or this module.
             unsafe { registration::leave(here.cast()) };
             assert_eq!(cpu_id(), REFUSED);
-            goes_round(&layer, &supplier);
-            // As if the libc registered no threads; then this module does not, either.
+            cycle_rounds(&layer, &supplier);
+            // Simulates a libc that registers no threads. `registration` registers no threads either.
             if libc_area().is_some() {
                 // SAFETY: the thread is not registered, so the kernel does not write to the area.
                 unsafe { here.add(CPU_ID).cast::<u32>().write_volatile(UNREGISTERED) };
                 assert_eq!(cpu_id(), UNREGISTERED);
-                goes_round(&layer, &supplier);
+                cycle_rounds(&layer, &supplier);
             }
             layer.drain(&supplier, 0..layer.cpus().count());
             layer.reap(&supplier);
@@ -559,21 +554,21 @@ fn cpu_beyond_the_table_bypasses_the_stacks() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             pin(Pid::from_raw(0), &[*usable.last().unwrap()]);
-            goes_round(&layer, &supplier);
+            cycle_rounds(&layer, &supplier);
         });
     });
 }
 
-/// Otherwise the kernel writes to memory that has been freed and reused.
+/// Without unregistration, the kernel writes to memory that has been freed and reused.
 #[test]
 fn exiting_thread_unregisters() {
-    /// The thread's CPU after all other keys' destructors have run.
+    /// The thread's CPU after the destructors of all other keys have run.
     static AT_THE_END: Fixed = Fixed::new(0);
     static KEY: Fixed = Fixed::new(0);
     unsafe extern "C" fn ends(turns: *mut libc::c_void) {
         AT_THE_END.set(cpu_id_at(area()));
-        // Destructors run up to four times while values remain.
-        // SAFETY: the key belongs to this test, and its value is a number, not an address.
+        // Key destructors run up to four times while values remain. SAFETY: the key belongs to this test, and its value
+        // is a number, not an address.
         unsafe { libc::pthread_setspecific(KEY.get(), turns.wrapping_byte_sub(1)) };
     }
     in_a_process_without_the_libcs(module_path!(), "exiting_thread_unregisters", || {
@@ -581,7 +576,7 @@ fn exiting_thread_unregisters() {
             let before = cpu_id_at(area());
             let used = cpu_id();
             let mut key = 0;
-            // SAFETY: the first argument is a place for the key; the second call uses the created key.
+            // SAFETY: the first argument is a place for the key, and the second call uses the created key.
             unsafe {
                 assert_eq!(libc::pthread_key_create(&raw mut key, Some(ends)), 0);
                 KEY.set(key);
@@ -596,10 +591,10 @@ fn exiting_thread_unregisters() {
     });
 }
 
-/// The kernel has one area per thread, and refuses a second one.
+/// The kernel accepts one `struct rseq` per thread and refuses a second.
 #[test]
-fn claimed_slot_serves_if_another_library_registered_first() {
-    const NAME: &str = "claimed_slot_serves_if_another_library_registered_first";
+fn claimed_slot_is_used_if_another_library_registered_first() {
+    const NAME: &str = "claimed_slot_is_used_if_another_library_registered_first";
     in_a_process_without_the_libcs(module_path!(), NAME, || {
         #[repr(align(32))]
         struct Area {
@@ -609,24 +604,24 @@ fn claimed_slot_serves_if_another_library_registered_first() {
         // SAFETY: the area is never freed.
         let answer = unsafe { libc::syscall(libc::SYS_rseq, &raw mut *theirs, SIZE, 0, sections::SIGNATURE) };
         assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
-        // This thread makes the decision.
+        // This thread decides the mechanism of the process.
         assert_eq!(layer(Cpus::os()).stats().mechanism, Mechanism::Claimed);
         assert!(Cpus::os().current() < Cpus::os().count());
     });
 }
 
-/// The choice follows the environment and the libc. A layer of simulated CPUs never uses sections: its
-/// pointers lead to the empty region, in which all miss.
+/// The environment and the libc determine the mechanism. A layer of simulated CPUs never uses sections. The pointers of
+/// a layer of simulated CPUs lead to the empty region, in which all sections miss.
 #[test]
-fn the_mechanism_follows_the_environment() {
+fn environment_selects_the_mechanism() {
     let off = std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off");
-    // If the libc registers no threads, the kernel decides.
+    // If the libc registers no threads, the kernel decides the mechanism.
     if libc_area().is_some() || off {
         assert_eq!(mechanism() == Mechanism::Rseq, !off);
     }
     assert_eq!(layer(Cpus::os()).stats().mechanism, mechanism());
     let simulated = layer(Cpus::simulated(2, 1).unwrap());
-    // The spare words point to the table's empty region; without a table, the path has no class.
+    // The spare words point to the table's empty region. A path without a table has no class.
     let spare = simulated.fast_path(Words::Inlined).pcpu();
     assert_eq!(spare.words, simulated.table.spare_words());
     for (pcpu, class) in

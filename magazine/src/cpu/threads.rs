@@ -1,13 +1,12 @@
-//! CPUs on systems that do not report the CPU of a thread: each thread is assigned one at its first call,
-//! round robin.
+//! CPU numbers on systems that do not report the CPU of a thread. A thread's first call assigns its number, round
+//! robin.
 //!
-//! So up to as many threads as CPUs share no region. The assignment counts threads instead of hashing
-//! addresses: stacks and thread-locals have equal alignment and would map to few CPUs.
+//! Up to as many threads as CPUs thus share no region. Numbers are assigned by counting threads. Hashes of addresses
+//! would map to few CPUs, because stacks and thread-locals have equal alignment.
 
 use crate::sync::{Counter, thread_local};
 use core::cell::Cell;
 
-/// Number of threads with an assignment.
 static THREADS: Counter = Counter::new(0);
 
 thread_local! {
@@ -15,20 +14,20 @@ thread_local! {
     static NUMBER: Cell<u32> = Cell::new(0);
 }
 
-/// The CPU assigned to this thread. Cost: a thread-local and a division.
+/// Returns the CPU assigned to this thread. Cost: a thread-local access and a division.
 #[inline]
 pub(super) fn current(cpus: u32) -> u32 {
     NUMBER.with(|number| {
         if number.get() == 0 {
             THREADS.add(1);
-            // Two concurrent threads may get the same number; then they share a region.
+            // Two concurrent threads may get the same number, and then share a region.
             number.set((THREADS.get() as u32).max(1));
         }
         (number.get() - 1) % cpus
     })
 }
 
-/// Number of CPUs that this process may use at one time.
+/// Number of CPUs that this process may use concurrently.
 pub(super) fn count() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
 }
@@ -42,7 +41,7 @@ mod tests {
         assert_eq!(current(4), current(4));
         let played: Vec<u32> = (0..32).map(|_| std::thread::spawn(|| current(4)).join().unwrap()).collect();
         assert!(played.iter().all(|cpu| *cpu < 4));
-        // Other tests' threads take numbers, too, but not all numbers of one CPU.
+        // Threads of other tests also take numbers, but not all numbers of one CPU.
         assert!((0..4).all(|cpu| played.contains(&cpu)), "{played:?}");
     }
 }

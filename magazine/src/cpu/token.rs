@@ -1,15 +1,15 @@
-//! Restartable sequences for a checker: a **token** for each CPU.
+//! Restartable sequences for a checker: each CPU has a **token**.
 //!
-//! The holder of a CPU's token is the thread that runs on it. That models the kernel's guarantees: sections
-//! of one CPU never overlap, a context switch orders them, and the rseq membarrier returns after whatever ran
-//! on a CPU has committed or will restart (take the token and drop it).
+//! The thread that holds a CPU's token runs on that CPU. Tokens model the kernel's guarantees. Sections of one CPU
+//! never overlap, and a context switch orders them. The rseq membarrier takes and drops the token, so each section of
+//! the CPU has committed or will restart.
 //!
-//! Pre-emption, a signal and a migration inside a section have one visible effect: everything before the
-//! commit may have happened, the commit did not, and the section runs again, perhaps on another CPU. The
-//! thread's [`Script`](super::Script) chooses the place: `aborted` first runs the section up to its commit on
-//! the old CPU.
+//! Pre-emption, a signal and a migration inside a section have one visible effect: the section is aborted. Everything
+//! before the commit may have happened, the commit has not, and the section restarts, perhaps on another CPU. The
+//! thread's [`Script`](super::Script) chooses the place of a migration. If the script sets `aborted`, the section first
+//! runs up to its commit on the old CPU.
 //!
-//! Tests must cover the rest: the assembly, the registration and the kernel.
+//! Tests cover what the token model leaves out: the assembly, the registration and the kernel.
 
 #[allow(unreachable_pub, reason = "another mechanism has its own")]
 pub use super::no_static_words::StaticWords;
@@ -22,7 +22,7 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 
 thread_local! {
-    /// True while the calling thread is the only one of its process, like `__libc_single_threaded`.
+    /// True while the calling thread is the only thread of its process, like `__libc_single_threaded`.
     static ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -50,13 +50,13 @@ pub(crate) fn slots(cpus: u32, _: Mechanism) -> u32 {
     cpus
 }
 
-/// The token: its holder runs on the CPU.
+/// A held token: its holder runs on the CPU.
 struct Running<'t>(#[allow(dead_code, reason = "held")] Option<MutexGuard<'t, ()>>);
 
-/// Takes the token of a CPU. It is in the CPU's region, regardless of the CPU's word.
+/// Takes the token of `cpu`. The token is in the CPU's region, even while the CPU's word points elsewhere.
 fn token(table: &impl Regions, cpu: u32) -> Option<Running<'_>> {
     let token = &table.region(cpu)?.0.token;
-    // Threads that held a token when the process forked do not exist in the child.
+    // Threads that held a token at a `fork` do not exist in the child.
     #[cfg(shuttle)]
     if crate::sync::schedule::is_alone() {
         return Some(Running(None));
@@ -65,7 +65,7 @@ fn token(table: &impl Regions, cpu: u32) -> Option<Running<'_>> {
 }
 
 pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
-    planted!("drain without its fence" => return true);
+    planted!("a drain issues no fence" => return true);
     planted!("a drain of several CPUs fences one" => {
         cpus.take(1).for_each(|cpu| drop(token(table, cpu)));
         return true;
@@ -76,15 +76,15 @@ pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bo
     true
 }
 
-/// Runs `body` on the region of the CPU that the script selects, after an aborted attempt if the script has
-/// one. `None` on a CPU without a region.
+/// Runs `body` on the region of the CPU that the script selects, after an aborted attempt if the script has one.
+/// Returns `None` on a CPU without a region.
 fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
-    planted!("a region read before the section" => {
+    planted!("the region is read before the restartable section" => {
         let stale = table.current(words, here())?;
         let _running = token(table, step().0)?;
         return Some(body(stale, Commit::Done));
     });
-    planted!("a CPU's number read before the section" => {
+    planted!("the CPU number is read before the restartable section" => {
         let before = here();
         let _running = token(table, step().0)?;
         return Some(body(table.current(words, before)?, Commit::Done));
@@ -102,10 +102,10 @@ fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Comm
     Some(body(region, Commit::Done))
 }
 
-/// The class of a fast path that is disabled.
+/// The class of a disabled fast path.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 
-/// The inlined path. Under a checker it is not used: the other path runs the same operation.
+/// The inlined path under a checker. Checkers do not use the inlined path: the slow path runs the same operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr;
 
@@ -136,7 +136,6 @@ pub(crate) fn pop(table: &impl Regions, class: Class) -> Option<NonNull<u8>> {
 pub(crate) fn push(table: &impl Regions, class: Class, round: NonNull<u8>) -> bool {
     section(table, Words::Always, |region, commit| region.push(class, round, commit)) == Some(true)
 }
-/// A push of an inlined path.
 #[allow(dead_code, reason = "for models")]
 pub(crate) fn push_inlined(table: &impl Regions, words: Words, class: Class, round: NonNull<u8>) -> bool {
     section(table, words, |region, commit| region.push(class, round, commit)) == Some(true)
@@ -149,7 +148,7 @@ pub(crate) fn pop_batch(table: &impl Regions, _: PcpuPtr, class: Class, n: u32, 
         let mut batch = Magazine::new();
         region.pop_batch(class, n, &mut batch, commit).then_some(batch)
     };
-    planted!("a length read before the section" => {
+    planted!("the stack length is read before the restartable section" => {
         let stale = section(table, Words::Always, |region, _| region.head(class));
         let popped = section(table, Words::Always, |region, commit| {
             stale.into_iter().for_each(|head| region.set_head(class, head));

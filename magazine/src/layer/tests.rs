@@ -4,7 +4,6 @@ use crate::shadow::{TestSupplier, table};
 use crate::sync::catch_panic;
 use crate::test_round::TestRound;
 
-/// Supplies rounds without end.
 struct Endless;
 impl Supplier<TestRound> for Endless {
     fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {
@@ -17,7 +16,7 @@ impl Supplier<TestRound> for Endless {
 }
 
 #[test]
-fn empty_supplier_counts_no_fill() {
+fn fill_from_an_empty_supplier_is_not_counted() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(0, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
     on_cpu(0);
@@ -25,7 +24,7 @@ fn empty_supplier_counts_no_fill() {
 }
 
 #[test]
-fn sizes_at_their_ends_are_refused_or_work_and_nothing_overflows() {
+fn extreme_layer_sizes_are_refused_or_work() {
     let cpus = Cpus::simulated(2, 2).unwrap();
     on_cpu(0);
     let region = 2 << 20;
@@ -52,9 +51,9 @@ fn sizes_at_their_ends_are_refused_or_work_and_nothing_overflows() {
     }
 }
 
-/// Regression: the classes of such a drain stayed closed, and the rounds that it had taken from other CPUs were lost.
+/// Regression: a panicking supplier left the drained classes closed, and rounds taken from other CPUs were lost.
 #[test]
-fn a_supplier_that_panics_leaves_no_class_closed() {
+fn panicking_supplier_leaves_no_class_closed() {
     struct PanicsOnce<'a>(&'a TestSupplier, Counter);
     impl Supplier<TestRound> for PanicsOnce<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
@@ -83,7 +82,7 @@ fn a_supplier_that_panics_leaves_no_class_closed() {
 
 /// Regression: the second node's class stayed closed, and the rounds taken from it were lost.
 #[test]
-fn panic_in_one_nodes_flush_stops_no_other_node() {
+fn panic_while_flushing_one_node_does_not_stop_other_nodes() {
     struct Panics<'a>(&'a TestSupplier, Counter);
     impl Supplier<TestRound> for Panics<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
@@ -107,7 +106,7 @@ fn panic_in_one_nodes_flush_stops_no_other_node() {
         layer.free(&supplier, TestRound(cpu as usize + 2));
     }
     assert_eq!(layer.stats().in_magazines, 2);
-    table.sweep(0..2, Which::All, |_| true);
+    table.sweep(0..2, DrainScope::All, |_| true);
     let op = &Operation::new();
     let panic = catch_panic(|| layer.drain_swept(op, &supplier)).unwrap_err();
     assert_eq!(panic.downcast_ref(), Some(&"the first flush"));
@@ -116,10 +115,10 @@ fn panic_in_one_nodes_flush_stops_no_other_node() {
     assert_eq!(layer.stats().in_magazines, 1, "the other node's class is open");
 }
 
-/// Regression: the class stayed closed in the child, and rounds that were freed there were put on top of rounds being
+/// Regression: the class stayed closed in the child, and rounds freed in the child were put on top of rounds being
 /// flushed.
 #[test]
-fn fork_inside_a_drains_flush_loses_and_duplicates_nothing() {
+fn fork_during_the_flush_of_a_drain_loses_no_round() {
     struct Forks<'a>(&'a TestSupplier, &'a Layer<TestRound>, Counter, u64);
     impl Supplier<TestRound> for Forks<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
@@ -127,7 +126,7 @@ fn fork_inside_a_drains_flush_loses_and_duplicates_nothing() {
         }
         fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
             for round in rounds {
-                // More rounds remain to be flushed, in this stack and in other stacks.
+                // The drain still has rounds of this stack and of other stacks to flush.
                 self.2.add(1);
                 if self.2.get() == self.3 {
                     // SAFETY: this is the only thread.
@@ -141,8 +140,8 @@ fn fork_inside_a_drains_flush_loses_and_duplicates_nothing() {
             round.0 as u32 % self.1.nodes.len() as u32
         }
     }
-    // Two nodes are two classes of one drain. The sixth round is in the second class, after the first one has
-    // been opened again.
+    // With two nodes, one drain takes from two classes. The sixth round is in the second node's class, and is flushed
+    // after the first node's class was opened again.
     for (nodes, at) in [(1, 2), (2, 2), (2, 6)] {
         let (table, none) = (table(Cpus::simulated(2, nodes).unwrap()), TestSupplier::new(0, nodes));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
@@ -166,9 +165,9 @@ fn fork_inside_a_drains_flush_loses_and_duplicates_nothing() {
     }
 }
 
-/// Regression: freeing it panicked.
+/// Regression: freeing a round of a node without CPUs panicked.
 #[test]
-fn a_round_of_a_node_without_cpus_goes_to_the_supplier() {
+fn round_of_a_node_without_cpus_goes_to_the_supplier() {
     let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(0, 3));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
     on_cpu(0);
@@ -183,7 +182,7 @@ fn a_round_of_a_node_without_cpus_goes_to_the_supplier() {
 /// The supplier may take its own locks, or call the layer.
 #[cfg(debug_assertions)]
 #[test]
-fn calling_a_supplier_with_a_lock_held_panics() {
+fn supplier_called_with_a_lock_held_panics() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(20, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
     let outermost = crate::sync::Mutex::ranked(Rank::Mergeable, ());
@@ -208,7 +207,7 @@ fn calling_a_supplier_with_a_lock_held_panics() {
 }
 
 #[test]
-fn a_stack_is_quiet_from_one_magazine_below_its_limit() {
+fn free_is_quiet_until_one_magazine_below_the_stack_limit() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(0, 1));
     on_cpu(0);
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 2, 0)).unwrap();
@@ -219,11 +218,11 @@ fn a_stack_is_quiet_from_one_magazine_below_its_limit() {
     assert_eq!((region.limit(class), region.quiet(class)), (8, 4));
 }
 
-/// Regression: a layer that got a number for only one of its nodes leaked that number.
+/// Regression: a layer that got a class number for only one of its nodes leaked that number.
 #[test]
-fn a_layer_that_is_refused_keeps_no_numbers() {
+fn refused_layer_keeps_no_class_number() {
     let cpus = Cpus::simulated(3, 3).unwrap();
-    // Rooms of 16 KiB, of which there are four.
+    // The table has four rooms of 16 KiB.
     let config = Config::new(64, 14, 0);
     let region = crate::region::STACKS.next_multiple_of(4096) + (4 << 14);
     let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
@@ -236,9 +235,10 @@ fn a_layer_that_is_refused_keeps_no_numbers() {
     assert_eq!(numbers(), 4);
 }
 
-/// A new layer reuses the numbers of a dropped one: its counts begin at 0, and it never sees the old rounds.
+/// A new layer reuses the class numbers of a dropped layer. The counts of the new layer begin at 0, and the new layer
+/// never sees the old rounds.
 #[test]
-fn reused_number_has_no_rounds_and_no_counts() {
+fn reused_class_number_starts_without_rounds_and_counts() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let (table, supplier) = (table(cpus), TestSupplier::new(60, 1));
     let mut numbers = vec![];
@@ -260,9 +260,9 @@ fn reused_number_has_no_rounds_and_no_counts() {
     assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
 }
 
-/// One sweep of their table drains, flushes or reaps many layers.
+/// One sweep of a table drains, flushes or reaps many layers.
 #[test]
-fn each_layer_flushes_and_counts_its_part_of_a_sweep() {
+fn each_layer_flushes_its_part_of_a_shared_drain() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(40, 1));
     let layers = [(); 2].map(|()| Layer::<TestRound>::new(&table, Config::new(2, 1, 2)).unwrap());
     let op = &Operation::new();
@@ -278,18 +278,18 @@ fn each_layer_flushes_and_counts_its_part_of_a_sweep() {
     on_cpu(0);
     layers.iter().for_each(fill);
     layers[0].join_sweeps(SweepGroup::new(0));
-    table.sweep(0..2, Which::All, |group| group == SweepGroup::new(0));
+    table.sweep(0..2, DrainScope::All, |group| group == SweepGroup::new(0));
     assert_eq!(holds(&layers[0]), (6, 4), "until then it lies where it lay");
     assert_eq!(layers[0].drain_swept(op, &supplier), 6);
     assert_eq!((holds(&layers[0]), layers[0].drain_swept(op, &supplier)), ((0, 4), 0), "once");
     assert_eq!((layers[1].drain_swept(op, &supplier), holds(&layers[1])), (0, (6, 4)), "it is of no group");
     fill(&layers[0]);
-    table.sweep(0..2, Which::All, |group| group == SweepGroup::new(0));
+    table.sweep(0..2, DrainScope::All, |group| group == SweepGroup::new(0));
     layers[0].flush_swept(op, &supplier);
     assert_eq!(holds(&layers[0]), (0, 0));
     layers[1].join_sweeps(SweepGroup::new(1));
     let reap = || {
-        table.sweep(0..2, Which::Idle, |group| group == SweepGroup::new(1));
+        table.sweep(0..2, DrainScope::Idle, |group| group == SweepGroup::new(1));
         layers[1].reap_swept(&supplier)
     };
     assert_eq!([reap(), reap(), reap()], [0, 10, 0], "what served nothing for an interval");
@@ -297,7 +297,7 @@ fn each_layer_flushes_and_counts_its_part_of_a_sweep() {
 }
 
 #[test]
-fn unused_depot_blocks_serve_other_depots() {
+fn unused_depot_blocks_are_reused_by_other_depots() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(10, 1));
     let room = || {
         let mut blocks = crate::depot::Blocks::default();
@@ -323,7 +323,7 @@ fn unused_depot_blocks_serve_other_depots() {
 }
 
 #[test]
-fn closed_layer_serves_its_rounds_and_keeps_none() {
+fn closed_layer_allocates_its_rounds_and_keeps_no_freed_one() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(12, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 2)).unwrap();
     on_cpu(0);
@@ -332,8 +332,8 @@ fn closed_layer_serves_its_rounds_and_keeps_none() {
     layer.close();
     let before = layer.stats();
     assert_eq!((before.in_magazines, before.in_depot), (6, 4));
-    // Its stack, then the supplier's rounds one by one, then its depot, whose magazines cannot be put on a
-    // stack.
+    // The rounds come from the stack, then one by one from the supplier, and then from the depot, whose magazines
+    // cannot be put on a stack.
     let got: Vec<_> = core::iter::from_fn(|| layer.alloc(&supplier)).collect();
     let stats = layer.stats();
     assert_eq!((stats.in_magazines, stats.in_depot), (0, 0));
@@ -347,9 +347,9 @@ fn closed_layer_serves_its_rounds_and_keeps_none() {
     assert_eq!((after.flushes, supplier.free.borrow().len()), (stats.flushes, 12), "one by one");
 }
 
-/// A whole magazine would be filled for one round.
+/// A larger fill would fetch a whole magazine for one round.
 #[test]
-fn fill_requests_one_round_if_nothing_can_be_pushed() {
+fn fill_requests_one_round_if_the_stack_cannot_store_more() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(9, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
     let counts = || {
@@ -367,7 +367,7 @@ fn fill_requests_one_round_if_nothing_can_be_pushed() {
 }
 
 #[test]
-fn rounds_return_to_their_node_and_foreign_frees_are_counted() {
+fn freed_rounds_return_to_their_node() {
     let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(8, 2));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
     assert!(
@@ -387,10 +387,9 @@ fn rounds_return_to_their_node_and_foreign_frees_are_counted() {
     assert_eq!(unsafe { layer.fast_path(Words::Inlined).alloc() }, None, "each operation asks for its node");
 }
 
-/// A cache tries other sources before the layer, and the operation counts at the highest level that it
-/// reached.
+/// A cache tries other sources before the layer. The operation counts at the highest level that it reached.
 #[test]
-fn missing_operation_counts_at_its_highest_level() {
+fn miss_is_counted_at_its_highest_level() {
     use crate::Path;
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(9, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
@@ -409,7 +408,7 @@ fn missing_operation_counts_at_its_highest_level() {
 }
 
 #[test]
-fn a_layer_that_is_opened_again_holds_as_much_as_before() {
+fn reopened_layer_holds_as_many_rounds_as_before() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(20, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 1)).unwrap();
     on_cpu(0);
@@ -430,7 +429,7 @@ fn a_layer_that_is_opened_again_holds_as_much_as_before() {
 
 /// Allocations and frees are counted separately, although only the sum of pops and pushes is stored.
 #[test]
-fn counts_are_exact_through_batches_widening_drains_and_reaps() {
+fn operation_counts_stay_exact_through_drains_and_reaps() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let layer: Layer<TestRound> = Layer::new(&table(cpus), Config::new(3, 2, 2)).unwrap();
     let supplier = TestSupplier::new(100, 1);

@@ -1,26 +1,26 @@
-//! A region of constructed cells, which a checker can watch: zeroed memory cannot contain its atomics.
+//! A region of constructed cells that a checker can watch. Zeroed memory cannot contain a checker's atomics.
 
 use super::*;
 use crate::sync::Counter;
 use crate::sync::Ordering::Release;
 use crate::sync::{AtomicU32, AtomicU64, UnsafeCell};
 
-/// Number of classes, as in a region in memory; models need no more.
+/// Number of classes in a checker's region, which is enough for models.
 pub(crate) const CLASSES: u32 = 4;
-/// Bytes of a page: the size of a class's room.
+/// Size of a page, and of a class's room, in bytes.
 pub(crate) const PAGE: usize = 64;
-/// Offsets of words that are not rounds; these have separate cells here.
+/// Offsets of words that are not rounds. A checker's region has separate cells for the words that are not rounds.
 pub(crate) const SEEN: usize = 0;
 pub(crate) const NULL: usize = 0;
 pub(crate) const STACKS: usize = 0;
 
 #[derive(Debug)]
 pub(crate) struct Cells {
-    /// The region's CPU, for the trace; the empty region has the number behind the last CPU.
+    /// The region's CPU, for the trace. The empty region has the number after the last CPU.
     cpu: u32,
     claim: AtomicU32,
     committed: Counter,
-    /// Held by the thread that runs on the CPU, in the model of restartable sequences.
+    /// In the model of restartable sequences, the thread that runs on the CPU holds this mutex.
     pub(crate) token: crate::sync::Mutex<()>,
     classes: Vec<ClassCells>,
     places: Vec<UnsafeCell<*mut u8>>,
@@ -30,9 +30,9 @@ pub(crate) struct Cells {
 #[derive(Debug)]
 struct ClassCells {
     head: AtomicU64,
-    /// Written with each store of the head: two unordered writers are a race.
+    /// A cell written with each store of the head, so that the checker reports two unordered writers as a race.
     writer: UnsafeCell<()>,
-    /// 1 if the head was ever stored.
+    /// 1 if the head was ever stored, else 0.
     used: Counter,
     cap: UnsafeCell<u32>,
     limit: AtomicU32,
@@ -41,7 +41,7 @@ struct ClassCells {
     served: AtomicU64,
 }
 impl Cells {
-    /// Creates the region of `cpu`, with `words` words of stacks. Every class has `cap` places.
+    /// Creates the region of `cpu`, with `words` words for stacks. Every class starts with `cap` places.
     pub(crate) fn new(cpu: u32, words: usize, cap: u32) -> Self {
         let class = |_| ClassCells {
             head: AtomicU64::new(0),
@@ -95,19 +95,19 @@ impl<'t> Region<'t> {
     pub(super) fn going_cell(&self) -> &'t UnsafeCell<Pages> {
         &self.0.going
     }
-    /// Zeroes the classes whose stacks begin on these pages, as the system does with returned pages. Null
-    /// words are skipped.
+    /// Zeroes the classes whose stacks begin on `pages`, as the system does with decommitted pages. Words that are
+    /// already null are skipped.
     pub(crate) fn zero(&self, pages: core::ops::Range<usize>, classes: impl Iterator<Item = Class>) {
         for class in classes {
             self.class(class).writer.with_mut(|_| ());
-            // Release: the system call follows all earlier writes; pairs with the Acquire of the head in
-            // `served`.
+            // Release: pairs with the Acquire of the head in `served`. The system call of a real decommit follows all
+            // earlier writes.
             self.head_word(class).store(0, Release);
             self.set_seen(class, 0);
         }
         for page in pages {
             for place in &self.0.places[page * PAGE / ROUND..(page + 1) * PAGE / ROUND][1..] {
-                // SAFETY: the checker reports any racing access.
+                // SAFETY: the checker reports any racing access of the place.
                 place.with_mut(|p| unsafe { *p = core::ptr::null_mut() });
             }
         }
@@ -138,7 +138,7 @@ impl<'t> Region<'t> {
         crate::sync::story::Watched { id: core::ptr::from_ref(self.0).addr(), parts }
     }
 
-    /// Makes two unordered writers of a class a race.
+    /// Records a writer of a class, so that the checker reports two unordered writers as a race.
     pub(super) fn is_written(&self, class: Class) {
         self.class(class).writer.with_mut(|_| self.class(class).used.set(1));
     }

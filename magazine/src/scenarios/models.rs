@@ -1,10 +1,10 @@
 //! loom's models: two or three threads on one or two CPUs, with magazines of one or two rounds.
 //!
-//! There is no model R2, because ABA cannot occur: only claims are compared and swapped, and the places of a
-//! stack are in its CPU's region, where they are neither passed around nor owned.
+//! There is no model R2, because ABA cannot occur. Only claims are compared and swapped, and a stack's places never
+//! leave their CPU's region.
 //!
-//! Memory orderings are not planted as bugs: `cargo check-orderings` weakens each and requires a model that
-//! fails. The lock of a depot is a mutex, which the checker provides.
+//! Memory orderings are not planted as bugs. `cargo check-orderings` weakens each ordering and requires that a model
+//! fails. The checker provides the depot's lock, a mutex.
 
 use super::world::{
     DepotWorld, Side, World, alloc_then_free, child, fork, magazine, raw, table, table_with_inlined_words,
@@ -18,19 +18,18 @@ use crate::region::Commit;
 use crate::sync::check::{Bound, Model, Models, models, plant};
 use crate::sync::unset;
 use crate::sync::{Arc, Ordering::Relaxed, UnsafeCell, thread};
-use crate::table::{SweepGroup, Table, Which};
+use crate::table::{DrainScope, SweepGroup, Table};
 use crate::threads::together;
 use crate::tracepoints::Operation;
 use std::sync::Arc as Shared;
 
 impl World {
-    /// Creates a world with one node, magazines of `capacity`, and stacks with room for two and `stock` of
-    /// them. The supplier supplies rounds only if `fills`.
+    /// Creates a world with one node, magazines of `capacity` rounds, and stacks with room for `stock + 2` magazines.
+    /// The supplier supplies rounds only if `fills` is set.
     fn new(by: Mechanism, cpus: u32, capacity: u16, stock: u16, fills: bool, rounds: usize) -> Self {
         let table = table(Cpus::simulated(cpus, 1).unwrap().by(by), 1);
         Self::on(&table, Config::new(capacity, stock, 4), fills, rounds)
     }
-    /// Gives the stack of CPU `cpu` for a node `cap` places and these rounds.
     fn stack(&self, cpu: u32, node: usize, cap: u32, rounds: &[usize]) {
         let (table, class) = (&self.layer.table, self.class(node));
         table.open(&Operation::new(), cpu, class, cap);
@@ -39,7 +38,7 @@ impl World {
         assert!(region.push_batch(class, &raw(rounds), Commit::Done));
         self.layer.nodes[node].net.add(rounds.len() as u64);
     }
-    /// Puts a magazine of these rounds into a node's depot.
+    /// Puts a magazine of the given rounds into a node's depot.
     fn in_depot(&self, node: usize, rounds: &[usize]) {
         let budget = &self.layer.table.depots;
         let depot = &self.layer.nodes[node].depot;
@@ -51,7 +50,7 @@ impl World {
         self.allocs.add(1);
         self.layer.counts.around_allocs.add(1);
     }
-    /// Returns `true` if the supplier has these rounds.
+    /// Returns `true` if the supplier has all of `rounds`.
     fn are_with_supplier(&self, rounds: &[usize]) -> bool {
         let supplier = self.supplier.rounds.lock();
         rounds.iter().all(|round| supplier.contains(round))
@@ -72,8 +71,8 @@ pub(super) struct Case {
     script: Script,
 }
 
-/// The first thread stays on CPU 0, or migrates to another CPU before one of its first `reads` reads of the
-/// CPU's number; restartable sequences are also aborted there.
+/// Scripts of the first thread. The first thread stays on CPU 0, or migrates before one of its first `reads` reads of
+/// the CPU number. A restartable sequence can also be aborted at such a read of the CPU number.
 #[derive(Clone, Copy)]
 pub(super) struct Scripts {
     pub(super) reads: u32,
@@ -86,12 +85,12 @@ pub(super) const fn stays() -> Scripts {
     Scripts { reads: 0, cpus: 1 }
 }
 
-/// A model that runs with each mechanism.
+/// A model that runs with the claimed mechanism and with rseq.
 pub(super) struct Both {
     claimed: Models<Case>,
     rseq: Models<Case>,
 }
-/// Creates both models, with the floors of claimed and rseq.
+/// Creates a model for each mechanism. `floors` has the minimum numbers of executions with claims and with rseq.
 pub(super) fn both(bound: Bound, floors: [u64; 2], Scripts { reads, cpus }: Scripts) -> Both {
     let [claimed, rseq] = floors.map(|floor| Model::new(bound, floor));
     Both {
@@ -106,7 +105,7 @@ impl Both {
         self.claimed.run(&format!("{name} (claimed)"), f);
         self.rseq.run(&format!("{name} (rseq)"), f);
     }
-    /// Expects both models to notice the bug.
+    /// Asserts that the models of both mechanisms detect the bug.
     pub(super) fn bug(self, bug: &'static str, property: &str, expected: &str, f: fn(Case)) {
         self.claimed.bug(bug, property, expected, f);
         self.rseq.bug(bug, property, expected, f);
@@ -136,7 +135,7 @@ fn on(cpu: u32, side: Side) -> (Script, Side) {
 
 // ---------------------------------------------------------------- the contract of a section
 
-/// CPU 0 has a round, CPU 1 none; the depot has two magazines of two.
+/// R1: CPU 0 has a round, CPU 1 has none, and the depot has two magazines of two rounds.
 pub(super) fn contract(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 6);
     w.stack(0, 0, 2, &[1]);
@@ -152,7 +151,7 @@ pub(super) fn contract(Case { by, script }: Case) {
 
 // ---------------------------------------------------------------- M: movement of rounds
 
-/// M1, M2: rounds freed on one CPU reach the other in whole magazines.
+/// M1, M2: rounds freed on one CPU reach another CPU in whole magazines.
 pub(super) fn travel(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 3);
     w.stack(0, 0, 1, &[]);
@@ -166,7 +165,7 @@ pub(super) fn travel(Case { by, script }: Case) {
     run(w, (script, producer), &[on(1, consumer)]);
 }
 
-/// M2: a stack is at its reach, and two threads of its CPU take magazines off it.
+/// M2: a stack is full, and two threads of its CPU take magazines off the stack.
 pub(super) fn overflow(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 6);
     w.stack(0, 0, 4, &[1, 2, 3, 4]);
@@ -186,8 +185,8 @@ pub(super) fn overflow(Case { by, script }: Case) {
     );
 }
 
-/// M3: two threads with one CPU number never both own its region, and neither waits: one misses and pushes a
-/// batch, the other one frees.
+/// M3: two threads with one CPU number never both own the region, and neither waits. One thread misses and pushes a
+/// batch while the other frees.
 pub(super) fn same_cpu(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 4);
     w.stack(0, 0, 1, &[]);
@@ -202,7 +201,7 @@ pub(super) fn same_cpu(Case { by, script }: Case) {
     run(w, (script, keep_one), &[on(0, frees)]);
 }
 
-/// M4: both CPUs take from a depot that runs empty; the supplier is the fallback.
+/// M4: two CPUs take from a depot that runs empty. If the depot is empty, the supplier supplies rounds.
 pub(super) fn depot_runs_dry(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, true, 4);
     w.in_depot(0, &[1]);
@@ -215,7 +214,7 @@ pub(super) fn depot_runs_dry(Case { by, script }: Case) {
     run(w, (script, keep_one), &[on(1, keep_one), on(1, frees)]);
 }
 
-/// M4, with a refusing supplier: a failed allocation changes nothing.
+/// M4: a failed allocation, after the supplier refuses, changes nothing.
 pub(super) fn nothing_to_fill_from(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.stack(0, 0, 1, &[]);
@@ -229,7 +228,7 @@ pub(super) fn nothing_to_fill_from(Case { by, script }: Case) {
 
 // ---------------------------------------------------------------- H: drain
 
-/// H1: pops and a push during a drain of their CPU.
+/// H1: a thread pops and pushes during a drain of its CPU.
 pub(super) fn drain_fast(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1, 2]);
@@ -240,18 +239,18 @@ pub(super) fn drain_fast(Case { by, script }: Case) {
     run(w, (script, fast), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: the only thread of a process drains both CPUs without a fence. It starts a second thread, and the next
-/// drain fences.
+/// H1: the only thread of a process drains both CPUs without a fence. The thread then starts a second thread, and the
+/// next drain uses a fence.
 pub(super) fn drain_alone(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, true, 2);
     w.stack(0, 0, 1, &[1]);
     w.stack(1, 0, 1, &[2]);
     alone(|| w.drain(0..2));
-    w.cpus_hold_nothing("a drain by the only thread");
+    w.assert_cpus_hold_no_round("a drain by the only thread");
     run(w, (script, alloc_then_free), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: an inlined free during a drain, which must also point the words of inlined paths to the empty region.
+/// H1: an inlined free runs during a drain. The drain must also point the words of inlined paths to the empty region.
 pub(super) fn drain_inlined(Case { by, script }: Case) {
     let table = table_with_inlined_words(Cpus::simulated(2, 1).unwrap().by(by), 1);
     let w = World::on(&table, Config::new(1, 0, 4), false, 2);
@@ -264,7 +263,7 @@ pub(super) fn drain_inlined(Case { by, script }: Case) {
     run(w, (script, free), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: a miss with its batch, a stack that grows, and an overflow, during a drain.
+/// H1: a miss with its batch, a growing stack, and an overflow run during a drain.
 pub(super) fn drain_batches(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
     w.stack(0, 0, 0, &[]);
@@ -280,7 +279,8 @@ pub(super) fn drain_batches(Case { by, script }: Case) {
     run(w, (script, batches), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: frees that widen the stack and overflow it, during a drain; then memory is short.
+/// H1: frees widen the stack and overflow it during a drain. After the drain, the layer shrinks, as in a shortage of
+/// memory.
 pub(super) fn drain_growing(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 3);
     (1..=3).for_each(|round| w.out(round));
@@ -296,7 +296,7 @@ pub(super) fn drain_growing(Case { by, script }: Case) {
     run(w, (script, frees), &[on(1, drain_and_shrink)]);
 }
 
-/// H1: the unused rounds of a CPU are with the supplier when a drain returns, although the CPU continues.
+/// H1: when a drain returns, the supplier has the unused rounds of a CPU, although the CPU continues.
 pub(super) fn drain_leaves_nothing(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 1, false, 3);
     w.stack(0, 0, 3, &[2, 3]);
@@ -322,7 +322,7 @@ pub(super) fn drain_filling(Case { by, script }: Case) {
     run(w, (script, takes), &[on(1, drain_cpu_0)]);
 }
 
-/// A reap of an idle CPU that wakes up during the reap.
+/// An idle CPU wakes up during a reap.
 pub(super) fn reap_waking(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1, 2]);
@@ -335,13 +335,13 @@ pub(super) fn reap_waking(Case { by, script }: Case) {
     };
     let world = Arc::new(w);
     let live = together(&world, (script, alloc_then_free), &[on(0, reap)]);
-    // Whatever the previous reap saw: between these two the CPU serves nothing.
+    // Two reaps without operations in between: the second reap finds the CPU idle.
     (0..2).for_each(|_| _ = world.layer.reap(&world.supplier));
-    world.cpus_hold_nothing("a reap");
+    world.assert_cpus_hold_no_round("a reap");
     world.census(&live);
 }
 
-/// H2: one drain of both CPUs, each with a thread at work.
+/// H2: one drain of both CPUs, each with a running thread.
 pub(super) fn drain_and_two(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 1, &[1]);
@@ -349,7 +349,7 @@ pub(super) fn drain_and_two(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(1, alloc_then_free), on(1, drain_both)]);
 }
 
-/// H2, M3: two threads of one CPU, and a drain of it.
+/// H2, M3: two threads of one CPU, and a drain of that CPU.
 pub(super) fn drain_and_two_of_one(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1, 2]);
@@ -364,8 +364,7 @@ pub(super) fn two_drains(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(0, drain_both), on(1, drain_both)]);
 }
 
-/// H3: a drain meets another one of the same class that is still giving rounds away, during a free that would
-/// use the stack.
+/// H3: a drain meets another drain of the same class that is still giving rounds away, during a free to the stack.
 pub(super) fn drain_meets_drain(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.stack(0, 0, 1, &[1]);
@@ -377,8 +376,7 @@ pub(super) fn drain_meets_drain(Case { by, script }: Case) {
     run(w, (script, frees), &[on(0, drain_cpu_0), on(0, drain_cpu_0)]);
 }
 
-/// H4: a thread migrates to a CPU beyond the table (plugged in since), on which another thread runs from the
-/// start.
+/// H4: a thread migrates to a CPU beyond the table, plugged in later, on which another thread already runs.
 pub(super) fn beyond_the_table(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
@@ -389,7 +387,7 @@ pub(super) fn beyond_the_table(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(2, alloc_then_free)]);
 }
 
-/// H4: a thread without a region bypasses the stacks, while another thread has a region and a drain runs.
+/// H4: a thread without a region bypasses the stacks, while another thread uses its region and a drain runs.
 pub(super) fn drain_and_no_region(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
     w.stack(0, 0, 1, &[1]);
@@ -402,8 +400,8 @@ pub(super) fn drain_and_no_region(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(2, past), on(1, drain_cpu_0)]);
 }
 
-/// H5: a layer is closed and flushed during two frees: one has a place on its stack, the other finds its
-/// stack full. When all three return, the supplier has everything, without another flush.
+/// H5: a layer is closed and flushed during two frees. One free finds a place on its stack, and the other finds its
+/// stack full. When the close, the flush and the frees have returned, the supplier has all rounds.
 pub(super) fn close_and_flush(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 4);
     w.stack(0, 0, 2, &[]);
@@ -428,7 +426,7 @@ pub(super) fn close_and_flush(Case { by, script }: Case) {
     assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a layer that is closed keeps nothing");
     world.census(&[]);
 }
-/// H5: a layer is closed and flushed during a shortage of memory, which changes its limits.
+/// H5: a layer is closed and flushed during a shortage of memory, which changes the layer's limits.
 pub(super) fn closed_beside_a_shrink(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1]);
@@ -448,7 +446,7 @@ pub(super) fn closed_beside_a_shrink(Case { by, script }: Case) {
     assert!(world.are_with_supplier(&[1, 2]), "a layer that is closed keeps nothing");
     world.census(&[]);
 }
-/// H5: a layer is closed and flushed while a CPU frees for the first time, which no drain has visited.
+/// H5: a layer is closed and flushed while a CPU frees for the first time. No drain has visited the CPU before.
 pub(super) fn closed_beside_a_first_free(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
     w.stack(0, 0, 2, &[1, 2]);
@@ -487,7 +485,7 @@ pub(super) fn two_classes(Case { by, script }: Case) {
     run(w, (script, uses), &[on(1, drain_cpu_0)]);
 }
 
-/// T1: one sweep of two layers, each of which collects its rounds, while a thread uses both.
+/// T1: one sweep of two layers, each of which collects its rounds, while a thread uses both layers.
 pub(super) fn sweep_of_two(Case { by, script }: Case) {
     let table = table(Cpus::simulated(1, 1).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 1);
@@ -501,16 +499,15 @@ pub(super) fn sweep_of_two(Case { by, script }: Case) {
     };
     run(w, (script, uses), &[on(0, sweep)]);
 }
-/// Sweeps all stacks of a world and its other one.
 fn sweep(w: &World) -> Vec<Option<usize>> {
     let both = || [Some(w), w.other.as_deref()].into_iter().flatten();
     both().for_each(|world| world.layer.join_sweeps(SweepGroup::new(0)));
-    w.layer.table.sweep(0..w.layer.cpus().count(), Which::All, |_| true);
+    w.layer.table.sweep(0..w.layer.cpus().count(), DrainScope::All, |_| true);
     both().for_each(|world| _ = world.layer.drain_swept(&Operation::new(), &world.supplier));
     vec![]
 }
 
-/// T1: a sweep of two layers during a drain of one of them, and a free that would use the stack.
+/// T1: a sweep of two layers runs during a drain of one layer and a free that would use the stack.
 pub(super) fn sweep_meets_drain(Case { by, script }: Case) {
     let table = table(Cpus::simulated(1, 1).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 2);
@@ -526,8 +523,8 @@ pub(super) fn sweep_meets_drain(Case { by, script }: Case) {
     run(w, (script, frees), &[on(0, sweep), on(0, drain_cpu_0)]);
 }
 
-/// H3: two threads of the CPU push where rounds were that a drain gave away: one opens the stack, the other
-/// may be the first to write.
+/// H3: two threads of a CPU push to places whose rounds a drain gave away. One of the threads opens the stack, and the
+/// other may write first.
 pub(super) fn opened_for_another(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 3);
     w.stack(0, 0, 2, &[1]);
@@ -544,7 +541,7 @@ pub(super) fn opened_for_another(Case { by, script }: Case) {
     run(w, (script, drain_cpu_0), &[on(0, frees_2), on(0, frees_3)]);
 }
 
-/// T1: a region is committed up to a stack's first place; a drain visits it while it is widened.
+/// T1: a region is committed up to a stack's first place, and a drain visits the region while it is widened.
 pub(super) fn committed_in_part(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 2);
     w.stack(0, 0, 1, &[]);
@@ -557,7 +554,7 @@ pub(super) fn committed_in_part(Case { by, script }: Case) {
     run(w, (script, frees), &[on(0, drain_cpu_0)]);
 }
 
-/// T3: the pages of a drained stack are returned, during a free and an allocation that use it again.
+/// T3: the pages of a drained stack are decommitted while a free and an allocation use the stack again.
 pub(super) fn pages_go_back(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1]);
@@ -574,7 +571,7 @@ pub(super) fn pages_go_back(Case { by, script }: Case) {
     run(w, (script, uses), &[on(0, release)]);
 }
 
-/// T3: pages are returned during a drain, which gives away the rounds on the page.
+/// T3: pages are decommitted during a drain that gives away the rounds on the page.
 pub(super) fn pages_beside_a_drain(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.stack(0, 0, 2, &[1]);
@@ -585,7 +582,7 @@ pub(super) fn pages_beside_a_drain(Case { by, script }: Case) {
     run(w, (script, drain_cpu_0), &[on(0, release)]);
 }
 
-/// T3: the counts of the stacks on a page survive its return, for any concurrent reader.
+/// T3: the counts of the stacks on a page survive the page's decommit, for any concurrent reader.
 pub(super) fn counts_beside_pages(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.stack(0, 0, 2, &[1]);
@@ -603,8 +600,8 @@ pub(super) fn counts_beside_pages(Case { by, script }: Case) {
     run(w, (script, looks), &[on(0, release)]);
 }
 
-/// T2: the last user of a layer returns its number, with rounds on its stacks; the next layer may get the
-/// number.
+/// T2: the last user of a layer returns the class number while the stacks hold rounds. The next created layer may get
+/// the returned class number.
 pub(super) fn number_is_reused(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 1).unwrap().by(by), 2);
     let config = Config::new(1, 0, 4);
@@ -638,8 +635,7 @@ pub(super) fn number_is_reused(Case { by, script }: Case) {
     new.census(&all);
 }
 
-/// T2: two threads take numbers and return them. No two of them own one number at the same time, and in the
-/// end none is lost.
+/// T2: two threads take class numbers and return them. No class number has two owners, and none is lost.
 pub(super) fn numbers_have_one_owner() {
     struct Numbers {
         table: Shared<Table<Heap>>,
@@ -647,7 +643,7 @@ pub(super) fn numbers_have_one_owner() {
     }
     fn take_and_give_back(numbers: &Numbers) {
         let class = numbers.table.class(2).unwrap();
-        // A race, if another thread owns the number.
+        // The checker reports a race if another thread owns the number.
         numbers.owned[class.index as usize].with_mut(|_| ());
         numbers.table.retire(class);
     }
@@ -665,7 +661,7 @@ pub(super) fn numbers_have_one_owner() {
 
 // ---------------------------------------------------------------- N: nodes
 
-/// N1: a CPU frees rounds of the other CPU's node, which return home in magazines.
+/// N1: a CPU frees rounds of another CPU's node, which return to their node in magazines.
 pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
@@ -679,8 +675,8 @@ pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     run(w, (script, frees), &[on(1, |w| vec![w.alloc(), w.alloc()])]);
 }
 
-/// N1: a thread migrates to another node at each of its steps. Each stack has a round, which keeps the steps
-/// few.
+/// N1: a thread migrates to another node at each of its steps. Each stack has a round, which keeps the number of a
+/// thread's steps low.
 pub(super) fn between_nodes(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(2, 0, 4), true, 4);
@@ -693,8 +689,8 @@ pub(super) fn between_nodes(Case { by, script }: Case) {
 
 // ---------------------------------------------------------------- F: fork
 
-/// F1: all locks are held for a fork, during an exchange and a drain; then a child finds a claim and a drain
-/// that will never end.
+/// F1: a thread holds all locks for a fork during an exchange and a drain. In the child of a fork, another thread's
+/// claim and drain never end.
 pub(super) fn fork_beside_exchange(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, true, 3);
     w.stack(0, 0, 1, &[]);
@@ -715,7 +711,7 @@ pub(super) fn fork_beside_exchange(Case { by, script }: Case) {
 
 // ---------------------------------------------------------------- D: the depot alone
 
-/// D1: one thread takes while the other takes twice and puts the first magazine back.
+/// D1: one thread takes a magazine while another thread takes two and puts the first one back.
 pub(super) fn depot_aba() {
     let d = DepotWorld::new(2);
     (0..2).for_each(|round| d.put(round));
@@ -735,13 +731,13 @@ pub(super) fn depot_publish() {
     let d = DepotWorld::new(1);
     let e = d.clone();
     let t = thread::spawn(move || e.put(0));
-    // loom reports a race on the round if the write does not happen before this.
+    // loom reports a race on the round if the write does not happen before this take.
     d.take().into_iter().for_each(|round| d.put(round));
     t.join().unwrap();
     d.census(&[]);
 }
 
-/// D3: put, put and take lose nothing; a take after a put finds a magazine.
+/// D3: put, put and take lose nothing, and a take after a put finds a magazine.
 pub(super) fn depot_three() {
     let d = DepotWorld::new(2);
     let threads: Vec<_> = (0..2)
@@ -757,7 +753,7 @@ pub(super) fn depot_three() {
     d.census(&[early, late]);
 }
 
-/// D4: the end of a second interval while a thread needs one of the two magazines.
+/// D4: a second interval ends while a thread needs one of the two magazines.
 pub(super) fn depot_reap() {
     let d = DepotWorld::new(2);
     (0..2).for_each(|round| d.put(round));
@@ -771,7 +767,7 @@ pub(super) fn depot_reap() {
     d.census(&taken);
 }
 
-/// D4: one thread takes from a full depot, and another one puts as soon as there is room.
+/// D4: one thread takes from a full depot, and another thread puts as soon as there is room.
 pub(super) fn depot_reap_beside_put() {
     let d = DepotWorld::of(3, 2);
     (0..2).for_each(|round| d.put(round));
@@ -780,31 +776,31 @@ pub(super) fn depot_reap_beside_put() {
     let t = thread::spawn(move || e.take());
     let put = d.try_put(2);
     let theirs = t.join().unwrap();
-    // There was room, so the magazine was needed.
+    // `d` has room for the put only after the other thread has taken a magazine.
     assert_eq!(d.depot.surplus(&Operation::new()), 1, "of two one was needed");
     d.census(&[theirs, (!put).then_some(2)]);
 }
 
 // ---------------------------------------------------------------- the trace of a failure
 
-/// Fails: for [`failure_prints_its_trace_and_can_be_repeated_alone`].
+/// A model that fails on purpose, so that [`failure_prints_its_trace_and_can_be_repeated_alone`] finds its trace.
 #[test]
 #[ignore = "fails on purpose; run by the test behind it"]
 fn fails_on_purpose() {
-    plant("a drain gives away what another one took");
+    plant("a drain flushes the rounds of another drain");
     let case = Case { by: Mechanism::Rseq, script: Script::on(0) };
     models("a failure", Bound::Preemptions(2), 1, [case], drain_meets_drain);
 }
 
-/// Regression: it was hidden: libtest shows no output of a test that passes.
+/// Regression: libtest hid the trace, because it shows no output of a passing test.
 #[test]
-fn trace_of_a_planted_bug_is_printed_although_its_test_passes() {
+fn planted_bug_prints_its_trace_although_its_test_passes() {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     let test = "scenarios::h3_a_drain_meets_another_one::planted";
     let output = unset(&mut command).args(["--exact", test]).env("STORY", "1").output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("STORY a drain gives away what another one took | script "), "{said}");
+    assert!(said.contains("STORY a drain flushes the rounds of another drain | script "), "{said}");
     assert!(said.contains("every round in one place"), "{said}");
 }
 
@@ -831,7 +827,7 @@ fn failure_prints_its_trace_and_can_be_repeated_alone() {
     assert!(title.starts_with("a failure | script 0"), "{title}");
     for part in [
         "thread 0  CPU 0  has no place",
-        "takes the region of CPU 0 away",
+        "detaches the region of CPU 0",
         "CPU 0 region: away -> there",
         "CPU 0 stack 1: 2 -> 0, 2 taken",
     ] {
@@ -840,7 +836,7 @@ fn failure_prints_its_trace_and_can_be_repeated_alone() {
     let command = first.lines().find(|line| line.starts_with("REPLAY=")).unwrap();
     let json = program.with_extension("story.json");
     let again = said(unset(&mut Command::new("sh")).args(["-c", command]).env("STORY_JSON", &json));
-    // A path from another file than a failing model's is refused.
+    // The replay refuses a path from the file of another model.
     let missing = command.replace(".replay'", ".missing'");
     assert!(said(unset(&mut Command::new("sh")).args(["-c", &missing])).contains("no such file"));
     // The repeated execution has the same steps and rounds.

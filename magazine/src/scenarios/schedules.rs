@@ -1,6 +1,6 @@
-//! shuttle's scenarios: four threads on two CPUs, whose stacks have room for three magazines of two rounds,
-//! and sometimes on a third CPU that has no region. Before each operation the schedule chooses the thread's
-//! CPU, its migration, and whether a restartable sequence is aborted there.
+//! shuttle's scenarios: four threads on two CPUs, whose stacks have room for three magazines of two rounds. Sometimes a
+//! thread runs on a third CPU that has no region. Before each operation, the schedule chooses the thread's CPU, its
+//! migration, and whether a restartable sequence is aborted.
 
 use super::linearizable::{Object, Owned, Recorder, check_each};
 use super::world::{DepotWorld, Side, World, child, fork, table};
@@ -9,13 +9,13 @@ use crate::layer::Config;
 use crate::sync::schedule::{Schedules, choose};
 use crate::sync::{Arc, Counter, thread};
 use crate::test_round::TestRound;
-use crate::threads::{crowd, together, wander};
+use crate::threads::{crowd, migrate_between_cpus, together};
 use crate::tracepoints::Operation;
 
 const ROUNDS: usize = 12;
 const STEPS: usize = 12;
 
-/// Few rounds and a small depot: the supplier refuses, the depot runs empty and overflows.
+/// With few rounds and a small depot, the supplier refuses, and the depot runs empty and overflows.
 const CONFIG: Config = Config { capacity: 2, first_fill: 1, stock: 1, depot_limit: 1, round_bytes: 0 };
 
 fn world(by: Mechanism) -> World {
@@ -28,7 +28,7 @@ fn world(by: Mechanism) -> World {
 fn works(w: &World) -> Vec<Option<usize>> {
     let mut held = vec![];
     for _ in 0..STEPS {
-        wander(w.layer.cpus().count());
+        migrate_between_cpus(w.layer.cpus().count());
         match held.pop() {
             Some(Some(round)) if choose(2) == 0 => w.free(round),
             last => held.extend(last.into_iter().chain([w.alloc()])),
@@ -36,12 +36,12 @@ fn works(w: &World) -> Vec<Option<usize>> {
     }
     held
 }
-/// Allocates as much as it can, and frees all of it: stacks grow, overflow and run empty.
+/// Allocates as many rounds as possible and frees all of them, so that stacks grow, overflow and run empty.
 fn batches(w: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 6 {
-        wander(w.layer.cpus().count());
+        migrate_between_cpus(w.layer.cpus().count());
         let all: Vec<usize> = (0..STEPS / 2).filter_map(|_| w.alloc()).collect();
-        wander(w.layer.cpus().count());
+        migrate_between_cpus(w.layer.cpus().count());
         all.into_iter().for_each(|round| w.free(round));
     }
     vec![]
@@ -49,7 +49,7 @@ fn batches(w: &World) -> Vec<Option<usize>> {
 
 fn drains(w: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 2 {
-        wander(w.layer.cpus().count());
+        migrate_between_cpus(w.layer.cpus().count());
         match choose(6) {
             0 => w.drain(0..1),
             1 => w.drain(1..2),
@@ -62,8 +62,8 @@ fn drains(w: &World) -> Vec<Option<usize>> {
     vec![]
 }
 
-/// Four threads allocate and free, and sometimes drain. Each allocation and each free takes effect at one
-/// moment, in the same order for all.
+/// Four threads allocate and free, and sometimes drain. Each allocation and free takes effect at one point in time, in
+/// the same order for all threads.
 pub(super) fn history(by: Mechanism) {
     struct Seen {
         world: World,
@@ -72,11 +72,11 @@ pub(super) fn history(by: Mechanism) {
     fn side(Seen { world, recorder }: &Seen, thread: usize) {
         let mut held: Vec<TestRound> = vec![];
         for _ in 0..STEPS {
-            wander(world.layer.cpus().count());
+            migrate_between_cpus(world.layer.cpus().count());
             match choose(5) {
                 0 | 1 => {
                     let call = || world.layer.alloc(&world.supplier);
-                    // A failed allocation is not recorded: the counts of others may lag.
+                    // A failed allocation is not recorded, because the counts of other threads may lag.
                     let op = |round: &Option<TestRound>| round.map(|round| Owned::Alloc(round.0));
                     held.extend(recorder.call(call, op));
                 }
@@ -102,7 +102,7 @@ fn holds(w: &World) -> Vec<Option<usize>> {
     vec![]
 }
 
-/// Runs the left side on CPU 0, the others on CPU 1.
+/// Runs the left side on CPU 0 and the other sides on CPU 1.
 fn beside(world: World, left: Side, others: [Side; 3]) -> (Arc<World>, Vec<usize>) {
     let world = Arc::new(world);
     let live = together(&world, (Script::on(0), left), &others.map(|side| (Script::on(1), side)));
@@ -117,30 +117,30 @@ pub(super) fn drain(by: Mechanism) {
     let (world, live) = beside(world(by), works, [batches, drains, drains]);
     world.census(&live);
     world.drain(0..world.layer.cpus().count());
-    world.cpus_hold_nothing("a drain");
-    // The effect of a shortage of memory ends after some intervals.
+    world.assert_cpus_hold_no_round("a drain");
+    // The effect of a memory shortage ends after some intervals.
     (0..4).for_each(|_| _ = world.layer.reap(&world.supplier));
     world.census(&live);
 }
-/// A layer is closed and flushed during other operations: in the end the supplier has all rounds that they do
-/// not hold.
+/// A layer is closed and flushed during other operations. At the end, the supplier has all rounds that the other
+/// operations do not hold.
 pub(super) fn closed(by: Mechanism) {
     let closes = |w: &World| {
-        wander(w.layer.cpus().count());
+        migrate_between_cpus(w.layer.cpus().count());
         w.layer.close();
         w.layer.flush_all(&w.supplier);
         vec![]
     };
     let (world, live) = beside(world(by), closes, [works, batches, works]);
-    world.cpus_hold_nothing("a flush of a closed layer");
+    world.assert_cpus_hold_no_round("a flush of a closed layer");
     assert_eq!(world.layer.stats().in_depot, 0, "a depot that is closed is empty");
     world.census(&live);
 }
-/// Returns pages to the system, and counts.
+/// Decommits pages and returns the counts.
 fn releases(w: &World) -> Vec<Option<usize>> {
     let mut before = 0;
     for _ in 0..STEPS / 2 {
-        wander(w.layer.cpus().count());
+        migrate_between_cpus(w.layer.cpus().count());
         w.layer.table.decommit_idle();
         let stats = w.layer.stats();
         assert!(stats.allocs + stats.frees >= before, "an operation is forgotten");
@@ -148,12 +148,12 @@ fn releases(w: &World) -> Vec<Option<usize>> {
     }
     vec![]
 }
-/// Pages are returned while two threads use stacks on them, and one drains.
+/// Pages are decommitted while two threads use stacks on these pages, and one thread drains.
 pub(super) fn pages(by: Mechanism) {
     let (world, live) = beside(world(by), works, [batches, drains, releases]);
     world.census(&live);
 }
-/// Two nodes with one CPU each, and half of the rounds on either.
+/// Two nodes with one CPU each, and half of the rounds on each node.
 pub(super) fn nodes(by: Mechanism) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, CONFIG, true, ROUNDS);
@@ -167,7 +167,7 @@ pub(super) fn forks(by: Mechanism) {
     child(&world);
     world.census(&live);
 }
-/// Layers are created and dropped on one table, next to one that stays.
+/// Layers are created and dropped on one table, next to a layer that stays.
 pub(super) fn numbers(by: Mechanism) {
     let table = table(Cpus::simulated(2, 1).unwrap().by(by), 3);
     let w = World::on(&table, CONFIG, true, ROUNDS);
@@ -182,13 +182,13 @@ pub(super) fn numbers(by: Mechanism) {
                     let brief = World::on(&table, CONFIG, true, first + 2);
                     brief.with_supplier(&mine);
                     for _ in 0..3 {
-                        wander(2);
+                        migrate_between_cpus(2);
                         let round = brief.alloc();
                         assert!(
                             round.is_none_or(|round| mine.contains(&round)),
                             "a round of the layer before"
                         );
-                        // The rounds on its stacks are forgotten with it.
+                        // Rounds on the dropped layer's stacks are leaked.
                         round.filter(|_| choose(2) == 0).into_iter().for_each(|round| brief.free(round));
                     }
                 }
@@ -200,7 +200,7 @@ pub(super) fn numbers(by: Mechanism) {
     world.census(&live);
 }
 
-/// A depot alone: three threads take magazines and put them back, one ends intervals.
+/// Three threads take magazines from a depot and put them back, while one thread ends intervals.
 pub(super) fn depot() {
     const MAGAZINES: usize = 5;
     struct Crowd {
@@ -243,14 +243,14 @@ pub(super) fn depot() {
         assert!(surplus <= before, "a reap takes what has just come");
         let taken: Vec<usize> = (0..surplus).filter_map(|_| crowd.take()).collect();
         taken.into_iter().for_each(|round| crowd.put(round));
-        // The interval begins with this length: no more can have been surplus throughout.
+        // The depot's length at the start of the interval bounds the surplus.
         before = depot.look().len() as u32;
     }
     threads.into_iter().for_each(|t| t.join().unwrap());
     crowd.depot.census(&[]);
 }
 
-/// A scenario that runs with each mechanism.
+/// A scenario that runs with the claimed mechanism and with rseq.
 pub(super) struct Both(pub(super) Schedules);
 
 impl Both {
@@ -258,7 +258,7 @@ impl Both {
         self.0.run(&format!("{name} (claimed)"), move || f(Mechanism::Claimed));
         self.0.run(&format!("{name} (rseq)"), move || f(Mechanism::Rseq));
     }
-    /// Expects both to notice the bug.
+    /// Asserts that the scenario detects the bug with both mechanisms.
     pub(super) fn bug(self, bug: &'static str, property: &str, expected: &'static str, f: fn(Mechanism)) {
         self.0.bug(bug, property, expected, move || f(Mechanism::Claimed));
         self.0.bug(bug, property, expected, move || f(Mechanism::Rseq));

@@ -1,8 +1,8 @@
-//! Common parts of the scenarios: a layer whose rounds record their owners, and a depot alone.
+//! Common parts of the scenarios: a layer whose rounds record their owners, and a separate depot.
 //!
-//! A world ends with a census: every round is in exactly one place, and in the right one; the counts are
-//! exact; the table is quiescent. An ownership cell per round turns a double allocation into an assertion;
-//! loom also finds a free that does not happen before the next allocation of the round.
+//! A world ends with a census. Every round is in exactly one correct place, the counts are exact, and the table is
+//! quiescent. Each round has an ownership cell, which turns a double allocation into a failed assertion. loom also
+//! finds a free that does not happen before the round's next allocation.
 
 use crate::cpu::Cpus;
 use crate::depot::{Block, Blocks, Depot, DepotBudget};
@@ -20,11 +20,10 @@ use crate::tracepoints::Operation;
 use core::ptr::NonNull;
 use std::sync::Arc as Shared;
 
-/// The supplier: rounds under a lock.
+/// A supplier that holds rounds under a lock.
 pub(super) struct TestSupplier {
     pub(super) rounds: Mutex<Vec<usize>>,
     fills: bool,
-    /// The first round of the second node.
     pub(super) second_node: usize,
 }
 impl Supplier<TestRound> for TestSupplier {
@@ -55,28 +54,28 @@ impl Supplier<TestRound> for TestSupplier {
 pub(super) struct World {
     pub(super) layer: Layer<TestRound, Heap>,
     pub(super) supplier: TestSupplier,
-    /// One per round; written by the round's owner.
+    /// One cell per round, which the round's owner writes.
     held: Vec<UnsafeCell<bool>>,
     pub(super) allocs: Counter,
     pub(super) frees: Counter,
-    /// Another layer of the same table.
+    /// A world with another layer of the same table.
     pub(super) other: Option<Box<World>>,
 }
 
-// SAFETY: loom watches the cells; shuttle runs all threads of an execution on one OS thread.
+// SAFETY: loom watches the cells. shuttle runs all threads of an execution on one OS thread.
 unsafe impl Sync for World {}
 
-/// A checker's regions need no memory.
+/// Under a checker, regions need no real memory.
 fn no_memory() -> Heap {
     Heap::new(0).unwrap()
 }
-/// Bytes of a class of up to seven places.
+/// Bytes of a class with up to seven places.
 const ROOM: usize = 64;
 /// Creates a table with room for `classes` classes of up to seven places.
 pub(super) fn table(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
     Shared::new(Table::new(cpus, ROOM * classes, no_memory()).unwrap())
 }
-/// Creates such a table whose inlined paths have words.
+/// Creates a table like [`table`], with words for inlined paths.
 #[cfg(loom)]
 pub(super) fn table_with_inlined_words(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
     Shared::new(Table::new(cpus, ROOM * classes, no_memory()).unwrap().with_inlined_words())
@@ -109,7 +108,7 @@ impl World {
         self.frees.add(1);
         self.layer.free(&self.supplier, TestRound(round));
     }
-    /// Frees like an inlined path, with its path behind a miss.
+    /// Frees a round like an inlined path, with the slow path after a miss.
     #[cfg(loom)]
     pub(super) fn free_inlined(&self, round: usize) {
         use crate::cpu::{Mechanism, regions::Words, rseq::push_inlined};
@@ -132,7 +131,6 @@ impl World {
     pub(super) fn class(&self, node: usize) -> Class {
         self.layer.nodes[node].class()
     }
-    /// The rounds on a stack.
     fn stack_of(&self, cpu: u32, class: Class) -> Vec<usize> {
         let region = self.layer.table.region(cpu).unwrap();
         let round = |i| region.round(class, i).expect("a place below the length holds a round");
@@ -141,8 +139,8 @@ impl World {
 
     // ---- the end ----
 
-    /// Asserts that every round is in exactly one place, of its node; that the counts are exact; and that the
-    /// table is quiescent.
+    /// Asserts that every round is in exactly one place of its node, that the counts are exact, and that the table is
+    /// quiescent.
     pub(super) fn census(&self, live: &[usize]) {
         let mut rounds: Vec<usize> = live.to_vec();
         let (mut on_stacks, mut in_depots) = (0, 0);
@@ -169,7 +167,7 @@ impl World {
                 in_depots += magazine.len();
                 here.extend(magazine.rounds().iter().map(|round| round.addr().get()));
             }
-            // With one node there is nothing to check, and a checker's steps are limited.
+            // With one node, no round can be on the wrong node, and a checker limits the number of steps.
             let home = self.layer.nodes.len() == 1
                 || here.iter().all(|round| self.supplier.node_of(TestRound(*round)) == node);
             assert!(home, "the stacks and the depot of a node hold rounds of that node only");
@@ -188,8 +186,8 @@ impl World {
         }
     }
 
-    /// Asserts, with no thread running, that no CPU has a round after `what` emptied all CPUs.
-    pub(super) fn cpus_hold_nothing(&self, what: &str) {
+    /// Asserts that no CPU has a round after `what` emptied all CPUs. The caller ensures that no thread is running.
+    pub(super) fn assert_cpus_hold_no_round(&self, what: &str) {
         for class in self.layer.nodes.iter().map(|node| node.class()) {
             let held: Vec<usize> =
                 (0..self.layer.cpus().count()).flat_map(|cpu| self.stack_of(cpu, class)).collect();
@@ -216,8 +214,7 @@ pub(super) fn alloc_then_free(w: &World) -> Vec<Option<usize>> {
 }
 impl Fork for World {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by this function's
-        // contract.
+        // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by this function's contract.
         unsafe {
             self.layer.table.locks(rank, visit);
             self.layer.locks(rank, visit);
@@ -231,9 +228,9 @@ impl Fork for World {
         }
     }
 }
-/// Acquires every lock, like a process that forks, and checks the state that a child would find.
+/// Acquires every lock, like a forking process, and checks the state that a child would find.
 pub(super) fn fork(world: &World) {
-    // SAFETY: the thread only reads between the calls.
+    // SAFETY: the thread only reads between the two calls.
     unsafe {
         world.before_fork();
         let depots = || world.layer.nodes.iter().map(|node| node.depot.len()).collect::<Vec<_>>();
@@ -245,8 +242,8 @@ pub(super) fn fork(world: &World) {
         world.after_fork_in_parent();
     }
 }
-/// The actions of a forked child's only thread, after other threads had claimed a region, and a drain had
-/// taken the rounds of CPU 0's stack.
+/// Runs the only thread of a forked child. Other threads had claimed a region, and a drain had taken the rounds of CPU
+/// 0's stack.
 pub(super) fn child(world: &World) {
     let (layer, table, class) = (&world.layer, &world.layer.table, world.class(0));
     world.drain(0..layer.cpus().count());
@@ -261,7 +258,7 @@ pub(super) fn child(world: &World) {
     region.take(class, number);
     drop(drains);
     let busy = layer.stats().busy;
-    // SAFETY: there is one thread, and `before_fork` was its last call.
+    // SAFETY: the process has one thread, which called `before_fork` last.
     unsafe {
         world.before_fork();
         world.after_fork_in_child();
@@ -270,15 +267,14 @@ pub(super) fn child(world: &World) {
     assert_eq!(layer.stats().busy, busy, "a claim or a drain of a thread that is no more");
 }
 
-/// A depot alone, with magazines of one round. Rounds count from 0.
+/// A depot without a layer, with magazines of one round. Rounds count from 0.
 pub(super) struct DepotWorld {
     pub(super) depot: Depot,
-    /// Counts a byte for each magazine.
+    /// Counts one byte for each magazine.
     pub(super) budget: DepotBudget,
     limit: usize,
-    /// One per round; written by the thread that puts the round in.
+    /// One cell per round, written by the thread that puts the round in.
     written: Vec<UnsafeCell<()>>,
-    /// Number of created blocks.
     made: Counter,
     /// Number of magazines put and taken.
     moved: Counter,
@@ -296,11 +292,11 @@ impl DepotWorld {
         let written = (0..rounds).map(|_| UnsafeCell::new(())).collect();
         Arc::new(Self { depot, budget, limit, written, made: Counter::new(0), moved: Counter::new(0) })
     }
-    /// Writes to a round, and puts a magazine of it into the depot.
+    /// Writes to a round, and puts a magazine with this round into the depot.
     pub(super) fn put(&self, round: usize) {
         assert!(self.try_put(round));
     }
-    /// Puts a round into the depot like [`put`](Self::put), if there is room.
+    /// Puts a round into the depot like [`put`](Self::put), if the depot has room.
     pub(super) fn try_put(&self, round: usize) -> bool {
         let write = || self.written[round].with_mut(|_| ());
         let room = || {
@@ -320,7 +316,7 @@ impl DepotWorld {
         write();
         put()
     }
-    /// Takes a magazine out, and reads its round.
+    /// Takes a magazine out of the depot, and reads its round.
     pub(super) fn take(&self) -> Option<usize> {
         let mut magazine = Magazine::new();
         self.depot.take(&Operation::new(), &self.budget, &mut magazine).then(|| {
@@ -330,7 +326,8 @@ impl DepotWorld {
             round
         })
     }
-    /// Asserts that each round is in the depot or in `out`, once; then the remaining depot has one user.
+    /// Asserts that each round is exactly once in the depot or in `out`. `census` then checks the depot with a single
+    /// user.
     pub(super) fn census(&self, out: &[Option<usize>]) {
         assert_eq!(
             self.depot.len() as usize + out.iter().flatten().count(),
@@ -344,7 +341,8 @@ impl DepotWorld {
         assert_eq!(self.depot.exchanges.get(), self.moved.get(), "each exchange counts once");
         self.alone();
     }
-    /// Asserts, for an empty depot with one user, that its blocks, its limit and its working set are correct.
+    /// Asserts that the blocks, the limit and the working set of an empty depot are correct. The depot must have a
+    /// single user.
     fn alone(&self) {
         let (op, limit) = (&Operation::new(), self.limit);
         let made = self.made.get() as usize;
@@ -375,7 +373,7 @@ impl DepotWorld {
     }
 }
 
-/// D5: `threads` threads, including this one, each put a magazine into a depot with room for `limit`.
+/// D5: `threads` threads, including this thread, each put a magazine into a depot with room for `limit` magazines.
 pub(super) fn depot_limit(threads: usize, limit: usize) {
     let d = DepotWorld::of(threads, limit);
     let put = |round| {
@@ -391,7 +389,7 @@ pub(super) fn depot_limit(threads: usize, limit: usize) {
     d.census(&out.collect::<Vec<_>>());
 }
 
-/// D5: `others` threads put magazines while this one closes the depot and empties it.
+/// D5: `others` threads put magazines while this thread closes and empties the depot.
 pub(super) fn depot_closed(others: usize) {
     let d = DepotWorld::new(others);
     let put = |round| {

@@ -1,5 +1,5 @@
-//! Words and regions of a table for checkers: separate cells and atomics. Inlined paths have words only in
-//! models that request them; otherwise each operation takes the slow path, so that there is less to explore.
+//! Words and regions of a table for checkers: separate cells and atomics. Inlined paths have words only in models that
+//! request them. In other models every operation takes the slow path, which reduces the number of executions.
 
 use super::{Number, Table};
 use crate::cpu::Cpus;
@@ -25,7 +25,7 @@ impl Layout {
     pub(super) fn new(cpus: &Cpus, region: usize) -> Self {
         let cells = |cpu| {
             let cap = 0;
-            planted!("the empty region has places" => let cap = u32::from(cpu == cpus.count()));
+            planted!("the empty region has capacity" => let cap = u32::from(cpu == cpus.count()));
             Cells::new(cpu, region / ROUND, cap)
         };
         Self {
@@ -44,7 +44,7 @@ impl<M: Memory> Regions for Table<M> {
     }
     fn current(&self, words: Words, cpu: u32) -> Option<Region<'_>> {
         let word = self.layout.words[words as usize].get(cpu as usize)?;
-        // Acquire: pairs with the Release in `lead_back`. (On the machine an address dependency suffices.)
+        // Acquire: pairs with the Release in `reattach_cpu`. On real hardware an address dependency suffices.
         Some(Region(&self.layout.regions[word.load(Acquire)]))
     }
 }
@@ -64,7 +64,6 @@ impl<M: Memory> Table<M> {
         [0; 3]
     }
 
-    /// Gives inlined paths words.
     #[allow(dead_code, reason = "for models")]
     pub(crate) fn with_inlined_words(mut self) -> Self {
         for words in Words::INLINED {
@@ -76,16 +75,17 @@ impl<M: Memory> Table<M> {
     fn word(&self, words: Words, cpu: u32) -> Option<&AtomicUsize> {
         self.layout.words[words as usize].get(cpu as usize)
     }
-    pub(super) fn lead_away(&self, words: Words, cpu: u32) {
-        // Relaxed: the fence publishes it, and until then either region is correct.
+    pub(super) fn detach_cpu(&self, words: Words, cpu: u32) {
+        // Relaxed: the fence publishes the store. Until the fence, both the empty region and the CPU's region are
+        // correct.
         self.word(words, cpu).into_iter().for_each(|word| word.store(self.cpus.count() as usize, Relaxed));
     }
-    pub(super) fn lead_back(&self, words: Words, cpu: u32) {
+    pub(super) fn reattach_cpu(&self, words: Words, cpu: u32) {
         // Release: pairs with the Acquire in `current`.
         self.word(words, cpu).into_iter().for_each(|word| word.store(cpu as usize, Release));
     }
     pub(crate) fn is_away(&self, cpu: u32) -> bool {
-        // Relaxed: only drains write it, and their lock is held.
+        // Relaxed: only drains write the word, and this thread holds the lock of drains.
         self.word(Words::Always, cpu).is_some_and(|word| word.load(Relaxed) != cpu as usize)
     }
 
@@ -121,7 +121,7 @@ impl<M: Memory> Table<M> {
     pub fn assert_all_at_rest(&self) {
         self.all().for_each(|(class, _)| self.assert_at_rest(class));
     }
-    /// Asserts that the class is quiescent, as its operations expect it, and the empty region as it was made.
+    /// Asserts that the class is quiescent and that the empty region is unchanged.
     pub(crate) fn assert_at_rest(&self, class: Class) {
         for cpu in 0..self.cpus.count() {
             assert!(!self.is_away(cpu), "the word of CPU {cpu} is not back");

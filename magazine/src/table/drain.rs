@@ -1,6 +1,6 @@
-//! Drains: how a thread takes the rounds on another CPU's stacks. The [table](super) has the rules.
+//! Drains: how a thread takes the rounds on another CPU's stacks. The module [table](super) describes the rules.
 
-use super::giving::Giving;
+use super::giving::ActiveDrain;
 use super::{Number, Table};
 use crate::cpu::regions::Words;
 use crate::cpu::{Mechanism, claimed, rseq};
@@ -13,23 +13,23 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use core::time::Duration;
 
-/// Which stacks a drain takes.
+/// The stacks that a drain takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
-pub enum Which {
+pub enum DrainScope {
     /// All stacks.
     All,
-    /// Stacks that have served nothing since the last such drain.
+    /// Stacks that have served no operation since the last drain of idle stacks.
     Idle,
 }
 
-/// Layers that one caller sweeps; it must collect from all of them.
+/// A group of layers that one caller sweeps. The caller must collect from all layers of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct SweepGroup(NonZeroU32);
 
 impl SweepGroup {
-    /// The group of the given number.
+    /// Creates the group with the given number.
     pub const fn new(number: u32) -> Self {
         Self(NonZeroU32::MIN.saturating_add(number))
     }
@@ -40,20 +40,20 @@ impl SweepGroup {
 #[non_exhaustive]
 #[doc(hidden)]
 pub struct Drains {
-    /// Times that regions were taken away: one fence each, whatever the number of CPUs and classes.
+    /// Number of passes that took regions away. A pass has one fence, whatever the number of CPUs and classes.
     pub passes: u64,
-    /// Passes without effect, because the kernel refused the fence (`membarrier`). The rounds on stacks stay
-    /// there, and numbers that were to be returned are lost; fast paths continue.
+    /// Number of passes without effect, because the kernel refused the fence (`membarrier`). After a refused fence,
+    /// rounds stay on the stacks, and class numbers that were to be returned are lost. Fast paths are unaffected by a
+    /// refused fence.
     pub refused: u64,
-    /// The longest time that a CPU was without its region, so that every operation there missed. 0 on systems
+    /// Longest time that a CPU was without its region, during which every operation on the CPU missed; 0 on systems
     /// without a clock.
     pub longest_away: Duration,
 }
 
 impl<M: Memory> Table<M> {
-    /// Runs `owned` on the regions of `cpus` that were used and that `wanted` selects, with no operation
-    /// running there. Returns `false`, having done nothing, if the kernel refused the fence. The caller holds
-    /// the lock of drains.
+    /// Calls `owned` for each used region of `cpus` that `wanted` selects, while no operation runs on the region.
+    /// Returns `false`, without any effect, if the kernel refused the fence. The caller must hold the lock of drains.
     pub(super) fn own_regions(
         &self,
         cpus: Range<u32>,
@@ -69,7 +69,7 @@ impl<M: Memory> Table<M> {
                 let mut timed = |region: Region<'_>| {
                     let since = Clock::start();
                     owned(region);
-                    self.was_away(&since);
+                    self.record_absence(&since);
                 };
                 claimed::own(region, &mut timed);
                 any = true;
@@ -77,8 +77,8 @@ impl<M: Memory> Table<M> {
             self.done.add(any.into());
             return true;
         }
-        // The set of CPUs must not change during the pass, so `wanted` is called once for each, and the words
-        // remember its answer.
+        // The set of CPUs must not change during the pass. `own_regions` calls `wanted` once per CPU, and the words
+        // record its answer.
         let (mut any, since) = (false, Clock::start());
         for cpu in cpus.clone().filter(wanted) {
             self.take_away(cpu);
@@ -88,30 +88,30 @@ impl<M: Memory> Table<M> {
             return true;
         }
         let is_away = |cpu: &u32| self.is_away(*cpu);
-        planted!("a drain takes before its fence" => {
+        planted!("a drain reads a stack before its fence" => {
             cpus.clone().filter(is_away).filter_map(|cpu| self.region(cpu)).for_each(&mut *owned);
         });
         let fenced = rseq::fence(self, cpus.clone().filter(is_away));
         if fenced { &self.done } else { &self.refused }.add(1);
         for cpu in cpus.filter(is_away) {
-            planted!("a table word is put back before the region is done with" => self.put_back(cpu));
+            planted!("a drain restores a CPU word too early" => self.put_back(cpu));
             if let Some(region) = self.region(cpu).filter(|_| fenced) {
                 owned(region);
             }
-            planted!("a drain forgets to put a region back" => continue);
+            planted!("a drain does not restore a CPU word" => continue);
             self.put_back(cpu);
         }
-        self.was_away(&since);
+        self.record_absence(&since);
         fenced
     }
-    /// Closes the inlined paths until [`open_inlined`](Self::open_inlined): they miss whatever their stacks
-    /// hold, and each operation takes the slow path, which uses the same stacks. [Inlined
-    /// frees](Words::InlinedFrees) stay open unless `with_frees`. When this returns, no inlined operation that
-    /// began before is still running. Returns `false` if the kernel refused the fence: then such operations
-    /// may still run, and the caller opens the paths again.
+    /// Closes the inlined paths until [`open_inlined`](Self::open_inlined). Closed paths always miss, and each
+    /// operation takes the slow path, which uses the same stacks. [Inlined frees](Words::InlinedFrees) stay open unless
+    /// `with_frees` is set. When `close_inlined` returns, no inlined operation that began earlier is still running.
+    /// Returns `false` if the kernel refused the fence. Inlined operations may then still run, and the caller must open
+    /// the paths again.
     ///
-    /// Without restartable sequences it does nothing: inlined paths miss anyway, and the claimed slot
-    /// continues to serve.
+    /// Without restartable sequences, `close_inlined` does nothing: inlined paths always miss, and the claimed slot
+    /// serves all operations.
     ///
     /// Cost: the lock of drains and one fence.
     #[doc(hidden)]
@@ -123,25 +123,25 @@ impl<M: Memory> Table<M> {
         self.lead_inlined([true, with_frees]);
         rseq::fence(self, 0..self.cpus.count())
     }
-    /// Undoes [`close_inlined`](Self::close_inlined).
+    /// Opens the inlined paths again after [`close_inlined`](Self::close_inlined).
     #[doc(hidden)]
     pub fn open_inlined(&self) {
         let _one_at_a_time = self.lock_drains();
         self.lead_inlined([false; 2]);
     }
-    /// The caller holds the lock of drains: so no region is away.
+    /// The caller must hold the lock of drains, so that no region is away.
     fn lead_inlined(&self, closed: [bool; 2]) {
         for (words, closed) in Words::INLINED.into_iter().zip(closed) {
             self.closed[words as usize].set(closed.into());
-            let lead = if closed { Self::lead_away } else { Self::lead_back };
+            let lead = if closed { Self::detach_cpu } else { Self::reattach_cpu };
             (0..self.cpus.count()).for_each(|cpu| lead(self, words, cpu));
         }
     }
-    /// Records how long a region was away.
-    fn was_away(&self, since: &Clock) {
+    /// Records how long a CPU was without its region.
+    fn record_absence(&self, since: &Clock) {
         self.longest_away.set(self.longest_away.get().max(since.nanoseconds()));
     }
-    /// Counters of the table's drains.
+    /// Returns the counters of the table's drains.
     #[doc(hidden)]
     pub fn drains(&self) -> Drains {
         let refused = self.refused.get();
@@ -151,33 +151,34 @@ impl<M: Memory> Table<M> {
             longest_away: Duration::from_nanos(self.longest_away.get()),
         }
     }
-    /// Closes the stacks of `classes` on `cpus` that `which` selects, and passes each to `give`, which takes
-    /// its rounds with [`Taken::pop`]. One fence for all of them. Fast paths continue concurrently: they miss
-    /// on closed stacks. Rounds of these classes that a sweep took are given away, too.
+    /// Closes the stacks of `classes` on `cpus` that `which` selects. Passes each closed stack to `give`, which takes
+    /// the rounds with [`DrainedRounds::pop`]. One fence serves all stacks. Fast paths continue concurrently, and miss on
+    /// closed stacks. `drain` also gives away rounds that a sweep took from the drained classes.
     ///
-    /// If `give` panics, the rounds that it left are lost. The first panic is resumed when all other stacks
+    /// If `give` panics, the remaining rounds of its stack are lost. The first panic is resumed after all other stacks
     /// have been given away and the classes are open again.
     pub(crate) fn drain(
         &self,
         cpus: Range<u32>,
-        which: Which,
+        which: DrainScope,
         classes: impl Iterator<Item = Class> + Clone,
-        mut give: impl FnMut(Class, &mut Taken<'_>),
+        mut give: impl FnMut(Class, &mut DrainedRounds<'_>),
     ) {
-        // Other drains may work on the same stacks: each gives away its own rounds.
+        // Other drains may work on the same stacks. Each drain gives away only the rounds that it took.
         let number = drain_number();
         {
             let _one_at_a_time = self.lock_drains();
-            planted!("drains without their lock" => drop(_one_at_a_time));
-            // SAFETY: the lock of drains is held.
+            planted!("a drain does not take the drain lock" => drop(_one_at_a_time));
+            // SAFETY: this thread holds the lock of drains.
             unsafe {
                 classes.clone().for_each(|class| self.close(class, number));
                 self.take(number, cpus, which, classes.clone());
-                // In the same lock hold: when a drain returns, all rounds that it found have been given away.
+                // The rounds are claimed under the same lock: when a drain returns, all rounds that it found have been
+                // given away.
                 classes.clone().for_each(|class| _ = self.claim(class));
             }
         }
-        let giving = Giving::new(self.address(), number, classes.clone());
+        let giving = ActiveDrain::new(self.address(), number, classes.clone());
         let mut panics = FirstPanic::default();
         giving.during(|| {
             for class in classes {
@@ -188,27 +189,27 @@ impl<M: Memory> Table<M> {
         panics.resume();
     }
 
-    /// Adds the class to all sweeps of `group`, until its number is returned.
+    /// Adds the class to all sweeps of `group`, until the class number is returned.
     pub(crate) fn join_sweeps(&self, class: Class, group: SweepGroup) {
         self.numbers[class.index as usize].swept.set(group.0.get().into());
     }
 
-    /// Takes the rounds on those stacks of `cpus` that `which` selects, of all classes that
-    /// [joined](crate::Layer::join_sweeps) a group of `groups`. The rounds wait until their layers
-    /// [collect](crate::Layer::reap_swept) them; until then these classes take no rounds that do not fit on
-    /// their stacks.
+    /// Takes the rounds on the stacks of `cpus` that `which` selects, of all classes that
+    /// [joined](crate::Layer::join_sweeps) one of `groups`. The rounds wait until their layers
+    /// [collect](crate::Layer::reap_swept) them. Until their rounds are collected, stacks of the swept classes cannot
+    /// be opened.
     ///
-    /// Cost: the lock of drains and one fence for all of them.
+    /// Cost: the lock of drains and one fence, whatever the number of classes.
     #[doc(hidden)]
-    pub fn sweep(&self, cpus: Range<u32>, which: Which, groups: impl Fn(SweepGroup) -> bool) {
+    pub fn sweep(&self, cpus: Range<u32>, which: DrainScope, groups: impl Fn(SweepGroup) -> bool) {
         let number = drain_number();
         let _one_at_a_time = self.lock_drains();
         let regions = || self.used(cpus.clone());
         let (mut closed, mut count) = ([Class::default(); CLASSES as usize], 0);
         let group = |at: &Number| NonZeroU32::new(at.swept.get() as u32).map(SweepGroup);
         for (class, _) in self.all().filter(|(_, at)| group(at).is_some_and(&groups)) {
-            if which == Which::All || regions().any(|region| Self::is_idle(region, class)) {
-                // SAFETY: the lock of drains is held.
+            if which == DrainScope::All || regions().any(|region| Self::is_idle(region, class)) {
+                // SAFETY: this thread holds the lock of drains.
                 unsafe { self.close(class, number) };
                 closed[count] = class;
                 count += 1;
@@ -216,20 +217,20 @@ impl<M: Memory> Table<M> {
                 regions().for_each(|region| region.see(class));
             }
         }
-        // SAFETY: the lock of drains is held, and the classes were closed for this number.
+        // SAFETY: this thread holds the lock of drains, and closed the classes for this number.
         unsafe { self.take(number, cpus.clone(), which, closed[..count].iter().copied()) };
     }
 
-    /// Gives away the rounds that a sweep took of the class, unless another drain did so. Panics are as in
-    /// [`drain`](Self::drain).
-    pub(crate) fn collect(&self, class: Class, mut give: impl FnMut(Class, &mut Taken<'_>)) {
+    /// Gives away the rounds of the class that a sweep took, unless another drain did so. A panic of `give` is handled
+    /// as in [`drain`](Self::drain).
+    pub(crate) fn collect(&self, class: Class, mut give: impl FnMut(Class, &mut DrainedRounds<'_>)) {
         let number = {
             let _one_at_a_time = self.lock_drains();
-            // SAFETY: the lock of drains is held.
+            // SAFETY: this thread holds the lock of drains.
             unsafe { self.claim(class) }
         };
         if number > 0 {
-            let giving = Giving::new(self.address(), number, core::iter::once(class));
+            let giving = ActiveDrain::new(self.address(), number, core::iter::once(class));
             let mut panics = FirstPanic::default();
             giving.during(|| self.give(class, number, &mut give, &mut panics));
             panics.resume();
@@ -240,32 +241,32 @@ impl<M: Memory> Table<M> {
         self.drains.lock()
     }
 
-    /// Returns `true` if the stack holds rounds and served nothing since the class was last seen.
+    /// Returns `true` if the stack holds rounds and has served no operation since the last call of `see`.
     pub(crate) fn is_idle(region: Region<'_>, class: Class) -> bool {
         let head = region.head(class);
-        planted!("a reap takes what is in use" => return head & LEN > 0);
+        planted!("a reap takes busy stacks" => return head & LEN > 0);
         head & LEN > 0 && region.seen(class) == head
     }
 
-    /// Takes the rounds on the stacks of `classes`, one fence for all of them.
+    /// Takes the rounds on the stacks of `classes`, with one fence.
     ///
     /// # Safety
-    /// The lock of drains is held, and the classes were [closed](Self::close) for that number.
+    /// The caller must hold the lock of drains, and must have [closed](Self::close) the classes for drain `number`.
     unsafe fn take(
         &self,
         number: u64,
         cpus: Range<u32>,
-        which: Which,
+        which: DrainScope,
         classes: impl Iterator<Item = Class> + Clone,
     ) {
         let wanted = |region: Region<'_>| match which {
-            // A class that is closed for good must take nothing from now on, even if it is empty.
-            Which::All => classes.clone().any(|class| {
+            // A class that is closed permanently must accept no rounds from now on, even if it is empty.
+            DrainScope::All => classes.clone().any(|class| {
                 let closed = self.is_closed(class);
-                planted!("a closed class leaves empty stacks open" => let closed = false);
+                planted!("closing a class skips empty stacks" => let closed = false);
                 closed && region.is_open(class) || region.head(class) & LEN > 0
             }),
-            Which::Idle => {
+            DrainScope::Idle => {
                 let any = classes.clone().any(|class| Self::is_idle(region, class));
                 if !any {
                     classes.clone().for_each(|class| region.see(class));
@@ -275,7 +276,7 @@ impl<M: Memory> Table<M> {
         };
         let mut owned = |region: Region<'_>| {
             for class in classes.clone() {
-                if which == Which::All || Self::is_idle(region, class) {
+                if which == DrainScope::All || Self::is_idle(region, class) {
                     region.take(class, number);
                 }
                 region.see(class);
@@ -283,86 +284,86 @@ impl<M: Memory> Table<M> {
         };
         self.own_regions(cpus, wanted, &mut owned);
     }
-    /// Notes that the pages of the class's room may be backed. The caller holds the lock of drains.
+    /// Notes that the pages of the class's room may be backed by memory. The caller must hold the lock of drains.
     pub(super) fn note_backed(&self, region: Region<'_>, class: Class) {
         let mut pages = region.backed();
         self.numbers[class.index as usize].pages().for_each(|page| pages.add(page));
         region.set_backed(&pages);
     }
 
-    /// Gives away the rounds that the drain of that number took, or took over, and opens the class. `panics`
-    /// catches panics of `give`.
+    /// Gives away the rounds that drain `number` took or took over, and opens the class. `panics` catches panics of
+    /// `give`.
     fn give(
         &self,
         class: Class,
         number: u64,
-        give: &mut impl FnMut(Class, &mut Taken<'_>),
+        give: &mut impl FnMut(Class, &mut DrainedRounds<'_>),
         panics: &mut FirstPanic,
     ) {
         for region in self.used(0..self.cpus.count()) {
             let taken = region.taken_by(class, number);
             if taken > 0 {
-                region.forget_taken(class);
-                panics.catch(|| give(class, &mut Taken { region, class, left: taken }));
+                region.clear_taken_note(class);
+                panics.catch(|| give(class, &mut DrainedRounds { region, class, left: taken }));
             }
         }
         let _one_at_a_time = self.lock_drains();
-        // SAFETY: the lock of drains is held; this drain has closed or claimed the class.
+        // SAFETY: this thread holds the lock of drains, and this drain has closed or claimed the class.
         unsafe { self.reopen(class) };
     }
 
-    /// Closes the class for the drain of that number, which takes over the rounds that wait to be given away.
+    /// Closes the class for drain `number`, which takes over the rounds that wait to be given away.
     ///
     /// # Safety
-    /// The lock of drains is held.
+    /// The caller must hold the lock of drains.
     pub(crate) unsafe fn close(&self, class: Class, number: u64) {
-        // SAFETY: by contract the lock of drains is held.
+        // SAFETY: the caller holds the lock of drains, by contract.
         let before = self.numbers[class.index as usize].waiting.with_mut(|p| unsafe { p.replace(number) });
         if before == 0 {
-            // SAFETY: by contract the lock of drains is held.
+            // SAFETY: the caller holds the lock of drains, by contract.
             unsafe { self.close_again(class) };
         } else {
-            planted!("what a sweep took is lost to the next drain" => return);
+            planted!("drained rounds are lost to the next drain" => return);
             self.used(0..self.cpus.count()).for_each(|region| region.hand_over(class, before, number));
         }
     }
     /// # Safety
-    /// The lock of drains is held.
+    /// The caller must hold the lock of drains.
     pub(super) unsafe fn close_again(&self, class: Class) {
         let number = &self.numbers[class.index as usize];
-        // SAFETY: by contract the lock of drains is held.
+        // SAFETY: the caller holds the lock of drains, by contract.
         number.drains.with_mut(|p| unsafe { *p += 1 });
-        // Relaxed: written and depended on under the lock of drains; elsewhere it is a hint.
+        // Relaxed: written and depended on under the lock of drains, and a hint elsewhere.
         number.limit.store(0, Relaxed);
     }
-    /// Claims the rounds that wait to be given away. Returns the number of the drain that took them; 0 if no
-    /// rounds wait.
+    /// Claims the rounds of the class that wait to be given away. Returns the number of the drain that took the rounds,
+    /// or 0 if no rounds wait.
     ///
     /// # Safety
-    /// The lock of drains is held.
+    /// The caller must hold the lock of drains.
     pub(super) unsafe fn claim(&self, class: Class) -> u64 {
-        // SAFETY: by contract the lock of drains is held.
+        // SAFETY: the caller holds the lock of drains, by contract.
         self.numbers[class.index as usize].waiting.with_mut(|p| unsafe { p.replace(0) })
     }
     /// # Safety
-    /// As [`close`](Self::close), which was called before.
+    /// The caller must hold the lock of drains, and must have called [`close`](Self::close) before.
     pub(super) unsafe fn reopen(&self, class: Class) {
         let number = &self.numbers[class.index as usize];
-        // SAFETY: by contract the lock of drains is held.
+        // SAFETY: the caller holds the lock of drains, by contract.
         let left = number.drains.with_mut(|p| unsafe {
             *p -= 1;
             *p
         });
-        planted!("the first of two drains opens the stack" => let left = 0);
+        planted!("a stack opens while another drain holds it" => let left = 0);
         if left == 0 {
-            // Relaxed: an operation that opens the stack takes the lock of drains later, which orders it after
-            // this drain's reads.
+            // Relaxed: an operation that opens the stack later takes the lock of drains, which orders it after this
+            // drain's reads.
             number.limit.store(number.open.get() as u32, Relaxed);
         }
     }
 }
 
-/// Measures durations, on systems with a clock: neither in a page nor in models.
+/// Measures durations on systems with a clock. Web pages and models have no clock.
 struct Clock(#[cfg(not(any(loom, shuttle, target_family = "wasm")))] std::time::Instant);
 
 impl Clock {
@@ -380,23 +381,23 @@ impl Clock {
     }
 }
 
-/// A number that no other drain has, and not 0.
+/// Returns a number that no other drain has, and that is not 0.
 fn drain_number() -> u64 {
     crate::sync::unique() + 1
 }
 
 /// Rounds of a stack that a drain has closed.
-pub(crate) struct Taken<'t> {
+pub(crate) struct DrainedRounds<'t> {
     region: Region<'t>,
     class: Class,
     left: u32,
 }
 
-impl Taken<'_> {
+impl DrainedRounds<'_> {
     pub(crate) fn len(&self) -> u32 {
         self.left
     }
-    /// Takes the newest round.
+    /// Takes the newest round of the stack.
     pub(crate) fn pop(&mut self) -> Option<NonNull<u8>> {
         let round = (self.left > 0).then(|| self.region.round(self.class, self.left))??;
         self.left -= 1;

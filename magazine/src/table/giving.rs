@@ -1,25 +1,24 @@
-//! Drains of the current thread that are giving rounds away. User code runs then, and may fork: the child
-//! finds its own drains here.
+//! A list of the current thread's drains that are giving rounds away. While a drain gives rounds away, user code runs
+//! and may fork. The child finds its thread's drains in the list of this module.
 
 use crate::region::{CLASSES, Class};
 use crate::sync::thread_local;
 use core::cell::Cell;
 
 /// A drain of this thread.
-pub(super) struct Giving {
-    /// The table's address.
+pub(super) struct ActiveDrain {
     table: usize,
     number: u64,
-    /// A bit for each class that is closed for this drain.
+    /// One bit for each class that is closed for this drain.
     classes: [Cell<u64>; CLASSES.div_ceil(64) as usize],
     before: *const Self,
 }
 thread_local! {
     /// The innermost drain of the thread.
-    static GIVING: Cell<*const Giving> = const { Cell::new(core::ptr::null()) };
+    static GIVING: Cell<*const ActiveDrain> = const { Cell::new(core::ptr::null()) };
 }
 
-impl Giving {
+impl ActiveDrain {
     pub(super) fn new(table: usize, number: u64, classes: impl Iterator<Item = Class>) -> Self {
         let new =
             Self { table, number, classes: [const { Cell::new(0) }; _], before: GIVING.with(Cell::get) };
@@ -32,7 +31,7 @@ impl Giving {
     fn bit(class: Class) -> u64 {
         1 << (class.index % 64)
     }
-    /// Runs `f`, which gives the rounds away.
+    /// Runs `f`, which gives the rounds away, with this drain in the list.
     pub(super) fn during<R>(&self, f: impl FnOnce() -> R) -> R {
         GIVING.with(|giving| giving.set(self));
         let done = f();
@@ -44,9 +43,9 @@ impl Giving {
     }
     /// The numbers of this thread's drains for which the class is closed.
     pub(super) fn own(table: usize, class: Class) -> impl Iterator<Item = u64> + Clone {
-        // SAFETY: null, or a drain whose `during` has not returned.
+        // SAFETY: the pointer is null, or points to a drain whose `during` has not returned.
         let first = unsafe { GIVING.with(Cell::get).as_ref() };
-        // SAFETY: null, or an outer drain, whose `during` returns after this one's.
+        // SAFETY: the pointer is null, or points to an outer drain, whose `during` returns later.
         let all = core::iter::successors(first, |giving| unsafe { giving.before.as_ref() });
         let closed =
             move |giving: &&Self| giving.table == table && giving.bits(class).get() & Self::bit(class) > 0;

@@ -1,4 +1,4 @@
-//! Decommitting the pages of stacks that serve nothing.
+//! Decommitting the pages of idle stacks.
 
 use super::Table;
 use crate::memory::Memory;
@@ -7,12 +7,13 @@ use crate::sync::{planted, tell};
 use core::ops::Range;
 
 impl<M: Memory> Table<M> {
-    /// Decommits pages whose stacks are all empty and served nothing since they were last seen. Returns the
-    /// bytes. Call it after a sweep; stacks of returned numbers are included.
+    /// Decommits pages whose stacks are all empty and have served no operation since the table last checked them.
+    /// Returns the number of decommitted bytes. Call `decommit_idle` after a sweep. `decommit_idle` also handles stacks
+    /// of returned class numbers.
     ///
-    /// Cost: the lock of drains, a visit to every class on every CPU that was used, and if there are any such
-    /// pages a fence and a system call for each run of them. They are decommitted while their stacks are
-    /// closed; no region is away.
+    /// Cost: the lock of drains and a visit to every class on every used CPU. For idle pages, one fence, and a system
+    /// call for each run of pages. The pages are decommitted while their stacks are closed. Every CPU keeps its region
+    /// during the system calls.
     #[doc(hidden)]
     pub fn decommit_idle(&self) -> usize {
         let _one_at_a_time = self.lock_drains();
@@ -20,28 +21,28 @@ impl<M: Memory> Table<M> {
         // Rounds that a drain is giving away are still on their stacks.
         let mut drained = [false; CLASSES as usize];
         for (class, at) in self.all() {
-            // SAFETY: the lock of drains is held.
+            // SAFETY: this thread holds the lock of drains.
             let drains = at.drains.with(|p| unsafe { *p });
             drained[class.index as usize] = drains > 0;
         }
-        planted!("a page goes back while its rounds are given away" => drained = [false; CLASSES as usize]);
+        planted!("a page is decommitted while its rounds are being flushed" => drained = [false; CLASSES as usize]);
         let in_use = |region: Region<'_>| self.pages_in_use(region, &drained);
         let idle = |region: Region<'_>| region.backed().without(&in_use(region));
         let mut owned = |region: Region<'_>| {
             let (kept, backed) = (in_use(region), region.backed());
             for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has(page))) {
                 if !at.pages().any(|page| kept.has(page)) {
-                    planted!("a page goes back while its stacks are open" => {
+                    planted!("a page is decommitted while its stacks are open" => {
                         region.set_aside(class);
                         continue;
                     });
-                    // It stays closed until the lock of drains is free.
+                    // The stack stays closed until this thread releases the lock of drains.
                     region.close(class);
-                    planted!("a page goes back with what its stacks have served" => continue);
+                    planted!("a decommit loses the operation counts of its stacks" => continue);
                     region.set_aside(class);
                 }
             }
-            region.set_going(&backed.without(&kept));
+            region.mark_pages_unwritable(&backed.without(&kept));
         };
         self.own_regions(cpus(), |region| !idle(region).is_empty(), &mut owned);
         let mut bytes = 0;
@@ -54,11 +55,12 @@ impl<M: Memory> Table<M> {
                 bytes += self.decommit(cpu, run);
             }
             region.set_backed(&region.backed().without(&going));
-            region.set_going(&Pages::default());
+            region.mark_pages_unwritable(&Pages::default());
         }
         bytes
     }
-    /// Pages with a stack that holds rounds, is `drained`, or has served something since it was last seen.
+    /// Returns the pages with a stack that holds rounds, is `drained`, or has served an operation since the table last
+    /// checked it.
     fn pages_in_use(&self, region: Region<'_>, drained: &[bool; CLASSES as usize]) -> Pages {
         let (mut pages, backed) = (Pages::default(), region.backed());
         for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has(page))) {
@@ -69,7 +71,7 @@ impl<M: Memory> Table<M> {
         }
         pages
     }
-    /// Decommits pages of the region of `cpu`. Returns the bytes.
+    /// Decommits pages of the region of `cpu`. Returns the number of decommitted bytes.
     fn decommit(&self, cpu: u32, pages: Range<usize>) -> usize {
         tell!("gives {} pages of the region of CPU {cpu} back", pages.len());
         self.decommit_pages(cpu, pages)

@@ -1,4 +1,4 @@
-//! The layout of words, regions and the depots' magazines in a table's memory.
+//! The layout of words, regions and depot magazines in a table's memory.
 
 use super::{STEP, Table, WORD, front, word_bytes};
 use crate::cpu::regions::{Regions, SPARE, Words};
@@ -14,12 +14,12 @@ use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::ptr::NonNull;
 
-/// The fields of a table that depend on its memory.
+/// The fields of a table that depend on the table's memory.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// Copies of the sets of words that inlined paths read. The lock of drains protects it.
+    /// Copies of the sets of words that inlined paths read. The lock of drains protects the cell.
     static_words: UnsafeCell<Option<&'static StaticWords>>,
-    /// Bytes of memory in front of the first region.
+    /// Number of bytes in front of the first region.
     front: usize,
 }
 
@@ -30,7 +30,7 @@ impl Layout {
 }
 impl Drop for Layout {
     fn drop(&mut self) {
-        // SAFETY: the table is dropped: this is the only reference.
+        // SAFETY: the table is being dropped, so this is the only reference.
         if let Some(words) = self.static_words.with(|p| unsafe { *p }) {
             words.give_back();
         }
@@ -55,21 +55,22 @@ impl<M: Memory> Regions for Table<M> {
 }
 
 impl<M: Memory> Table<M> {
-    /// Returns `true` if the memory can hold the table; then its words are committed.
+    /// Returns `true` if the memory can hold the table and the words were committed.
     pub(super) fn fits(cpus: &Cpus, region: usize, memory: &M) -> bool {
         memory.base().addr().get().is_multiple_of(ALIGN)
             && memory.bytes() >= Self::footprint(cpus, region)
             && (STACKS + 1..=REGION).contains(&region)
             && memory.commit(&Operation::new(), 0..front(cpus))
     }
-    /// Points each word to its region.
     pub(super) fn write_words(&self) {
         let empty = self.home(self.cpus.count()).as_ptr();
         let set = SPARE + self.cpus.slots() as usize;
         let words = self.memory.base().cast::<MaybeUninit<*mut u8>>().as_ptr();
-        // SAFETY: the words were committed, and no other thread knows them yet. An `AtomicPtr` has the layout of a pointer.
+        // SAFETY: the words were committed, and no other thread knows them yet. An `AtomicPtr` has the layout of a
+        // pointer.
         let words = unsafe { core::slice::from_raw_parts_mut(words, 3 * set) };
-        // Filled, not stored word by word: most words belong to no CPU, and each start of a process runs this.
+        // One fill of the words is faster than separate stores: most words belong to no CPU, and each start of a
+        // process runs this code.
         words.fill(MaybeUninit::new(empty));
         for set in words.chunks_mut(set) {
             let homes = (0..self.cpus.count()).map(|cpu| self.home(cpu).as_ptr());
@@ -79,76 +80,77 @@ impl<M: Memory> Table<M> {
 
     /// The address of CPU 0's word.
     pub(crate) fn words_of(&self, words: Words) -> NonNull<u8> {
-        // SAFETY: `new` checked that the memory begins with three sets of words, each with the spare words in
-        // front.
+        // SAFETY: `new` checked that the memory begins with three sets of words, each with the spare words in front.
         unsafe { self.memory.base().add(words as usize * word_bytes(&self.cpus) + SPARE * WORD) }
     }
-    /// Start of the region of `cpu`; for the CPU count, of the empty region.
+    /// Returns the start of the region of `cpu`. If `cpu` is the CPU count, returns the start of the empty region.
     #[inline]
     pub(super) fn home(&self, cpu: u32) -> NonNull<u8> {
-        // SAFETY: `new` checked that the memory holds a region for each CPU and the empty one.
+        // SAFETY: `new` checked that the memory holds a region for each CPU and the empty region.
         unsafe { self.memory.base().add(self.layout.front + cpu as usize * self.region) }
     }
-    /// The region of a CPU that the table has.
     #[inline]
     pub(super) fn region_at(&self, cpu: u32) -> Region<'_> {
-        // SAFETY: in the table's memory, which stays while it lives, reads as zero, and is aligned.
+        // SAFETY: the region is in the table's memory, which lives as long as the table, reads as zero, and is aligned.
         unsafe { Region::at(self.home(cpu)) }
     }
     fn word(&self, words: Words, cpu: u32) -> &AtomicPtr<u8> {
         debug_assert!(cpu < self.cpus.count());
-        // SAFETY: written in `new`, for each CPU below the count.
+        // SAFETY: `new` wrote a word for each CPU below the count.
         unsafe { self.words_of(words).cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
     }
-    /// The word of `cpu` in the table's memory, and its copy in a static. The caller holds the lock of drains.
+    /// The word of `cpu` in the table's memory, and the word's copy in a static. The caller must hold the lock of
+    /// drains.
     fn copies(&self, words: Words, cpu: u32) -> impl Iterator<Item = &AtomicPtr<u8>> {
-        // SAFETY: the lock of drains is held.
+        // SAFETY: this thread holds the lock of drains.
         let statics = self.layout.static_words.with(|p| unsafe { *p }).filter(|_| words != Words::Always);
         let copy = statics.map(|statics| statics.word(words, SPARE + cpu as usize));
         core::iter::once(self.word(words, cpu)).chain(copy)
     }
-    /// As [`Layer::take_static_words`](crate::Layer::take_static_words).
+    /// Implements [`Layer::take_static_words`](crate::Layer::take_static_words).
     pub(crate) fn take_static_words(&self, words: &'static StaticWords) -> bool {
         let _one_at_a_time = self.lock_drains();
         let slots = SPARE + self.cpus.slots() as usize;
-        // SAFETY: the lock of drains is held.
+        // SAFETY: this thread holds the lock of drains.
         let has = self.layout.static_words.with(|p| unsafe { (*p).is_some() });
         if has || self.cpus.mechanism() == Mechanism::Claimed || !words.take(slots) {
             return false;
         }
         for set in Words::INLINED {
             for slot in 0..slots {
-                // SAFETY: the set begins with the spare words, and `new` wrote all of it.
+                // SAFETY: the set begins with the spare words, and `new` wrote the whole set.
                 let own = unsafe { self.words_of(set).cast::<AtomicPtr<u8>>().add(slot).sub(SPARE).as_ref() };
-                // Relaxed: the lock of drains is held, and the table has no static path yet.
+                // Relaxed: this thread holds the lock of drains, and the table has no static path yet.
                 words.word(set, slot).store(own.load(Relaxed), Relaxed);
             }
         }
-        // SAFETY: the lock of drains is held.
+        // SAFETY: this thread holds the lock of drains.
         self.layout.static_words.with_mut(|p| unsafe { *p = Some(words) });
         true
     }
-    /// For debuggers: address of CPU 0's region, distance to the next one, and their number.
+    /// For debuggers: address of CPU 0's region, distance to the next region, and number of regions.
     pub(crate) fn homes(&self) -> [usize; 3] {
         [self.home(0).addr().get(), self.region, self.cpus.count() as usize]
     }
 
     /// Points a word of `cpu` to the empty region.
-    pub(super) fn lead_away(&self, words: Words, cpu: u32) {
+    pub(super) fn detach_cpu(&self, words: Words, cpu: u32) {
         let empty = self.home(self.cpus.count()).as_ptr();
-        // Relaxed: the fence publishes it, and until then either region is correct.
+        // Relaxed: the fence publishes the store. Until the fence, both the empty region and the CPU's region are
+        // correct.
         self.copies(words, cpu).for_each(|word| word.store(empty, Relaxed));
     }
-    /// Points a word of `cpu` to its region.
-    pub(super) fn lead_back(&self, words: Words, cpu: u32) {
+    /// Points a word of `cpu` to the CPU's region.
+    pub(super) fn reattach_cpu(&self, words: Words, cpu: u32) {
         let home = self.home(cpu).as_ptr();
-        // Release: pairs with the load of the word in a section, on whose value its other accesses depend. An
-        // operation that finds the region again sees what a drain did to it.
+        // Release: pairs with the load of the word in a section, on whose value the section's other accesses depend. An
+        // operation that finds the region again sees what a drain did to the region.
         self.copies(words, cpu).for_each(|word| word.store(home, Release));
     }
-    /// Returns `true` if a drain has taken the region of `cpu` away. Only for that drain.
+    /// Returns `true` if a drain has taken the region of `cpu` away. `is_away` is only for the drain that took the
+    /// region away.
     pub(crate) fn is_away(&self, cpu: u32) -> bool {
-        // Relaxed: only drains write it, and their lock is held.
+        // Relaxed: only drains write the word, and this thread holds the lock of drains.
         self.word(Words::Always, cpu).load(Relaxed) != self.home(cpu).as_ptr()
     }
 
@@ -160,26 +162,27 @@ impl<M: Memory> Table<M> {
         let start = place.addr().get() - self.memory.base().addr().get();
         contain_panic(|| self.memory.commit(op, start + part.start..start + part.end)) == Some(true)
     }
-    /// Decommits pages of the region of `cpu`. Returns the bytes.
+    /// Decommits pages of the region of `cpu`. Returns the number of decommitted bytes.
     pub(super) fn decommit_pages(&self, cpu: u32, pages: Range<usize>) -> usize {
         let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
         // The room of a class may end behind the committed part.
         let granted = self.region(cpu).map_or(0, |region| region.committed());
         let range = start + pages.start * PAGE..start + granted.min(pages.end * PAGE);
         let bytes = range.len();
-        // SAFETY: no operation writes there while these stacks are closed, and a reader finds null words, as
+        // SAFETY: no operation writes to these pages while their stacks are closed, and a reader finds null words, as
         // before.
         let release = || unsafe { self.memory.decommit(range) };
         if bytes > 0 && contain_panic(release) == Some(true) { bytes } else { 0 }
     }
 
-    /// Memory for a magazine of a depot; `None` if none is left, or it cannot be committed.
+    /// Returns memory for a depot magazine. Returns `None` if the table has no memory left, or if the memory cannot be
+    /// committed.
     pub(crate) fn block(&self, op: &Operation) -> Option<Block> {
         let mut making = self.making.lock();
         if let Some(block) = making.blocks.pop() {
             return Some(block);
         }
-        // SAFETY: `new` checked that the memory holds as much as the regions behind the empty one.
+        // SAFETY: `new` checked that the memory after the empty region is as large as all regions together.
         let base = unsafe { self.home(self.cpus.count()).add(self.region) };
         let [cut, committed] = making.cut;
         let end = cut + size_of::<Slot>();
@@ -194,10 +197,10 @@ impl<M: Memory> Table<M> {
             making.cut[1] = goal;
         }
         making.cut[0] = end;
-        // SAFETY: committed, aligned, and cut off only once.
+        // SAFETY: the block is committed and aligned, and is cut off only once.
         Some(unsafe { Block::at(base.add(cut)) })
     }
-    /// Takes magazines back from a depot.
+    /// Takes blocks back from a depot.
     pub(crate) fn take_blocks(&self, blocks: Blocks) {
         self.making.lock().blocks.append(blocks);
     }

@@ -1,12 +1,11 @@
 //! Runs models under loom, and tests that loom still explores all outcomes.
 //!
-//! A model that passes proves nothing if it explored too little. So [`model`] counts and prints its
-//! executions; it fails below a floor, and fails when a run was cut short instead of ending by exhaustion.
+//! A model that explores too few executions proves nothing.
 
-/// Loom itself. A model must use the same version as the code that it checks.
+/// The checker loom, in the version that a model and the code under test must share.
 pub use loom;
 
-pub use crate::execution::{plant, planted_now};
+pub use crate::execution::{current_planted_bug, plant};
 
 use crate::execution::{catch, forget_threads, text, threads};
 use crate::replay::{self, Asked, Run};
@@ -17,12 +16,12 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The largest number of pre-emptions per execution that is explored.
+/// Bound on the pre-emptions of an explored execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// At most this number.
+    /// Loom explores at most this number of pre-emptions.
     Preemptions(usize),
-    /// No bound: every interleaving.
+    /// No bound: loom explores every interleaving.
     None,
 }
 
@@ -54,24 +53,24 @@ pub(crate) fn builder(bound: Bound) -> loom::model::Builder {
     b
 }
 
-/// Time limit of one model; a model that reaches it counts as cut.
+/// Time limit of one model. A model that reaches the time limit has failed.
 pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs `f` under every schedule within `bound` pre-emptions and returns the number of executions.
 ///
-/// Prints one line `MODEL name | threads | bound | scripts | executions | floor | time`; `MODEL_ROWS=file` in
-/// the environment also appends the line to that file, so that a runner can count the models that really ran.
+/// `model` prints one line `MODEL name | threads | bound | scripts | executions | floor | time`. With `MODEL_ROWS=file`
+/// in the environment, `model` also appends the line to that file.
 ///
 /// # Panics
-/// If `f` fails under some schedule: the counterexample trace is printed, with a command that repeats that
-/// execution alone (`STORY_JSON=file` also writes the trace to a file; `STORY=0` skips it). If fewer than
-/// `floor` executions were explored: the model collapsed and shows nothing. If the run was cut short.
+/// Panics if `f` fails under some schedule. The panic prints the counterexample trace and a command that repeats the
+/// failed execution. `STORY_JSON=file` also writes the trace to a file, and `STORY=0` disables traces. Panics if fewer
+/// than `floor` executions were explored. Panics if the time limit cut the run short.
 pub fn model(name: &str, bound: Bound, floor: u64, f: impl Fn() + Send + Sync + 'static) -> u64 {
     models(name, bound, floor, [()], move |()| f())
 }
 
-/// Runs [`model`] once per element of `scripts` and adds up the executions. Scripts cover what loom cannot
-/// choose, such as where a thread migrates.
+/// Runs [`model`] once per element of `scripts` and adds up the executions. A script fixes what loom cannot choose,
+/// such as the step at which a thread migrates.
 pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     name: &str,
     bound: Bound,
@@ -82,13 +81,14 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     explore(name, bound, floor, scripts, f, None)
 }
 
-/// Least executions of a part of a model, estimated by the floor.
+/// Minimum number of executions in one part of a split model. A model's minimum number of executions divided by this
+/// number limits its parts.
 const LEAST_OF_PART: u64 = 50;
-/// Parts per shard; several, so that shards take about equally long.
+/// Number of parts for each shard. Several small parts balance the running times of the shards.
 const PARTS: u64 = 8;
 
-/// Runs [`models`], or one `shard` of it; the floor does not apply to a shard. Returns the number of
-/// executions.
+/// Runs all of [`models`], or one `shard` of the executions. The minimum number of executions does not apply to a
+/// shard. Returns the number of executions that ran.
 fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     name: &str,
     bound: Bound,
@@ -130,7 +130,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     if replayed.is_some() {
         return 0;
     }
-    // The floor was measured at the model's own bound; a lower bound explores less.
+    // A lower bound from the environment explores fewer executions, so the floor does not apply.
     let lowered = matches!((bound, asked), (Bound::Preemptions(b), Bound::Preemptions(a)) if b < a)
         || matches!((bound, asked), (Bound::Preemptions(_), Bound::None));
     let shown = bound.option().map_or("none".to_owned(), |b| b.to_string());
@@ -153,7 +153,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     executions
 }
 
-/// Prints the row of a model that did not run through [`models`], in the same form.
+/// Prints the `MODEL` row of a model that did not run through [`models`].
 #[doc(hidden)]
 pub fn record(name: &str, threads: u32, bound: &str, scripts: usize, executions: u64, time: Duration) {
     print_row(&format!(
@@ -161,24 +161,24 @@ pub fn record(name: &str, threads: u32, bound: &str, scripts: usize, executions:
     ));
 }
 
-/// Prints a row, and appends it to the file that `MODEL_ROWS` names.
+/// Prints a `MODEL` row, and appends the row to the file that `MODEL_ROWS` names.
 fn print_row(row: &str) {
     println!("{row}");
     if let Some(path) = std::env::var_os("MODEL_ROWS") {
         use std::io::Write;
         let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-        // One write: another model that ends at the same time appends to the same file.
+        // One `write` call keeps the row whole while another model appends to the file.
         let written = file.and_then(|mut file| file.write_all(format!("{row}\n").as_bytes()));
         assert!(written.is_ok(), "MODEL_ROWS={}: cannot append: {written:?}", path.display());
     }
 }
 
-/// Plants the bug `bug` in the code that a model checks and asserts that the model fails with a message that
-/// contains `expected`. `property` names the property that the bug breaks, for the printed row. `STORY=1`
-/// prints the counterexample trace, `STORY=told` prints it without atomic accesses.
+/// Plants the bug `bug` in the code that a model checks and asserts that the model fails with a message that contains
+/// `expected`. `property` names the property that the bug breaks, for the printed row. `STORY=1` prints the
+/// counterexample trace. `STORY=told` prints the trace without atomic accesses.
 ///
 /// # Panics
-/// If the bug survives, or the model fails for another reason.
+/// Panics if the model passes with the bug, or fails for another reason.
 pub fn caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
     bug: &'static str,
     property: &str,
@@ -190,7 +190,7 @@ pub fn caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
     caught_within(&[bound], bug, property, expected, scripts.into_iter().collect(), f);
 }
 
-/// Like [`caught`], with each of these bounds in order until the model fails.
+/// Like [`caught`], but tries each bound of a list until the model fails.
 fn caught_within<S: Clone + Send + Sync + fmt::Debug + 'static>(
     bounds: &[Bound],
     bug: &'static str,
@@ -221,7 +221,7 @@ fn caught_within<S: Clone + Send + Sync + fmt::Debug + 'static>(
     });
 }
 
-/// How loom runs a scenario of [`scenarios!`](crate::scenarios): a bound, and the least number of executions.
+/// A loom run of a scenario in [`scenarios!`](crate::scenarios): the bound, and the minimum number of executions.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     bound: Bound,
@@ -233,17 +233,17 @@ impl Model {
     pub const fn new(bound: Bound, floor: u64) -> Self {
         Self { bound, floor }
     }
-    /// Adds `scripts`: the model runs once for each. The floor applies to the sum of the executions.
+    /// Adds `scripts`. The model runs once for each script. The floor applies to the executions of all scripts
+    /// together.
     pub fn each<S>(self, scripts: impl IntoIterator<Item = S>) -> Models<S> {
         Models { model: self, scripts: scripts.into_iter().collect() }
     }
-    /// Runs the model, or the shard of it that `SHARD` selects: see [`model`].
+    /// Runs the model, or the shard of the model that `SHARD` selects: see [`model`].
     pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
         self.each([()]).run(name, move |()| f());
     }
-    /// Expects the model to notice a planted bug, if the bug is in the shard that `SHARD` selects: see
-    /// [`caught`]. A higher bound is preceded by two pre-emptions, which show most bugs and take far less
-    /// time than three.
+    /// Asserts that the model detects a planted bug: see [`caught`]. Each planted bug is tested by only one shard. The
+    /// search tries two pre-emptions before a higher bound, because two find most bugs in far less time than three.
     pub fn bug(
         self,
         bug: &'static str,
@@ -263,11 +263,11 @@ pub struct Models<S> {
 }
 
 impl<S: Clone + Send + Sync + fmt::Debug + 'static> Models<S> {
-    /// Runs the model, or the shard of it that `SHARD` selects: see [`models`].
+    /// Runs the model, or the shard of the model that `SHARD` selects: see [`models`].
     pub fn run(self, name: &str, f: impl Fn(S) + Send + Sync + 'static) {
         explore(name, self.model.bound, self.model.floor, self.scripts, f, crate::execution::shard());
     }
-    /// Expects the model to notice a planted bug: see [`Model::bug`].
+    /// Asserts that the model detects a planted bug: see [`Model::bug`].
     pub fn bug(
         self,
         bug: &'static str,
@@ -289,8 +289,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static> Models<S> {
 
 #[cfg(test)]
 mod canary {
-    //! The outcomes that two threads on one atomic must have. Stock loom 0.7.2 misses some; these tests fail
-    //! if the twin is lost or loom changes.
+    //! The outcomes that loom must find for two threads on one atomic. Stock loom 0.7.2 misses some outcomes. The tests
+    //! in this file fail if the facade's second atomic, the twin, is lost.
     use crate::{Arc, AtomicUsize, Ordering::*, thread};
     use std::collections::BTreeSet;
     use std::sync::Mutex;
@@ -330,25 +330,25 @@ mod canary {
     }
 
     #[test]
-    fn load_against_load_then_cas() {
+    fn load_races_with_load_and_compare_exchange() {
         assert_eq!(outcomes(load, load_then_cas), [(0, 1), (1, 1)]);
     }
     #[test]
-    fn load_against_load_then_store() {
+    fn load_races_with_load_and_store() {
         assert_eq!(outcomes(load, load_then_store), [(0, 9), (1, 9)]);
     }
     #[test]
-    fn two_loads_against_load_then_store() {
+    fn two_loads_race_with_load_and_store() {
         assert_eq!(outcomes(|x| load(x) * 10 + load(x), load_then_store), [(0, 9), (1, 9), (11, 9)]);
     }
     #[test]
-    fn unprotected_increments_lose_one_both_ways() {
+    fn checker_finds_the_lost_unsynchronized_increment() {
         assert_eq!(outcomes(increment, increment), [(0, 0), (0, 1), (1, 0)]);
     }
-    /// A magazine that is only a counter, exchanged by one CAS, is wrong: a pop may get a slot that a push
-    /// has claimed and not yet filled.
+    /// A magazine that is only a CAS-updated counter is wrong. A pop may read a slot that a push has claimed but not
+    /// filled.
     #[test]
-    fn a_counter_that_is_exchanged_is_no_stack() {
+    fn checker_rejects_a_counter_used_as_a_stack() {
         let seen = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
         let sink = seen.clone();
         loom::model::Builder::new().check(move || {
@@ -374,7 +374,7 @@ mod canary {
         assert_eq!(seen, [0, 7, 8], "0 is nobody's round");
     }
     #[test]
-    fn a_weak_exchange_fails_where_it_was_armed() {
+    fn weak_compare_exchange_fails_where_it_was_armed() {
         loom::model(|| {
             let x = AtomicUsize::new(0);
             crate::weak_arm(2);
@@ -385,8 +385,8 @@ mod canary {
     }
     #[test]
     #[should_panic(expected = "collapsed")]
-    fn a_model_below_its_floor_fails() {
-        // A bound of 0 cannot be lowered by `BOUND`.
+    fn model_with_too_few_executions_fails() {
+        // The environment variable `BOUND` cannot lower a bound of 0.
         super::model("below its floor", super::Bound::Preemptions(0), 2, || ());
     }
 }

@@ -1,5 +1,4 @@
-//! Locks that are held across a `fork`: one call acquires them and another call releases them, with no stack
-//! frame around both.
+//! Locks that a thread holds across a `fork`. One call acquires the locks and another call releases them.
 
 use crate::{Kept, Mutex, MutexGuard, Rank};
 use core::ops::Deref;
@@ -9,7 +8,7 @@ use core::ops::Deref;
 #[repr(C)]
 pub struct ForkMutex<T: 'static> {
     mutex: Mutex<T>,
-    /// The guard; only the holder of the mutex accesses it.
+    /// The guard of the held mutex. Only the thread that holds the mutex accesses the guard.
     held: Kept<MutexGuard<'static, T>>,
 }
 
@@ -18,16 +17,16 @@ impl<T> ForkMutex<T> {
     pub fn new(rank: impl Into<Rank>, value: T) -> Self {
         Self { mutex: Mutex::ranked(rank, value), held: Kept::new() }
     }
-    /// Address of the protected value, valid while this mutex does not move. Waits for the lock.
+    /// Address of the protected value, valid until the mutex moves.
     pub fn place(&self) -> *const T {
         &raw const *self.mutex.lock()
     }
-    /// The protected value between [`hold`](ForkLock::hold) and [`release`](ForkLock::release); `None`
+    /// Returns the protected value between [`hold`](ForkLock::hold) and [`release`](ForkLock::release), and `None`
     /// otherwise.
     ///
     /// # Safety
-    /// No other thread is between `hold` and `release`, and the lock is not released while the reference is
-    /// used.
+    /// The caller ensures that no other thread calls `hold` or `release`, and that the mutex stays locked while the
+    /// reference is used.
     pub unsafe fn held(&self) -> Option<&T> {
         // SAFETY: no other thread accesses `held`, by this function's contract.
         unsafe { self.held.get() }.map(Deref::deref)
@@ -41,18 +40,18 @@ impl<T> Deref for ForkMutex<T> {
     }
 }
 
-/// A lock as a `fork` sees it.
+/// A lock that a thread can hold across a `fork`.
 pub trait ForkLock {
-    /// Waits for the lock and keeps it. The thread may hold other locks of this rank.
+    /// Waits for the lock and keeps the lock after the call. The calling thread may hold other locks of the same rank.
     ///
     /// # Safety
-    /// The calling thread, or its copy in the child of a `fork`, calls [`release`](Self::release) before the
-    /// lock moves or is dropped. All threads that hold several locks of one rank acquire them in one order.
+    /// The calling thread, or its copy in the child of a `fork`, calls [`release`](Self::release) before the lock moves
+    /// or is dropped. All threads that hold several locks of one rank acquire these locks in one order.
     unsafe fn hold(&self);
-    /// Releases the lock; does nothing if it is not held.
+    /// Releases the lock. `release` does nothing if the lock is not held.
     ///
     /// # Safety
-    /// The caller is the thread that called [`hold`](Self::hold), or its copy in the child of a `fork`.
+    /// The caller must be the thread that called [`hold`](Self::hold), or that thread's copy in the child of a `fork`.
     unsafe fn release(&self);
 }
 

@@ -1,22 +1,22 @@
-// Included by the backends that have no checker, or one that needs no notice of an atomic's use.
+// Backends include this file if they have no checker, or a checker that does not track the uses of atomics.
 
-/// A number that decisions depend on although it may be stale: a limit, or how much to fetch. `Relaxed`; a
-/// lost update is harmless. Unlike a [`Counter`](crate::Counter), a checker sees it and explores each value
-/// that a thread may read.
+/// A number that may be stale and that guides decisions, such as a limit or a batch size. All accesses are `Relaxed`,
+/// because a lost update is harmless. A checker explores each value of a hint that a thread may read, unlike the value
+/// of a [`Counter`](crate::Counter).
 #[derive(Debug)]
 pub struct Hint(AtomicU64);
 
 impl Hint {
-    /// Creates a hint with this value.
+    /// Creates a hint with the given value.
     pub fn new(value: u64) -> Self {
         Self(AtomicU64::new(value))
     }
-    /// The current value, or an older one.
+    /// Returns the current value, or an older value.
     #[inline(always)]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
-    /// Overwrites the number.
+    /// Overwrites the hint's value.
     #[inline(always)]
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
-// README.md contains tests.
+// The README contains doctests.
 #![allow(clippy::test_attr_in_doctest)]
 
 pub use core::sync::atomic::Ordering;
@@ -52,23 +52,22 @@ pub use backend::{
 #[cfg(loom)]
 pub use backend::{thread_local_itself, weak_arm};
 
-/// True in builds for a checker.
+/// `true` in builds for a checker (loom or shuttle).
 pub const MODEL: bool = cfg!(any(loom, shuttle));
 
 pub use parker::Parker;
 pub use rank::Rank;
 pub use shard::unset;
 
-/// A bug that the checkers must find. `planted!("a ticket is taken in two steps" => wrong)` executes `wrong`
-/// when `caught` runs the scenario with that bug; otherwise it does nothing. It is a separate statement,
-/// which a reader of the surrounding code may skip.
+/// Plants a bug that the checkers must find. `planted!("a ticket is taken in two steps" => wrong)` executes `wrong`
+/// only when `caught` plants the bug of that name.
 ///
-/// * `wrong` is an expression or a block of any type. `return`, `continue` and `break` act on the enclosing
-///   function or loop, so they can skip or replace the code that follows.
-/// * `planted!("..." => let length = 0)` gives an existing variable another value of its type from here on.
+/// * `wrong` is an expression or a block of any type. A `return`, `continue` or `break` in `wrong` acts on the
+///   enclosing function or loop. A planted bug can skip the code that follows.
+/// * `planted!("..." => let length = 0)` shadows an existing variable with another value of the same type.
 ///
-/// Without a checker the statement compiles to nothing. So `wrong` may use items that only checkers' builds
-/// have, and the compiler warns about a variable, `mut` or import that only `wrong` uses.
+/// In builds without a checker, `planted!` compiles to nothing. Code in `wrong` may use items that exist only in
+/// checker builds. The compiler warns about variables and imports that only `wrong` uses.
 /// ```
 /// use uslab_sync::planted;
 ///
@@ -87,8 +86,8 @@ pub use shard::unset;
 macro_rules! planted {
     ($bug:literal => $($wrong:tt)+) => {};
 }
-/// A bug that the checkers must find: `planted!("a ticket is taken in two steps" => wrong)`. The
-/// documentation of builds without a checker describes the forms.
+/// Plants a bug that the checkers must find: `planted!("a ticket is taken in two steps" => wrong)`. The documentation
+/// of builds without a checker describes all forms of `planted!`.
 #[cfg(any(loom, shuttle))]
 #[macro_export]
 macro_rules! planted {
@@ -104,21 +103,21 @@ macro_rules! planted {
 #[cfg(any(loom, shuttle))]
 pub use execution::{is_planted, unique};
 
-/// Records a step of the counterexample trace: `tell!("opens {path}")`, or `tell!(stack => "pops")` if
-/// `stack.watched()` lists what may have changed. It must follow its step directly, so that no other thread
-/// runs in between.
+/// Records a step of the counterexample trace: `tell!("opens {path}")`. In `tell!(stack => "pops")`, `stack.watched()`
+/// lists the state that may have changed. Place `tell!` directly after the step, so that no other thread runs between
+/// the step and its record.
 ///
-/// Compiles to nothing except under loom: the arguments are not evaluated.
+/// In builds without loom, `tell!` compiles to nothing and does not evaluate its arguments.
 #[cfg(not(loom))]
 #[macro_export]
 macro_rules! tell {
     ($($text:tt)*) => {};
 }
-/// Records a step of the counterexample trace: `tell!("opens {path}")`, or `tell!(stack => "pops")` if
-/// `stack.watched()` lists what may have changed. It must follow its step directly, so that no other thread
-/// runs in between.
+/// Records a step of the counterexample trace: `tell!("opens {path}")`. In `tell!(stack => "pops")`, `stack.watched()`
+/// lists the state that may have changed. Place `tell!` directly after the step, so that no other thread runs between
+/// the step and its record.
 ///
-/// Compiles to nothing except under loom: the arguments are not evaluated.
+/// In builds without loom, `tell!` compiles to nothing and does not evaluate its arguments.
 #[cfg(loom)]
 #[macro_export]
 macro_rules! tell {
@@ -134,8 +133,8 @@ macro_rules! tell {
     };
 }
 
-/// Returns `true` while a failed execution of a model is being unwound. Destructors must then do nothing,
-/// because no part of a model may run without its checker. Always `false` without a checker.
+/// Returns `true` while the checker unwinds a failed execution. Destructors must do nothing while a failed execution
+/// unwinds, because model code may not run outside its checker. Always returns `false` in builds without a checker.
 #[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
 pub const fn abandoned() -> bool {
@@ -144,8 +143,8 @@ pub const fn abandoned() -> bool {
 #[cfg(any(loom, shuttle))]
 pub use std::thread::panicking as abandoned;
 
-/// Runs a user's function and returns its panic. The caller restores its own state, then resumes the panic
-/// with `resume_unwind`. A checker's panic is not caught: see [`abandoned`].
+/// Runs a user's function and returns its panic as an error. The caller restores its state and then resumes the panic
+/// with `resume_unwind`. A panic of the checker is not caught: see [`abandoned`].
 pub fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     if cfg!(any(loom, shuttle)) {
         Ok(f())
@@ -154,20 +153,20 @@ pub fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     }
 }
 
-/// Runs a user's function and stops its panic, which the panic hook has reported. Returns `None` if it
-/// panicked. The payload is forgotten, because its `Drop` may panic.
+/// Runs a user's function and discards its panic, which the panic hook has already reported. Returns `None` if the
+/// function panicked. The panic payload is leaked, because the payload's `Drop` may panic.
 pub fn contain_panic<R>(f: impl FnOnce() -> R) -> Option<R> {
     catch_panic(f).map_err(core::mem::forget).ok()
 }
 
-/// Runs several users' functions, all of them even if some panic. [`resume`](Self::resume) then resumes the
-/// first panic; the payloads of later panics are forgotten.
+/// Runs several users' functions, and continues after one panics. [`resume`](Self::resume) later resumes the first
+/// panic. The payloads of later panics are leaked.
 #[derive(Debug, Default)]
 #[must_use = "`resume` passes the panic on"]
 pub struct FirstPanic(Option<Box<dyn core::any::Any + Send>>);
 
 impl FirstPanic {
-    /// Runs one function. Returns `None` if it panicked.
+    /// Runs one function and keeps its panic if no earlier function panicked. Returns `None` if the function panicked.
     pub fn catch<R>(&mut self, f: impl FnOnce() -> R) -> Option<R> {
         let later = |panic| match &mut self.0 {
             Some(_) => core::mem::forget(panic),
@@ -175,7 +174,7 @@ impl FirstPanic {
         };
         catch_panic(f).map_err(later).ok()
     }
-    /// Resumes the first panic, if any.
+    /// Resumes the first panic, if a function panicked.
     pub fn resume(self) {
         if let Some(panic) = self.0 {
             std::panic::resume_unwind(panic);
@@ -183,8 +182,8 @@ impl FirstPanic {
     }
 }
 
-/// A user's value, such as a closure, that any thread may drop. A panic of its `Drop` is contained, like a
-/// panic in [`contain_panic`].
+/// A user's value, such as a closure, that any thread may drop. A panic in the value's `Drop` is discarded as in
+/// [`contain_panic`].
 #[derive(Debug)]
 pub struct Contained<T>(core::mem::ManuallyDrop<T>);
 
@@ -207,14 +206,14 @@ impl<T> Drop for Contained<T> {
     }
 }
 
-/// A slot that one call fills and another call empties, with no stack frame around both: for locks that are
-/// held across a `fork`. A value left in it is never dropped.
+/// A slot that one call fills and another call empties. For example, a slot holds guards of locks across a `fork`. A
+/// value that is left in the slot is never dropped.
 pub struct Kept<T>(core::cell::UnsafeCell<Option<core::mem::ManuallyDrop<T>>>);
 
-// SAFETY: callers of `put` and `take` guarantee exclusive access, and take on the thread that put.
+// SAFETY: callers of `put` and `take` guarantee exclusive access. Callers of `take` run on the thread that called
+// `put`.
 unsafe impl<T> Sync for Kept<T> {}
-// SAFETY: callers of `put` and `take` guarantee exclusive access; dropping the slot does not access the
-// value.
+// SAFETY: callers of `put` and `take` guarantee exclusive access. Dropping the slot does not access the value.
 unsafe impl<T> Send for Kept<T> {}
 
 impl<T> Kept<T> {
@@ -222,27 +221,27 @@ impl<T> Kept<T> {
     pub const fn new() -> Self {
         Self(core::cell::UnsafeCell::new(None))
     }
-    /// Stores `value`.
+    /// Stores `value` in the slot.
     ///
     /// # Safety
-    /// No other thread uses the slot during the call: the caller holds a lock that guarantees it.
+    /// The caller ensures that no other thread uses the slot during the call, for example by holding a lock.
     pub unsafe fn put(&self, value: T) {
         // SAFETY: the access is exclusive, by this function's contract.
         unsafe { *self.0.get() = Some(core::mem::ManuallyDrop::new(value)) };
     }
-    /// The stored value, or `None`.
+    /// Returns the stored value, or `None` if the slot is empty.
     ///
     /// # Safety
-    /// No `put` or `take` runs while the reference is used.
+    /// The caller ensures that no `put` or `take` runs while the reference is used.
     pub unsafe fn get(&self) -> Option<&T> {
-        // SAFETY: no thread writes, by this function's contract.
+        // SAFETY: no thread writes to the slot, by this function's contract.
         unsafe { (*self.0.get()).as_deref() }
     }
-    /// Takes the stored value out.
+    /// Takes the stored value out of the slot.
     ///
     /// # Safety
-    /// No other thread uses the slot during the call. The caller is the thread that called
-    /// [`put`](Kept::put), or its copy in the child of a `fork`.
+    /// The caller ensures that no other thread uses the slot during the call. The caller must be the thread that called
+    /// [`put`](Kept::put), or that thread's copy in the child of a `fork`.
     pub unsafe fn take(&self) -> Option<T> {
         // SAFETY: the access is exclusive, by this function's contract.
         unsafe { (*self.0.get()).take() }.map(core::mem::ManuallyDrop::into_inner)
@@ -260,26 +259,26 @@ impl<T> core::fmt::Debug for Kept<T> {
     }
 }
 
-/// Returns a number that no other call gets in the life of the process. Under a checker it is unique in the
-/// execution, and a repeated execution gets the same numbers.
+/// Returns a number that is unique in the process. Under a checker, the number is unique in the execution. A repeated
+/// execution returns equal numbers.
 #[cfg(not(any(loom, shuttle)))]
 #[inline]
 pub fn unique() -> u64 {
     static NEXT: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
-    // Relaxed: only uniqueness matters, and a read-modify-write guarantees it.
+    // Relaxed: the atomic read-modify-write alone makes the numbers unique.
     NEXT.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
 }
 
-/// A statistic: many threads add to it, reports read it. An algorithm may use it only as a rough limit, which
-/// a race may exceed. A `Relaxed` `std` atomic in every build.
+/// A statistics counter that many threads increment and that reports read. An algorithm may use a counter only for a
+/// rough limit, which races may exceed. A counter is a `Relaxed` `std` atomic in every build.
 ///
-/// Each [`add`](Counter::add) costs a locked instruction, so it belongs on slow paths.
+/// Each [`add`](Counter::add) costs a locked instruction, so counters belong on slow paths.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Counter(core::sync::atomic::AtomicU64);
 
 impl Counter {
-    /// Creates a counter with this value.
+    /// Creates a counter with the given value.
     pub const fn new(value: u64) -> Self {
         Self(core::sync::atomic::AtomicU64::new(value))
     }
@@ -293,7 +292,7 @@ impl Counter {
     pub fn sub(&self, n: u64) {
         self.0.fetch_sub(n, Ordering::Relaxed);
     }
-    /// The current count.
+    /// Returns the current count.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -303,37 +302,37 @@ impl Counter {
     pub fn max(&self, value: u64) {
         self.0.fetch_max(value, Ordering::Relaxed);
     }
-    /// Overwrites the count; for a counter with one writer.
+    /// Overwrites the counter's value. A counter that is overwritten must have only one writer.
     #[inline]
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 }
 
-/// A word that is written once, before it is shared, and may be read without happens-before: an early reader
-/// sees zero, never a torn value. A `Relaxed` `std` atomic in every build.
+/// A word that is written once, before the containing object is shared. An early reader sees zero and never a torn
+/// value. A fixed word is a `Relaxed` `std` atomic in every build.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Fixed(core::sync::atomic::AtomicU32);
 
 impl Fixed {
-    /// Creates a word with this value.
+    /// Creates a word with the given value.
     pub const fn new(value: u32) -> Self {
         Self(core::sync::atomic::AtomicU32::new(value))
     }
-    /// The value, or zero if it is not visible yet.
+    /// Returns the value, or zero if the write is not visible yet.
     #[inline(always)]
     pub fn get(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
-    /// Sets the value. The object that contains the word must not be shared yet.
+    /// Sets the value of the word. The caller must not have shared the object that contains the word.
     #[inline(always)]
     pub fn set(&self, value: u32) {
         self.0.store(value, Ordering::Relaxed);
     }
 }
 
-/// A [`Fixed`] pointer, for objects that outlive a checker's executions.
+/// A pointer that is written once, like [`Fixed`], for objects that outlive a checker's executions.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct FixedPtr<T>(core::sync::atomic::AtomicPtr<T>);
@@ -343,12 +342,12 @@ impl<T> FixedPtr<T> {
     pub const fn null() -> Self {
         Self(core::sync::atomic::AtomicPtr::new(core::ptr::null_mut()))
     }
-    /// The pointer, or null if it is not visible yet.
+    /// Returns the pointer, or null if the write is not visible yet.
     #[inline(always)]
     pub fn get(&self) -> *mut T {
         self.0.load(Ordering::Relaxed)
     }
-    /// Sets the pointer. The object that contains it must not be shared yet.
+    /// Sets the pointer. The caller must not have shared the object that contains the pointer.
     #[inline(always)]
     pub fn set(&self, value: *mut T) {
         self.0.store(value, Ordering::Relaxed);

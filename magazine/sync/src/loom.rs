@@ -1,4 +1,4 @@
-//! The backend for loom, with twin accesses, the ordering hook and armed spurious failures.
+//! The loom backend: repaired atomics, the ordering hook, and spurious failures on request.
 
 use crate::Ordering;
 use crate::planted;
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 pub use loom::lazy_static;
 pub use loom::sync::Arc;
-/// loom's macro has no `const` form; this one accepts it and drops the `const`.
+/// Accepts `const` in `thread_local!` and drops it, because loom's macro has no `const` form.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! thread_local_of_loom {
@@ -28,16 +28,16 @@ macro_rules! thread_local_of_loom {
 pub use loom::thread_local as thread_local_itself;
 pub use thread_local_of_loom as thread_local;
 
-/// Yields to other threads inside a waiting loop; without it loom takes the loop for endless.
+/// Yields to other threads inside a waiting loop. Without a yield, loom reports a waiting loop as endless.
 pub fn relax() {
     loom::thread::yield_now();
 }
 
-/// loom's threads, counted for the row of a model.
+/// loom's threads, counted for the model's row.
 pub mod thread {
     pub use loom::thread::*;
 
-    /// Parks the thread. No time passes in a model, so there is no timeout.
+    /// Parks the current thread without a timeout. No time passes in a model, so there is no timeout.
     pub fn park_timeout(_: core::time::Duration) {
         park();
     }
@@ -46,29 +46,29 @@ pub mod thread {
     #[track_caller]
     pub fn spawn<F: FnOnce() -> T + 'static, T: 'static>(f: F) -> JoinHandle<T> {
         crate::execution::spawned();
-        // The thread does not start if the execution fails first. Its closure is then leaked: to drop one of
-        // loom's `Arc`s outside an execution is a second panic, which would abort the program.
+        // If the execution fails first, the thread never starts and its closure is leaked. Dropping a loom `Arc`
+        // outside an execution panics again, which would abort the program.
         let f = core::mem::ManuallyDrop::new(f);
         loom::thread::spawn(move || core::mem::ManuallyDrop::into_inner(f)())
     }
 }
 
-/// loom's cell: the model fails if an exclusive access races with another access.
+/// A cell whose accesses loom checks. The model fails if an exclusive access races with another access.
 #[derive(Debug)]
 pub struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
 
 impl<T> UnsafeCell<T> {
-    /// A cell around `value`.
+    /// Creates a cell around `value`.
     #[track_caller]
     pub fn new(value: T) -> Self {
         Self(loom::cell::UnsafeCell::new(value))
     }
-    /// Shared access.
+    /// Calls `f` with shared access to the value.
     #[track_caller]
     pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
         self.0.with(f)
     }
-    /// Exclusive access.
+    /// Calls `f` with exclusive access to the value.
     #[track_caller]
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         self.0.with_mut(f)
@@ -81,7 +81,7 @@ impl<T: Default> Default for UnsafeCell<T> {
     }
 }
 
-/// loom's mutex: the checker reports deadlocks.
+/// loom's mutex with a lock rank. The checker reports deadlocks.
 #[derive(Debug)]
 pub struct Mutex<T>(loom::sync::Mutex<T>, LockRank);
 
@@ -102,7 +102,7 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::None)
     }
-    /// Waits for the lock, like [`lock`](Self::lock); the thread may hold others of its rank.
+    /// Waits for the lock, like [`lock`](Self::lock). The thread may hold other locks of the same rank.
     #[track_caller]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::Same)
@@ -127,7 +127,7 @@ impl<T> Mutex<T> {
     fn told(&self) -> story::Lock {
         story::Lock::new(self, self.1.rank())
     }
-    /// The protected value, without locking.
+    /// Returns the protected value without locking.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -138,7 +138,7 @@ impl<T: Default> Default for Mutex<T> {
     }
 }
 
-/// The ordering hook's options, from the environment.
+/// Options of the ordering hook, read from the environment.
 struct Hook {
     weaken: Option<(String, Ordering)>,
     list: bool,
@@ -168,14 +168,14 @@ fn parse(spec: &str) -> Option<(String, Ordering)> {
     Some((site.to_owned(), ordering))
 }
 
-/// The ordering that a call site uses: its own, or the one that the hook forces.
+/// Returns the ordering for a call site: `own`, or the ordering that the hook forces.
 #[track_caller]
 fn ordering(op: &str, arg: u32, own: Ordering) -> Ordering {
     let hook = hook();
     if !hook.list && hook.weaken.is_none() {
         return own;
     }
-    // A location prints as file:line:column.
+    // The `Display` form of a `Location` is file:line:column.
     let site = format!("{}:{arg}", Location::caller());
     match &hook.weaken {
         Some((weakened, weak)) if site == *weakened => return *weak,
@@ -188,7 +188,7 @@ fn ordering(op: &str, arg: u32, own: Ordering) -> Ordering {
     own
 }
 
-/// A fence whose ordering the hook may weaken; `Relaxed` means no fence.
+/// A fence whose ordering the hook may weaken. An ordering of `Relaxed` means no fence.
 #[track_caller]
 pub fn fence(own: Ordering) {
     match ordering("fence", 0, own) {
@@ -204,13 +204,14 @@ std::thread_local! {
     static WEAK: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// Makes the `k`-th `compare_exchange_weak` from now fail spuriously, on any thread of the model; 0 disarms.
+/// Makes the `k`-th following `compare_exchange_weak` on any thread of the model fail spuriously. If `k` is 0, no call
+/// fails spuriously.
 pub fn weak_arm(k: u32) {
     WEAK.with(|w| w.set(k));
 }
 
-/// loom's `SeqCst` load never reads a `SeqCst` store that another one has overwritten, at any place of the
-/// load in the total order. An acquiring load may.
+/// A `SeqCst` load in loom never reads a `SeqCst` store that another `SeqCst` store has overwritten. An `Acquire` load
+/// in loom may read an overwritten `SeqCst` store.
 fn as_loom_loads(order: Ordering) -> Ordering {
     if order == Ordering::SeqCst { Ordering::Acquire } else { order }
 }
@@ -229,15 +230,15 @@ macro_rules! atomics {
         #[derive(Debug)]
         pub struct $name $(<$t>)? {
             value: l::$name $(<$t>)?,
-            /// A condition variable without waiters. A notification depends on all other notifications and
-            /// orders nothing.
+            /// The twin: a condition variable without waiters that each access notifies. A notification of the
+            /// condition variable conflicts with every other notification and orders nothing.
             twin: loom::sync::Condvar,
-            /// The last stored value, for the trace: reading it is no step of the model.
+            /// The last stored value, for the trace. Reading this field is not a step of the model.
             last: std::sync::atomic::AtomicU64,
             told: story::Atomic,
         }
         impl $(<$t>)? $name $(<$t>)? {
-            /// Creates an atomic with this value.
+            /// Creates an atomic with the given value.
             #[track_caller]
             pub fn new(value: $value) -> Self {
                 Self {
@@ -247,15 +248,15 @@ macro_rules! atomics {
                     told: story::Atomic::new(),
                 }
             }
-            /// The last stored value, read without a step of the model.
+            /// Returns the last stored value without a step of the model.
             pub fn peek(&self) -> u64 {
                 self.last.load(Ordering::Relaxed)
             }
             fn stored(&self, value: $value) {
                 self.last.store(value as u64, Ordering::Relaxed);
             }
-            fn twinned(&self) -> &l::$name $(<$t>)? {
-                planted!("an access leaves its twin alone" => return &self.value);
+            fn checked_twin(&self) -> &l::$name $(<$t>)? {
+                planted!("a store skips the shadow copy" => return &self.value);
                 self.twin.notify_all();
                 &self.value
             }
@@ -263,7 +264,7 @@ macro_rules! atomics {
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $value {
                 let order = ordering("load", 0, order);
-                let value = self.twinned().load(as_loom_loads(order));
+                let value = self.checked_twin().load(as_loom_loads(order));
                 self.told.tell(None::<$value>, |name| format!("loads {} from {name} ({order:?})", value.shown()));
                 value
             }
@@ -271,7 +272,7 @@ macro_rules! atomics {
             #[track_caller]
             pub fn store(&self, value: $value, order: Ordering) {
                 let order = ordering("store", 1, order);
-                self.twinned().store(value, order);
+                self.checked_twin().store(value, order);
                 self.stored(value);
                 self.told.tell(Some(value), |name| format!("stores {} to {name} ({order:?})", value.shown()));
             }
@@ -279,7 +280,7 @@ macro_rules! atomics {
             #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 let order = ordering("swap", 1, order);
-                let before = self.twinned().swap(value, order);
+                let before = self.checked_twin().swap(value, order);
                 self.stored(value);
                 self.told.tell(Some(value), |name| changes("swap", name, before.shown(), value.shown(), order));
                 before
@@ -290,19 +291,19 @@ macro_rules! atomics {
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
             ) -> Result<$value, $value> {
                 let (success, failure) = (ordering("cas", 2, success), ordering("cas-fail", 3, failure));
-                let result = self.twinned().compare_exchange(current, new, success, failure);
+                let result = self.checked_twin().compare_exchange(current, new, success, failure);
                 self.exchanged(current, new, result, success, failure)
             }
-            /// Compares and exchanges, like `std`'s atomic; fails spuriously if [`weak_arm`] armed this call.
+            /// Compares and exchanges, like `std`'s atomic, but may fail spuriously if [`weak_arm`] selected this call.
             #[track_caller]
             pub fn compare_exchange_weak(
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
             ) -> Result<$value, $value> {
                 let (success, failure) = (ordering("cas", 2, success), ordering("cas-fail", 3, failure));
                 let result = if weak_fails() {
-                    Err(self.twinned().load(failure))
+                    Err(self.checked_twin().load(failure))
                 } else {
-                    self.twinned().compare_exchange(current, new, success, failure)
+                    self.checked_twin().compare_exchange(current, new, success, failure)
                 };
                 self.exchanged(current, new, result, success, failure)
             }
@@ -328,25 +329,25 @@ macro_rules! atomics {
     )* };
 }
 atomics! {
-    /// loom's `AtomicBool` with the additions of this backend.
+    /// loom's `AtomicBool` with repairs and trace steps.
     AtomicBool, bool;
-    /// loom's `AtomicU8` with the additions of this backend.
+    /// loom's `AtomicU8` with repairs and trace steps.
     AtomicU8, u8;
-    /// loom's `AtomicU16` with the additions of this backend.
+    /// loom's `AtomicU16` with repairs and trace steps.
     AtomicU16, u16;
-    /// loom's `AtomicU32` with the additions of this backend.
+    /// loom's `AtomicU32` with repairs and trace steps.
     AtomicU32, u32;
-    /// loom's `AtomicU64` with the additions of this backend.
+    /// loom's `AtomicU64` with repairs and trace steps.
     AtomicU64, u64;
-    /// loom's `AtomicUsize` with the additions of this backend.
+    /// loom's `AtomicUsize` with repairs and trace steps.
     AtomicUsize, usize;
-    /// loom's `AtomicI32` with the additions of this backend.
+    /// loom's `AtomicI32` with repairs and trace steps.
     AtomicI32, i32;
-    /// loom's `AtomicI64` with the additions of this backend.
+    /// loom's `AtomicI64` with repairs and trace steps.
     AtomicI64, i64;
-    /// loom's `AtomicIsize` with the additions of this backend.
+    /// loom's `AtomicIsize` with repairs and trace steps.
     AtomicIsize, isize;
-    /// loom's `AtomicPtr` with the additions of this backend.
+    /// loom's `AtomicPtr` with repairs and trace steps.
     AtomicPtr<T>, *mut T;
 }
 
@@ -375,7 +376,7 @@ macro_rules! fetches {
             #[track_caller]
             pub fn $operation(&self, value: $value, order: Ordering) -> $value {
                 let order = ordering("rmw", 1, order);
-                let before = self.twinned().$operation(value, order);
+                let before = self.checked_twin().$operation(value, order);
                 let after: fn($value, $value) -> $value = $after;
                 let after = after(before, value);
                 self.stored(after);
@@ -395,30 +396,30 @@ fetches! {
     fetch_min |before, value| before.min(value);
 }
 
-/// A number that decisions depend on although it may be stale: a limit, or how much to fetch. `Relaxed`; a
-/// lost update is harmless. Unlike a [`Counter`](crate::Counter), a checker sees it and explores each value
-/// that a thread may read.
+/// A number that may be stale and that guides decisions, such as a limit or a batch size. All accesses are `Relaxed`,
+/// because a lost update is harmless. A checker explores each value of a hint that a thread may read, unlike the value
+/// of a [`Counter`](crate::Counter).
 #[derive(Debug)]
 pub struct Hint(AtomicU64);
 
-// These bypass the ordering hook: their callers write no ordering.
+// Hints bypass the ordering hook, because their callers write no ordering.
 impl Hint {
-    /// Creates a hint with this value.
+    /// Creates a hint with the given value.
     #[track_caller]
     pub fn new(value: u64) -> Self {
         Self(AtomicU64::new(value))
     }
-    /// The current value, or an older one.
+    /// Returns the current value, or an older value.
     #[track_caller]
     pub fn get(&self) -> u64 {
-        let value = self.0.twinned().load(Ordering::Relaxed);
+        let value = self.0.checked_twin().load(Ordering::Relaxed);
         self.0.told.tell(None::<u64>, |name| format!("reads {} from hint {name}", value.shown()));
         value
     }
-    /// Overwrites the number.
+    /// Overwrites the hint's value.
     #[track_caller]
     pub fn set(&self, value: u64) {
-        self.0.twinned().store(value, Ordering::Relaxed);
+        self.0.checked_twin().store(value, Ordering::Relaxed);
         self.0.stored(value);
         self.0.told.tell(Some(value), |name| format!("sets hint {name} to {}", value.shown()));
     }

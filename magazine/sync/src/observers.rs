@@ -1,9 +1,9 @@
 //! Observers: functions that many threads call without a lock, and that any thread may remove.
 //!
-//! A call increments the slot's count before it tests whether the slot is open. A remover closes the slot and
-//! waits for the counted calls; the last call drops the function. So when `remove` returns, no call runs and
-//! the function is gone. Calls take no lock and never wait, so signal handlers may make them, and a `fork`
-//! need not hold anything for them.
+//! A call increments the slot's count before it tests the slot's open flag. A remover closes the slot and waits for the
+//! counted calls. The last counted call drops the function. When `remove` returns, no call runs and the function is
+//! dropped. Calling an observer takes no lock and never waits. Signal handlers may call observers, and a `fork` holds
+//! no lock for them.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -13,38 +13,37 @@ use crate::{AtomicU32, Counter, UnsafeCell, contain_panic, planted, thread_local
 use core::cell::Cell;
 use core::fmt;
 
-/// Maximum number of observers. Models have one slot, for which all compete.
+/// Maximum number of registered observers. Under a checker there is one slot, for which all observers compete.
 pub const MAX_OBSERVERS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 
-/// Up to [`MAX_OBSERVERS`] functions of type `F`: a `dyn Fn`. See the [module](self).
+/// Up to [`MAX_OBSERVERS`] registered functions of the `dyn Fn` type `F`.
 pub struct Observers<F: ?Sized> {
-    /// Number of observers. A hint: a stale value counts the reader as earlier or later.
+    /// Number of registered observers. A stale count only makes a reader act as if it ran a little earlier or later.
     there: Counter,
     slots: [Slot<F>; MAX_OBSERVERS],
     suppressed: Counter,
     panics: Counter,
 }
 
-/// A slot for one function. `state` has its flags and the number of running calls. The last call drops a
-/// removed function and alone clears `CLOSING`.
+/// A slot for one registered function. `state` has the slot's flags and the number of running calls. The last running
+/// call drops a removed function. The flag `CLOSING` is cleared only by the last running call.
 struct Slot<F: ?Sized> {
     state: AtomicU32,
     observer: UnsafeCell<Option<Box<F>>>,
 }
-/// The slot is reserved.
+/// Flag: the slot is reserved.
 const TAKEN: u32 = 1 << 31;
-/// The slot has a function that may be called.
+/// Flag: the slot has a function that may be called.
 const OPEN: u32 = 1 << 30;
-/// The function is dropped when no call is counted any more.
+/// Flag: the last running call must drop the function.
 const CLOSING: u32 = 1 << 29;
-/// No remover waits for the drop: the slot is then free.
+/// Flag: no remover waits for the drop, so the last running call frees the slot.
 const LEFT: u32 = 1 << 28;
 
-// SAFETY: calls need `Sync`, and dropping on any thread needs `Send`. The cell is written by the thread that
-// set `TAKEN`, before the slot is open, and by the one call that takes the function out when no other call is
-// counted.
+// SAFETY: calls need `Sync`, and dropping the function on any thread needs `Send`. Two threads write the cell: the
+// thread that set `TAKEN`, before the slot opens, and the last running call.
 unsafe impl<F: ?Sized + Send + Sync> Sync for Slot<F> {}
-// SAFETY: dropping the function on another thread needs `Send` of it, which is required here.
+// SAFETY: dropping the function on another thread needs `Send`, which this impl requires.
 unsafe impl<F: ?Sized + Send + Sync> Send for Slot<F> {}
 
 impl<F: ?Sized> fmt::Debug for Observers<F> {
@@ -53,23 +52,23 @@ impl<F: ?Sized> fmt::Debug for Observers<F> {
     }
 }
 
-/// A running call on this thread: the address of its slot, and the call that encloses it. Stored on the
-/// stack.
-struct Inside {
+/// A running call on this thread: the address of the called slot, and the enclosing call. The call's record is on its
+/// own stack frame.
+struct RunningCall {
     slot: usize,
     outer: *const Self,
 }
 
 thread_local! {
-    /// The innermost running call.
-    static INSIDE: Cell<*const Inside> = Cell::new(core::ptr::null());
+    /// The innermost running call on this thread.
+    static INSIDE: Cell<*const RunningCall> = Cell::new(core::ptr::null());
 }
 
 fn is_inside() -> bool {
     !INSIDE.with(Cell::get).is_null()
 }
 
-/// The error when [`MAX_OBSERVERS`] are registered already.
+/// Error when [`MAX_OBSERVERS`] observers are already registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyObservers;
 
@@ -80,7 +79,7 @@ impl fmt::Display for TooManyObservers {
 }
 impl core::error::Error for TooManyObservers {}
 
-/// The slot of a [registered](Observers::add) function, for [`Observers::remove`].
+/// Identifies a [registered](Observers::add) function for [`Observers::remove`].
 #[derive(Debug)]
 #[must_use = "without it the function stays"]
 pub struct Place(usize);
@@ -94,16 +93,16 @@ impl<F: ?Sized> Default for Observers<F> {
 }
 
 impl<F: ?Sized> Observers<F> {
-    /// Registers `observer`; calls start immediately.
+    /// Registers `observer`, which other threads may call immediately.
     ///
     /// # Errors
-    /// [`TooManyObservers`] if no slot is free.
+    /// Returns [`TooManyObservers`] if no slot is free.
     pub fn add(&self, observer: Box<F>) -> Result<Place, TooManyObservers> {
-        // Acquire: pairs with the Release of the call that took the previous function out.
+        // Acquire: pairs with the Release of the call that took the previous function out of the slot.
         let free = |slot: &Slot<F>| slot.state.fetch_or(TAKEN, Acquire) & TAKEN == 0;
         let at = self.slots.iter().position(free).ok_or(TooManyObservers)?;
         let slot = &self.slots[at];
-        // SAFETY: this thread has just reserved the slot, and it is not open yet.
+        // SAFETY: this thread has just reserved the slot, and the slot is not open yet.
         slot.observer.with_mut(|p| unsafe { *p = Some(observer) });
         // Release: pairs with the Acquire in `call`.
         slot.state.fetch_or(OPEN, Release);
@@ -111,30 +110,30 @@ impl<F: ?Sized> Observers<F> {
         Ok(Place(at))
     }
 
-    /// Removes the function. On return, no call of it runs or begins, and it is dropped. Called from within
-    /// any observer it does not wait: a call on another thread may still run.
+    /// Removes the registered function at `at`. On return, the function is dropped and no call of the function runs or
+    /// begins. Within a call of any observer, `remove` does not wait: calls on other threads may still run.
     pub fn remove(&self, Place(at): Place) {
         self.there.sub(1);
         let slot = &self.slots[at];
         let inside = is_inside();
-        // Relaxed: this count only keeps the function until both flags are set.
+        // Relaxed: the extra count only delays the drop until the flags are set.
         slot.state.fetch_add(1, Relaxed);
         slot.close(if inside { LEFT } else { 0 });
         slot.leave();
-        planted!("who drops an observer does not wait" => return);
+        planted!("dropping an observer does not wait for its calls" => return);
         if inside {
             return;
         }
-        // Acquire: pairs with the Release of the call that took the function out.
+        // Acquire: pairs with the Release of the call that took the function out of the slot.
         while slot.state.load(Acquire) & CLOSING != 0 {
             crate::relax();
         }
-        // Relaxed: `add` synchronises with the Release of the call that took the function out.
+        // Relaxed: `add` synchronises with the Release of the call that took the function out of the slot.
         slot.state.fetch_and(!TAKEN, Relaxed);
     }
 
-    /// Returns `true` if there are observers to call. Within a call of any observer it returns `false` and
-    /// counts the call as suppressed.
+    /// Returns `true` if at least one observer is registered. Within a call of any observer, `listen` returns `false`
+    /// and counts a suppressed call.
     #[inline]
     pub fn listen(&self) -> bool {
         self.there.get() > 0 && self.is_outside()
@@ -146,8 +145,8 @@ impl<F: ?Sized> Observers<F> {
         outside
     }
 
-    /// Calls `show` with each function. A function that panics is not called again; the caller does not
-    /// notice.
+    /// Calls `show` with each registered function. A function that panics is not called again. The panic of an observer
+    /// does not reach the caller.
     pub fn each(&self, show: impl Fn(&F)) {
         let panicked = self.slots.iter().filter(|slot| slot.call(&show)).count();
         self.panics.add(panicked as u64);
@@ -157,24 +156,24 @@ impl<F: ?Sized> Observers<F> {
     pub fn suppressed(&self) -> u64 {
         self.suppressed.get()
     }
-    /// Number of functions that panicked.
+    /// Number of observers that panicked.
     pub fn panics(&self) -> u64 {
         self.panics.get()
     }
 
-    /// Forgets the calls of other threads.
+    /// Forgets running calls of other threads, in the child of a `fork`.
     ///
     /// # Safety
-    /// The process is the child of a `fork` and has no other thread yet.
+    /// The caller must be the only thread, in the child of a `fork`.
     pub unsafe fn forget_other_threads(&self) {
-        // SAFETY: the pointer is null, or `enter` has not yet returned for its target.
+        // SAFETY: the pointer is null, or points into the frame of an `enter` that has not returned.
         let first = unsafe { INSIDE.with(Cell::get).as_ref() };
-        // SAFETY: `outer` is null, or `enter` has not yet returned for its target.
+        // SAFETY: `outer` is null, or points into the frame of an `enter` that has not returned.
         let inside = core::iter::successors(first, |inside| unsafe { inside.outer.as_ref() });
         for slot in &self.slots {
             let calls = inside.clone().filter(|inside| inside.slot == slot.address()).count() as u32;
-            // Relaxed: there is one thread. A function that another thread was about to take out stays in its
-            // slot.
+            // Relaxed: the child of a `fork` has one thread. If another thread was about to take a function out, the
+            // function stays in the slot.
             let state = slot.state.load(Relaxed);
             slot.state.store(state & (TAKEN | OPEN | CLOSING | LEFT) | calls, Relaxed);
         }
@@ -186,28 +185,27 @@ impl<F: ?Sized> Slot<F> {
         core::ptr::from_ref(self).addr()
     }
 
-    /// Runs the function, or its `Drop`. Returns `None` if it panicked.
+    /// Runs an observer, or the observer's `Drop`. Returns `None` if the observer panicked.
     fn enter<R>(&self, run: impl FnOnce() -> R) -> Option<R> {
-        let this = Inside { slot: self.address(), outer: INSIDE.with(Cell::get) };
+        let this = RunningCall { slot: self.address(), outer: INSIDE.with(Cell::get) };
         INSIDE.with(|inside| inside.set(&raw const this));
         let result = contain_panic(run);
         INSIDE.with(|inside| inside.set(this.outer));
         result
     }
 
-    /// Calls the function, if there is one. Returns `true` if it panicked.
+    /// Calls the slot's function, if the slot is open. Returns `true` if the function panicked.
     fn call(&self, show: &impl Fn(&F)) -> bool {
-        // Relaxed: a hint; the test below decides.
+        // Relaxed: this early test is a hint. The state is tested again after the call is counted.
         if self.state.load(Relaxed) & OPEN == 0 {
             return false;
         }
         let mut panicked = false;
         // Acquire: pairs with the Release in `add`, which follows the write of the function.
         let before = self.state.fetch_add(1, Acquire);
-        planted!("an observer is called that was closed meanwhile" => let before = OPEN);
+        planted!("a closed observer is called" => let before = OPEN);
         if before & OPEN != 0 {
-            // SAFETY: the slot was open when this call was counted, so the function stays until this call
-            // leaves.
+            // SAFETY: the slot was open when this call was counted, so the function stays until this call is uncounted.
             let call = || self.observer.with(|p| unsafe { (*p).as_deref() }.map(show));
             panicked = self.enter(call).is_none();
             if panicked {
@@ -217,44 +215,45 @@ impl<F: ?Sized> Slot<F> {
         self.leave();
         panicked
     }
-    /// Stops new calls; the last one takes the function out. The caller must be a counted call.
+    /// Closes the slot to new calls. The last running call takes the function out. The caller must be a counted call of
+    /// the slot.
     fn close(&self, left: u32) {
-        // Relaxed: the call that takes the function out leaves after this one, or is this one.
+        // Relaxed: the Release in `leave` orders these flags before the function is taken out.
         self.state.fetch_or(CLOSING | left, Relaxed);
         self.state.fetch_and(!OPEN, Relaxed);
     }
-    /// Ends a call. The last one takes out a function that is to be dropped.
+    /// Ends a counted call of the slot. The last call of a closed slot takes the function out and drops it.
     fn leave(&self) {
-        // Release: pairs with the Acquire below: all calls come before the drop.
+        // Release: pairs with the Acquire of the exchange below, so all calls precede the drop.
         let before = self.state.fetch_sub(1, Release);
         let last = before - 1;
         if last & !LEFT != TAKEN | CLOSING {
             return;
         }
-        // Several calls may see this state; the winner counts itself again. Acquire: pairs with the Release
-        // above: all calls are over.
+        // Several calls may read the state in which the function must be dropped. The call that wins the exchange
+        // counts itself again. Acquire: pairs with the Release of each finished call.
         if self.state.compare_exchange(last, last + 1, Acquire, Relaxed).is_ok() {
-            // SAFETY: the slot is not open, and no other counted call saw it open.
+            // SAFETY: the slot is closed, and no other counted call saw the slot open.
             let observer = self.observer.with_mut(|p| unsafe { (*p).take() });
             _ = self.enter(|| drop(observer));
-            // Relaxed: a guess. Release: pairs with the Acquire in `remove`, in `add`, and above.
+            // Relaxed: a first guess of the state, which the exchange verifies. Release: pairs with the Acquire in
+            // `remove`, in `add`, and in the exchange above.
             let mut state = self.state.load(Relaxed);
             while let Err(now) = self.state.compare_exchange(state, Self::left(state), Release, Relaxed) {
                 state = now;
             }
-            planted!("a place is free before its last call has left" => self.state.fetch_sub(1, Relaxed));
+            planted!("an observer slot is freed during a call" => self.state.fetch_sub(1, Relaxed));
         }
     }
-    /// The state after the call that took the function out has left. That call and the slot end in one step,
-    /// so the next owner of the slot inherits no count.
+    /// The slot's state after the call that dropped the function ends. One atomic step ends the dropping call and frees
+    /// the slot, so the slot's next owner inherits no count.
     fn left(state: u32) -> u32 {
-        planted!("a place is free before its last call has left" => return state & !CLOSING);
+        planted!("an observer slot is freed during a call" => return state & !CLOSING);
         let done = match state & !(TAKEN | OPEN | CLOSING | LEFT) {
             1 if state & LEFT == 0 => CLOSING,
-            // A remover from within a call may have set `LEFT` while the function was dropped.
+            // A call that removes its own observer may set `LEFT` while the function is dropped.
             1 => CLOSING | LEFT | TAKEN,
-            // Other calls were counted during the drop. The last of them finds no function and frees the
-            // slot.
+            // Other calls were counted during the function's drop. The last call finds no function and frees the slot.
             _ => 0,
         };
         (state & !done) - 1
@@ -273,7 +272,7 @@ mod tests {
 
     type Any = dyn Fn(u32) + Send + Sync;
 
-    /// Removes its observer on drop.
+    /// Removes an observer when dropped.
     struct Guard(Arc<Observers<Any>>, Option<Place>);
     impl Drop for Guard {
         fn drop(&mut self) {
@@ -292,7 +291,7 @@ mod tests {
             all.each(|f| f(with));
         }
     }
-    /// An observer that sends its argument to a channel.
+    /// Registers an observer that sends its argument to a channel.
     fn written(all: &Arc<Observers<Any>>) -> (Guard, Receiver<u32>) {
         let (seen, read) = channel();
         (guard(all, move |with| seen.send(with).unwrap()), read)
@@ -319,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn observers_own_calls_are_suppressed_and_counted() {
+    fn calls_made_by_an_observer_are_not_observed() {
         let t = observers();
         let (_first, read) = written(&t);
         let own = t.clone();
@@ -328,9 +327,9 @@ mod tests {
         assert_eq!((read.try_iter().count(), t.suppressed()), (2, 2));
     }
 
-    /// Regression: the second panic reached the caller, and the remover waited for ever.
+    /// Regression: a second panic reached the caller, and the remover waited for ever.
     #[test]
-    fn a_payload_that_panics_when_it_is_dropped_stays_with_the_observer() {
+    fn panic_payload_that_panics_on_drop_is_contained() {
         struct Bomb;
         impl Drop for Bomb {
             fn drop(&mut self) {
@@ -342,7 +341,7 @@ mod tests {
         (0..2).for_each(|with| call(&t, with));
         assert_eq!(t.panics(), 1);
         drop(panics);
-        // A captured value's `Drop` may panic, too.
+        // The `Drop` of a captured value may panic, too.
         let bomb = Bomb;
         let captures = guard(&t, move |_| _ = &bomb);
         call(&t, 0);
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn an_observer_that_panics_is_not_called_again_and_the_others_are() {
+    fn only_the_panicking_observer_is_disabled() {
         let t = observers();
         let calls = Arc::new(Counter::new(0));
         let count = calls.clone();
@@ -368,9 +367,9 @@ mod tests {
         assert!(t.add(Box::new(|_| ())).is_err() && all.len() == 3, "its place is free");
     }
 
-    /// Regression: the slot stayed taken.
+    /// Regression: the slot stayed reserved for ever.
     #[test]
-    fn an_observer_that_panics_may_be_dropped_by_its_own_drop() {
+    fn panicking_observer_can_drop_itself() {
         struct Owner(Arc<Mutex<Option<Guard>>>);
         impl Drop for Owner {
             fn drop(&mut self) {
@@ -389,9 +388,9 @@ mod tests {
         assert!(own_too.lock().is_none() && t.slots.iter().all(|slot| slot.state.load(Relaxed) == 0));
     }
 
-    /// On one thread: when the call ends, its observer is dropped and the slot is free.
+    /// On a single thread, the end of the call drops the observer and frees the slot.
     #[test]
-    fn an_observer_may_drop_itself_and_others_and_register_one() {
+    fn observer_can_register_and_drop_observers() {
         type Both = (Guard, Guard);
         let t = observers();
         let (own, other) = (Arc::new(Mutex::new(None::<Both>)), written(&t).0);
@@ -408,7 +407,7 @@ mod tests {
         assert_eq!((all.len(), t.there.get()), (4, 4));
     }
 
-    /// After the drop the values that calls use may be freed.
+    /// After the guard is dropped, the test may free the values that the observer uses.
     #[test]
     fn drop_of_an_observer_waits_for_calls_on_other_threads() {
         let t = observers();
@@ -429,9 +428,9 @@ mod tests {
         });
     }
 
-    /// The threads of the counted calls do not exist in the child.
+    /// Threads of counted calls do not exist in the child of a `fork`.
     #[test]
-    fn a_child_waits_for_no_call_of_other_threads() {
+    fn child_of_a_fork_does_not_wait_for_observer_calls() {
         let t = observers();
         let (observer, _read) = written(&t);
         t.slots[0].state.fetch_add(2, Relaxed);
@@ -439,16 +438,16 @@ mod tests {
         unsafe { t.forget_other_threads() };
         drop(observer);
         let own = t.clone();
-        // SAFETY: this is the only thread, as in a child. The call is from within an observer.
+        // SAFETY: this is the only thread. An observer calls `forget_other_threads`.
         let observer = guard(&t, move |_| unsafe { own.forget_other_threads() });
         call(&t, 1);
         drop(observer);
         assert!(t.slots.iter().all(|slot| slot.state.load(Relaxed) == 0));
     }
 
-    /// Regression: the child forgot the enclosing call, whose end then made the count negative.
+    /// Regression: the child forgot the enclosing call, and the end of that call made the count negative.
     #[test]
-    fn a_child_is_within_two_calls() {
+    fn child_of_a_fork_inside_two_observer_calls_continues() {
         struct Forks(Arc<Observers<Any>>);
         impl Drop for Forks {
             fn drop(&mut self) {

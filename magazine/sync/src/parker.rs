@@ -1,4 +1,4 @@
-//! A thread that waits, as a waker.
+//! A waiting thread as a [`Waker`](std::task::Waker).
 
 #[cfg(loom)]
 use loom::sync::{Condvar, Mutex};
@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::time::Instant;
 
-/// Where one thread waits for a wake-up: a [`Waker`](std::task::Waker) for a thread that polls a future.
+/// Blocks one thread until a wake-up, and gives a thread that polls a future its [`Waker`](std::task::Waker).
 ///
-/// A wake-up before the wait is kept: the next wait returns immediately. Several wake-ups count as one. It
-/// does not use the token of [`std::thread::park`], which belongs to the surrounding code.
+/// A wake-up before the wait is stored, and the next wait returns immediately. Several wake-ups before one wait count
+/// as one wake-up. A parker does not use the token of [`std::thread::park`], which belongs to the surrounding code.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -43,9 +43,9 @@ impl Parker {
 
 #[cfg(not(any(loom, shuttle)))]
 impl Parker {
-    /// Waits for a wake-up, or until `deadline`. Returns `true` if one came since the last wait.
+    /// Waits for a wake-up, or until `deadline`. Returns `true` if a wake-up came since the last wait.
     ///
-    /// Under a checker no time passes: a wait with a deadline returns immediately.
+    /// Under a checker no time passes, so a wait with a deadline returns immediately.
     pub fn park(&self, deadline: Option<Instant>) -> bool {
         let mut woken = self.woken.lock();
         let asleep = |woken: &mut bool| !*woken;
@@ -55,17 +55,17 @@ impl Parker {
         }
         core::mem::take(&mut woken)
     }
-    /// Wakes the thread, now or at its next wait.
+    /// Wakes the waiting thread, or makes its next wait return immediately.
     pub fn unpark(&self) {
         *self.woken.lock() = true;
         self.changed.notify_one();
     }
 }
 
-// Not loom's `park`: its `unpark` also wakes a thread that is blocked elsewhere.
+// This parker does not use loom's `park`: loom's `unpark` also wakes a thread that is blocked elsewhere.
 #[cfg(any(loom, shuttle))]
 impl Parker {
-    /// Waits for a wake-up; returns immediately if there is a deadline. Returns `true` if one came since the
+    /// Waits for a wake-up, or returns immediately if there is a deadline. Returns `true` if a wake-up came since the
     /// last wait.
     pub fn park(&self, deadline: Option<Instant>) -> bool {
         let Ok(mut woken) = self.woken.lock() else { unreachable!("no holder panics") };
@@ -74,7 +74,7 @@ impl Parker {
         }
         core::mem::take(&mut woken)
     }
-    /// Wakes the thread, now or at its next wait.
+    /// Wakes the waiting thread, or makes its next wait return immediately.
     pub fn unpark(&self) {
         let Ok(mut woken) = self.woken.lock() else { unreachable!("no holder panics") };
         *woken = true;

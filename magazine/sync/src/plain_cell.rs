@@ -1,21 +1,21 @@
-// Included by the backends whose checker does not watch plain memory.
+// Backends include this file if their checker does not track plain memory.
 
-/// `core`'s cell with loom's access methods.
+/// `core`'s cell with the access methods of loom's cell.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
 impl<T> UnsafeCell<T> {
-    /// A cell around `value`.
+    /// Creates a cell around `value`.
     pub const fn new(value: T) -> Self {
         Self(core::cell::UnsafeCell::new(value))
     }
-    /// Shared access: no thread may write during `f`. loom checks it.
+    /// Calls `f` with shared access: no thread may write the cell during `f`, which loom checks.
     #[inline(always)]
     pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
         f(self.0.get())
     }
-    /// Exclusive access: no other thread may read or write during `f`. loom checks it.
+    /// Calls `f` with exclusive access: no other thread may access the cell during `f`, which loom checks.
     #[inline(always)]
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())

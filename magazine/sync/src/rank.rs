@@ -1,10 +1,10 @@
-//! Lock orders, and the check that every thread keeps them.
+//! Lock ranks, and the check that every thread acquires locks in rank order.
 //!
-//! A crate lists its locks once, outermost first, with [`ranks!`](crate::ranks), and creates each with its
-//! rank. In debug builds and under loom and shuttle, a thread may only wait for a lock whose rank comes after
-//! all ranks of the same list that it holds. Any other order panics with both names, even if no other thread
-//! could deadlock. The check keeps one small table per thread and never allocates, so it works below a global
-//! heap and in `fork` handlers. Release builds have neither ranks nor table.
+//! A crate lists its locks with [`ranks!`](crate::ranks), outermost first, and creates each lock with its rank. In
+//! debug and checker builds, a thread may wait for a lock only if the lock's rank follows all ranks that the thread
+//! holds. A lock acquired out of order panics with the names of two ranks, even if no deadlock is possible. The rank
+//! check uses one small table per thread and never allocates. The rank check works inside an allocator and in `fork`
+//! handlers. Release builds have neither ranks nor the rank table.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -15,14 +15,15 @@ use crate::{abandoned, thread_local};
 use core::cell::Cell;
 use core::fmt;
 
-/// Declares the locks of a crate, outermost first: a thread that holds one may only wait for later ones.
+/// Declares the lock ranks of a crate, outermost first. A thread that holds a lock may only wait for locks of later
+/// ranks.
 ///
-/// Defines an `enum` of them, which [`Mutex::ranked`](crate::Mutex::ranked) takes. Lists of different crates
-/// are not compared: the order between crates is up to their users.
+/// Defines an `enum` of the ranks, which [`Mutex::ranked`](crate::Mutex::ranked) accepts. The check does not compare
+/// ranks of different lists. The users of several crates must order the crates' locks.
 ///
 /// * `ALL` has the ranks in order.
-/// * `assert_unlocked()` panics, in debug builds and under checkers, if the calling thread holds a lock of
-///   the list. Call it before user code.
+/// * In debug and checker builds, `assert_unlocked()` panics if the calling thread holds a lock of the list. Call
+///   `assert_unlocked()` before user code.
 ///
 /// ```
 /// use uslab_sync::{Mutex, ranks};
@@ -59,11 +60,12 @@ macro_rules! ranks {
                 /// All ranks, outermost first.
                 $visibility const ALL: &[Self] = &[$(Self::$rank),+];
 
-                /// Asserts, in debug builds and under checkers, that the calling thread holds no lock of
-                /// these ranks. Locks without a rank or of other lists do not count.
+                /// Asserts that the calling thread holds no lock of the given ranks, in debug and checker builds. Locks
+                /// without a rank, and locks of other lists, are ignored.
                 ///
                 /// # Panics
-                /// In these builds, if such a lock is held: user code must never run under it.
+                /// Panics in debug and checker builds if the calling thread holds such a lock, because user code must
+                /// not run under locks.
                 #[inline(always)]
                 #[track_caller]
                 $visibility fn assert_unlocked() {
@@ -80,7 +82,7 @@ macro_rules! ranks {
     };
 }
 
-/// The names of the ranks of one lock order; [`ranks!`](crate::ranks) makes it.
+/// The names of the ranks in one lock order. [`ranks!`](crate::ranks) creates the list.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct List(&'static [&'static str]);
@@ -105,7 +107,7 @@ impl List {
     }
 }
 
-/// The place of a lock in a lock order that [`ranks!`](crate::ranks) declared.
+/// The position of a lock in a lock order that [`ranks!`](crate::ranks) declared.
 #[derive(Clone, Copy)]
 pub struct Rank {
     list: &'static List,
@@ -129,22 +131,21 @@ impl PartialEq for Rank {
 }
 impl Eq for Rank {}
 
-/// Maximum number of ranks in which a thread may hold locks at one time.
+/// Maximum number of ranks of which one thread may hold locks.
 #[cfg(any(loom, shuttle, debug_assertions))]
 const MOST: usize = 32;
 
-/// Locks of one rank that a thread holds.
 #[cfg(any(loom, shuttle, debug_assertions))]
 #[derive(Clone, Copy)]
 struct Entry {
     list: &'static List,
     place: u8,
     count: u32,
-    /// True if the locks are held for a `fork`. Anything else that is forked during it has a separate order.
+    /// True if the locks are held for a `fork`. Locks of other allocators that are held for the same `fork` have a
+    /// separate order.
     forks: bool,
 }
 
-/// The locks that a thread holds, in no order.
 #[cfg(any(loom, shuttle, debug_assertions))]
 struct Table {
     len: Cell<usize>,
@@ -159,7 +160,7 @@ impl Table {
     fn entries(&self) -> impl Iterator<Item = (&Cell<Option<Entry>>, Entry)> {
         self.entries[..self.len.get()].iter().filter_map(|cell| Some((cell, cell.get()?)))
     }
-    /// The innermost rank that is held, of `list` or of any list.
+    /// Returns the innermost held rank of `list`, or of any list if `list` is `None`.
     fn innermost(&self, list: Option<&'static List>, nesting: Nesting) -> Option<Rank> {
         let of_it = |entry: &Entry| list.is_none_or(|list| core::ptr::eq(entry.list, list));
         let counts = |entry: &Entry| of_it(entry) && !(entry.forks && nesting == Nesting::Same);
@@ -184,7 +185,7 @@ impl Table {
             return cell.set(Some(Entry { count: entry.count - 1, ..entry }));
         }
         self.len.set(self.len.get() - 1);
-        // The last entry fills the gap.
+        // Moves the last table entry into the gap.
         cell.set(self.entries[self.len.get()].take());
     }
 }
@@ -194,7 +195,7 @@ thread_local! {
     static HELD: Table = Table::new();
 }
 
-/// Marks every lock that this thread holds as held for a fork.
+/// Marks all locks that this thread holds as held for a `fork`.
 #[doc(hidden)]
 pub fn held_for_a_fork() {
     #[cfg(any(loom, shuttle, debug_assertions))]
@@ -203,21 +204,21 @@ pub fn held_for_a_fork() {
     });
 }
 
-/// Permission to hold other locks of the same rank.
+/// Permission to acquire a lock while the thread holds other locks of the same rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nesting {
-    /// Forbidden.
+    /// A thread that acquires the lock may not hold a lock of equal rank.
     None,
-    /// Allowed: all such callers acquire them in one order.
+    /// A thread may hold locks of equal rank, if all threads acquire these locks in one order.
     Same,
 }
 
-/// A lock's rank; empty in release builds.
+/// A lock's rank. In release builds a rank stores nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LockRank(#[cfg(any(loom, shuttle, debug_assertions))] Option<Rank>);
 
 impl LockRank {
-    /// The rank of a lock that has none.
+    /// The rank of an unranked lock.
     pub(crate) const NONE: Self = Self(
         #[cfg(any(loom, shuttle, debug_assertions))]
         None,
@@ -234,7 +235,7 @@ impl LockRank {
     pub(crate) fn rank(self) -> Option<Rank> {
         self.0
     }
-    /// Must be called before waiting for the lock, so that a wrong order panics instead of hanging.
+    /// Checks the order before the thread waits for the lock, so that a wrong order panics instead of hanging.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn ask(self, nesting: Nesting) -> Held {
@@ -246,8 +247,8 @@ impl LockRank {
     #[cfg(any(loom, shuttle, debug_assertions))]
     #[track_caller]
     fn check(self, nesting: Nesting) {
-        // A checker may run other threads while a failed one is unwound. These do not clear their table
-        // entries then (see `Held`), and their panic would hide the first one.
+        // A checker may run other threads while it unwinds a failed thread. Other threads that run then keep their
+        // table entries (see `Held`), and their panics would hide the first panic.
         let innermost = |list| HELD.with(|table| table.innermost(list, nesting)).filter(|_| !abandoned());
         let Some(rank) = self.0 else {
             if let Some(held) = innermost(None) {
@@ -263,7 +264,7 @@ impl LockRank {
     }
 }
 
-/// The lock is requested or held while this value lives.
+/// A table entry that exists while a thread waits for a lock or holds the lock.
 #[derive(Debug)]
 pub(crate) struct Held(#[cfg_attr(not(any(loom, shuttle, debug_assertions)), allow(dead_code))] LockRank);
 
@@ -271,7 +272,7 @@ pub(crate) struct Held(#[cfg_attr(not(any(loom, shuttle, debug_assertions)), all
 impl Drop for Held {
     #[inline(always)]
     fn drop(&mut self) {
-        // A checker's thread that did not finish has no thread-locals any more.
+        // When a checker abandons a thread, the thread's thread-locals no longer exist.
         if let Some(rank) = self.0.0
             && !abandoned()
         {
@@ -280,11 +281,11 @@ impl Drop for Held {
     }
 }
 
-/// A checker's guard, with its table entry.
+/// A checker's mutex guard, with its rank table entry.
 #[cfg(any(loom, shuttle))]
 #[derive(Debug)]
 pub struct Locked<G> {
-    // Dropped first, so that the trace has the release before another thread's acquisition.
+    // The entry is dropped first, so that the trace records the release before another thread's acquisition.
     #[cfg(loom)]
     _told: crate::story::Taken,
     guard: G,
@@ -335,7 +336,7 @@ mod tests {
         }
     }
 
-    /// The panic message of locking `inner` while `outer` is held.
+    /// Returns the panic message of locking `inner` while `outer` is held.
     fn refusal(outer: &Mutex<()>, inner: &Mutex<()>) -> Option<String> {
         let nested = std::panic::AssertUnwindSafe(|| {
             let _outer = outer.lock();
@@ -363,19 +364,19 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_order_is_refused_without_waiting() {
+    fn wrong_lock_order_panics_without_waiting() {
         let (zone, depot) = (ranked(Rank::Zone), ranked(Rank::Depot));
         let _zone = zone.lock();
         let asks: [fn(&Mutex<()>); 2] = [|lock| drop(lock.try_lock()), |lock| drop(lock.lock_nested())];
         for ask in asks {
             assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ask(&depot))).is_err());
         }
-        // The thread would wait for itself.
+        // The thread would deadlock on a lock that it holds.
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(zone.lock()))).is_err());
     }
 
     #[test]
-    fn locks_of_one_rank_nest_if_requested_and_unranked_locks_always() {
+    fn locks_of_one_rank_nest_only_on_request() {
         let nodes: [_; 3] = core::array::from_fn(|_| ranked(Rank::Node));
         let mut held: Vec<MutexGuard<'_, ()>> = nodes.iter().map(Mutex::lock_nested).collect();
         drop(held.remove(0));
@@ -386,12 +387,12 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_different_lists_are_not_compared() {
+    fn ranks_of_unrelated_crates_are_not_compared() {
         let (zone, other) = (ranked(Rank::Zone), Mutex::ranked(Other::First, ()));
         assert_eq!(refusal(&zone, &other), None);
         assert_eq!(refusal(&other, &zone), None);
         let _other = other.lock();
-        // A user's lock does not count.
+        // A lock without a rank does not count.
         Rank::assert_unlocked();
         let user_code = std::panic::catch_unwind(Other::assert_unlocked);
         let said = *user_code.unwrap_err().downcast::<String>().unwrap();
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_held_across_a_fork_counts_until_it_is_released() {
+    fn lock_held_across_a_fork_counts_until_released() {
         let lock = ForkMutex::new(Rank::Zone, 7);
         // SAFETY: this thread releases the lock below; there is no other thread.
         unsafe {
@@ -412,10 +413,9 @@ mod tests {
         assert!(lock.try_lock().is_some());
     }
 
-    /// Regression: locks held for one fork were ordered against locks that another allocator held for the same fork, and
-    /// the program aborted.
+    /// Regression: two allocators held locks for one `fork`, the check compared locks of both, and the program aborted.
     #[test]
-    fn locks_of_different_forks_are_not_ordered() {
+    fn locks_taken_before_and_after_a_fork_are_not_ordered() {
         let zone = ForkMutex::new(Rank::Zone, ());
         let (depot, node) = (ForkMutex::new(Rank::Depot, ()), ranked(Rank::Node));
         // SAFETY: this thread releases the locks below; there is no other thread.

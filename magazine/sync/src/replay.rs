@@ -1,14 +1,14 @@
-//! Repeats a failed execution: to record its counterexample trace, and for the command that runs it alone.
+//! Replays a failed execution, to record its counterexample trace and to run the execution alone.
 //!
-//! loom is deterministic: the n-th execution of a script is always the same. So a model that failed in its
-//! n-th execution runs again up to there. loom writes the path of each n-th execution to a file before
-//! running it (its *checkpoint*); only that execution is recorded. `REPLAY=file` starts with that path, so
-//! the first execution is the one that failed.
+//! loom is deterministic: the n-th execution of a script is the same in every run. A model that failed in its n-th
+//! execution runs again up to that execution. Before each n-th execution, loom writes the path of the execution to a
+//! file, the *checkpoint*. The trace records only the failed execution. `REPLAY=file` starts loom with the path in the
+//! file, so that the failed execution runs first.
 //!
-//! A path also lets an exploration stop and continue, which `split` uses to explore a model in parts.
+//! A path also lets loom stop and continue an exploration. `split` uses paths to explore a model in parts.
 
 use crate::check::{Bound, LIMIT, builder};
-use crate::execution::{begins, plant, planted_now, text};
+use crate::execution::{begins, current_planted_bug, plant, text};
 use crate::story;
 use core::fmt;
 use std::any::Any;
@@ -18,15 +18,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A failed execution: its number after the first that ran, counted from 1, and its panic.
+/// A failed execution: its number, counted from 1, and its panic.
 pub(crate) struct Failure {
-    /// The path of the first execution that ran; `None` is the model's own first path.
+    /// The path of the first execution that ran, or `None` if the model began without a path.
     pub(crate) from: Option<String>,
     pub(crate) n: u64,
     pub(crate) panic: Box<dyn Any + Send>,
 }
 
-/// One script of a model.
+/// One script of a model, ready to run.
 pub(crate) struct Run<S, F> {
     pub(crate) model: String,
     pub(crate) bound: Bound,
@@ -35,22 +35,22 @@ pub(crate) struct Run<S, F> {
     pub(crate) f: Arc<F>,
 }
 
-/// The value of `STORY`.
+/// The value of the environment variable `STORY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// `STORY=0`: no traces.
+pub(crate) enum TraceMode {
+    /// `STORY=0` prints no traces.
     None,
-    /// Unset: traces of failed models, not of planted bugs.
+    /// `STORY` is unset: print traces of failed models, but not of planted bugs.
     Failures,
-    /// `STORY=1`: traces of all failures.
+    /// `STORY=1` prints the traces of all failures.
     All,
-    /// `STORY=told`: traces of all failures, without atomic accesses.
+    /// `STORY=told` prints the traces of all failures, without atomic accesses.
     Told,
 }
 
-impl Asked {
+impl TraceMode {
     /// # Panics
-    /// If `STORY` has any other value.
+    /// Panics if `STORY` has any other value.
     pub(crate) fn now() -> Self {
         let Some(asked) = std::env::var_os("STORY") else { return Self::Failures };
         match asked.to_str() {
@@ -60,16 +60,16 @@ impl Asked {
             _ => panic!("STORY={}: expected 0, 1 or told", asked.display()),
         }
     }
-    /// Returns `true` if a planted bug's trace is printed, too.
+    /// Returns `true` if traces of planted bugs are printed, too.
     pub(crate) fn all(self) -> bool {
         matches!(self, Self::All | Self::Told)
     }
 }
 
-/// The value of `REPLAY`.
+/// The value of the environment variable `REPLAY`.
 ///
 /// # Panics
-/// If the file does not exist: loom would silently begin with the first execution.
+/// Panics if the file does not exist, because loom would silently begin with the first execution.
 pub(crate) fn asked() -> Option<PathBuf> {
     let path = PathBuf::from(std::env::var_os("REPLAY")?);
     assert!(path.exists(), "REPLAY={}: no such file; expected what a failing model printed", path.display());
@@ -77,7 +77,7 @@ pub(crate) fn asked() -> Option<PathBuf> {
 }
 
 impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'static> Run<S, F> {
-    /// The file for the path of a failed execution, in the program's folder.
+    /// The file for the path of a failed execution, in the directory of the test program.
     pub(crate) fn file(&self) -> PathBuf {
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("model"));
         let name: String =
@@ -92,10 +92,10 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         self.file().with_extension(format!("{process}-{call}.path"))
     }
 
-    /// Runs every execution. Returns how many ran, or the one that failed.
+    /// Runs every execution of the script. Returns the number of executions that ran, or the failed execution.
     ///
     /// # Panics
-    /// If the time limit ends the run first.
+    /// Panics if the time limit ends the run early.
     pub(crate) fn explore(&self) -> Result<u64, Failure> {
         self.explore_within(LIMIT)
     }
@@ -118,15 +118,15 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         outcome.map(|()| count).map_err(|panic| Failure { from: None, n: count, panic })
     }
 
-    /// Runs at most `most` executions, beginning with path `from`. Returns how many ran, and the path of the
-    /// next one, if any.
+    /// Runs at most `most` executions, beginning with path `from`. Returns the number of executions that ran, and the
+    /// path of the next execution if one remains.
     pub(crate) fn explore_from(
         &self,
         from: Option<String>,
         most: u64,
     ) -> Result<(u64, Option<String>), Failure> {
         let (f, script) = (self.f.clone(), self.script.clone());
-        // Another shard may run at the same time.
+        // Another shard of the model may run concurrently.
         let path = self.own_file();
         let readable = |what: &str, result: std::io::Result<()>| {
             assert!(result.is_ok(), "{}: cannot {what}: {result:?}", path.display());
@@ -139,13 +139,15 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let (counted, read) = (count.clone(), path.clone());
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let mut builder = builder(self.bound);
-            // loom writes the path before it runs the execution of that number, and stops there.
+            // loom writes the path before it runs the execution with the number of the checkpoint interval, and then
+            // stops.
             builder.checkpoint_interval = most as usize + 1;
             builder.max_permutations = Some(most as usize + 1);
             builder.checkpoint_file = Some(path.clone());
             builder.check(move || {
                 if counted.fetch_add(1, Relaxed) == 0 {
-                    // The starting path has been read. A file that exists at the end is loom's own.
+                    // loom has already read the starting path. A checkpoint file that exists after the run was written
+                    // by loom.
                     _ = std::fs::remove_file(&read);
                 }
                 begins();
@@ -165,7 +167,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         Ok((n, next))
     }
 
-    /// Prints the trace of a failed execution and the command that repeats it.
+    /// Prints the trace of a failed execution and the command that repeats the execution.
     pub(crate) fn tell(&self, failure: &Failure) {
         if self.story(failure) {
             println!(
@@ -182,18 +184,18 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         }
     }
 
-    /// Runs up to the failed execution, keeps its path and prints its trace. Returns `true` if it failed
-    /// again.
+    /// Runs up to the failed execution, keeps the execution's path and prints its trace. Returns `true` if the
+    /// execution failed again.
     pub(crate) fn story(&self, failure: &Failure) -> bool {
-        // Another process may print the trace of the same model.
+        // Another process may print a trace of the same model concurrently.
         let own = self.own_file();
-        // loom would begin with a path that it finds in the file.
+        // If the path file exists, loom begins with the path in the file.
         _ = match &failure.from {
             None => std::fs::remove_file(&own),
             Some(from) => std::fs::write(&own, from),
         };
         let failed = self.listen(failure.n, own.clone());
-        // Without the file the execution cannot be repeated alone, but its trace is printed.
+        // Without the path file, the trace can still be printed, but the execution cannot be repeated alone.
         _ = std::fs::rename(own, self.file());
         failed
     }
@@ -201,29 +203,30 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     /// Runs only the execution whose path is in `file`.
     ///
     /// # Panics
-    /// As the execution did; or if it passes.
+    /// Panics if the execution passes, and with the execution's panic if the execution fails.
     pub(crate) fn repeat(&self, file: PathBuf) {
         let failed = self.listen(1, file);
         assert!(!failed, "{}: the execution that failed fails again", self.model);
         println!("{}: the execution that failed passes now", self.model);
     }
 
-    /// Runs up to the `n`-th execution from the path in `file`, if the file exists, and prints that one's
-    /// trace. Returns `true` if it failed.
+    /// Runs up to the `n`-th execution from the path in `file`, if the file exists, and prints that execution's trace.
+    /// Returns `true` if the execution failed.
     fn listen(&self, n: u64, file: PathBuf) -> bool {
-        let (f, script, bug, asked) = (self.f.clone(), self.script.clone(), planted_now(), Asked::now());
+        let (f, script, bug, asked) =
+            (self.f.clone(), self.script.clone(), current_planted_bug(), TraceMode::now());
         let mut builder = builder(self.bound);
         builder.checkpoint_interval = n as usize;
         builder.checkpoint_file = Some(file);
         let count = AtomicU64::new(0);
-        // A separate thread: loom's thread-local state is lost in the panic.
+        // A panic destroys loom's thread-local state, so the replay runs on a separate thread.
         let run = move || {
             plant(bug);
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 builder.check(move || {
                     match count.fetch_add(1, Relaxed) + 1 {
                         past if past > n => std::panic::panic_any(Passed),
-                        this if this == n => story::begin(asked != Asked::Told),
+                        this if this == n => story::begin(asked != TraceMode::Told),
                         _ => {}
                     }
                     begins();
@@ -235,7 +238,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let name = format!("{}, again", self.model);
         let run = std::thread::Builder::new().name(name).spawn(run).map(std::thread::JoinHandle::join);
         let Ok(Ok((story, Some(panic)))) = run else { return false };
-        // A model without scripts does not name one.
+        // A model without scripts prints no script name.
         let script = format!("{:?}", self.script);
         let title = match script.as_str() {
             "()" => self.model.to_string(),
@@ -245,8 +248,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let told = format!("STORY {title} | execution {n}\n{story}       fails: {end}\n");
         if asked.all() {
             use std::io::Write;
-            // Bypasses libtest's capture: the test of a planted bug passes, and libtest hides the output of
-            // passing tests.
+            // Writes to stdout directly: the test of a planted bug passes, and libtest hides the output of passing
+            // tests.
             let written = std::io::stdout().lock().write_all(told.as_bytes());
             assert!(written.is_ok(), "STORY: cannot write: {written:?}");
         } else {
@@ -264,7 +267,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     }
 }
 
-/// The panic that ends a run after the requested execution.
+/// The panic that ends a replay after the requested execution.
 struct Passed;
 
 #[cfg(test)]
@@ -275,10 +278,10 @@ mod tests {
         Run { model: "it passes".into(), bound: Bound::None, index: 0, script: (), f: Arc::new(f) }
     }
 
-    /// Regression: a planted bug was reported as surviving when the time limit had cut the search.
+    /// Regression: a search that the time limit cut short reported that a planted bug survived.
     #[test]
     #[should_panic(expected = "it passes: cut after 0ns and 1 executions, not ended by exhaustion")]
-    fn cut_run_has_not_passed() {
+    fn truncated_run_does_not_pass() {
         let two = run(|()| {
             let other = loom::thread::spawn(loom::thread::yield_now);
             loom::thread::yield_now();
@@ -288,17 +291,16 @@ mod tests {
     }
 
     #[test]
-    fn passing_execution_has_no_trace() {
+    fn passing_execution_prints_no_trace() {
         let run = run(|()| loom::thread::yield_now());
         assert_eq!(run.explore().map_err(|failure| failure.n), Ok(1));
         assert!(!run.story(&Failure { from: None, n: 1, panic: Box::new(Passed) }));
         run.repeat(run.file());
     }
 
-    /// Regression: all processes shared the file with the path, so a trace began with a path that another process had
-    /// written.
+    /// Regression: all processes shared one path file, so a trace began with the path of another process.
     #[test]
-    fn trace_does_not_begin_with_the_path_of_another_process() {
+    fn trace_contains_no_step_of_another_process() {
         static RAN: AtomicU64 = AtomicU64::new(0);
         let fails = run(|()| {
             RAN.fetch_add(1, Relaxed);

@@ -1,8 +1,8 @@
-//! A scenario that both checkers run, to test the checkers' harness.
+//! A scenario that runs under loom and under shuttle, to test the model harness.
 
 use crate::{Arc, AtomicUsize, Ordering::Relaxed, planted, thread};
 
-/// Returns a number that no other caller gets.
+/// Returns a ticket number that no other caller gets.
 fn ticket(next: &AtomicUsize) -> usize {
     planted!("a ticket is taken in two steps" => {
         let number = next.load(Relaxed);
@@ -20,7 +20,7 @@ fn tickets() {
     assert_ne!(ours, theirs.join().unwrap(), "two have the same ticket");
 }
 
-/// The rows that a test of this program prints, as a whole or for one shard.
+/// The rows that a test of this program prints, for the whole test or for one shard.
 #[cfg(any(loom, shuttle))]
 fn rows(test: &str, share: Option<&str>) -> Vec<String> {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
@@ -30,7 +30,7 @@ fn rows(test: &str, share: Option<&str>) -> Vec<String> {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    // libtest prints "test name ... " in front of the first row.
+    // libtest prints the name of the test in front of the first row, as in "test name ... ".
     let row = |line: &str| {
         let kinds = ["MODEL ", "PART ", "SCHEDULES ", "CAUGHT "];
         kinds.iter().find_map(|kind| Some(line[line.find(kind)?..].to_owned()))
@@ -38,7 +38,7 @@ fn rows(test: &str, share: Option<&str>) -> Vec<String> {
     said.lines().filter_map(row).collect()
 }
 
-/// Three shards together catch each planted bug exactly once.
+/// Each of three shards runs some planted bugs, and each bug runs in exactly one shard.
 #[cfg(any(loom, shuttle))]
 #[test]
 fn planted_bug_belongs_to_one_shard() {
@@ -53,7 +53,7 @@ fn shards_together_run_all_schedules() {
     let test = "scenarios::tickets_differ::schedules";
     let of = |row: &str| row.split(" | ").take(4).collect::<Vec<_>>().join(" | ");
     let whole = rows(test, None);
-    // Two seeds of each kind: one of three shards gets none.
+    // Each kind of schedules has two seeds, so one of three shards gets no seed.
     let shares = ["0/3", "1/3", "2/3"].map(|share| rows(test, Some(share)));
     let joined = crate::shard::join_rows(&shares).unwrap();
     assert_eq!(joined.iter().map(|row| of(row)).collect::<Vec<_>>(), [of(&whole[0])]);
@@ -74,7 +74,7 @@ mod models {
     use crate::check::{Bound, model};
 
     #[test]
-    fn a_hint_is_read_before_and_after_it_is_set() {
+    fn hint_can_be_read_before_and_after_its_store() {
         let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
         let sink = seen.clone();
         model("a hint", Bound::None, 18, move || {
@@ -87,7 +87,8 @@ mod models {
         assert_eq!(seen.lock().unwrap().iter().copied().collect::<Vec<_>>(), [7, 8]);
     }
 
-    /// A scenario of some thousand executions, in which shards have several parts, and one of some hundred.
+    /// One scenario has some thousand executions, and each shard gets several parts. The second scenario has some
+    /// hundred executions.
     #[test]
     fn shards_together_run_all_executions() {
         for scenario in ["an_observer_that_drops_itself", "two_observers_of_one_place"] {
@@ -97,13 +98,13 @@ mod models {
             assert!(shares.iter().all(|rows| rows.len() >= 3), "{scenario} is split: {shares:?}");
             let joined = crate::shard::join_rows(&shares).unwrap();
             assert_eq!(joined, [whole[0].rsplit_once(" | ").unwrap().0], "{shares:#?}");
-            // Joining fails if a shard is missing.
+            // `join_rows` fails if the rows of a shard are missing.
             let error = crate::shard::join_rows(&shares[..2]).unwrap_err();
             assert!(error.contains(" of script 0 is missing"), "{error}");
         }
     }
 
-    /// The trace of an execution in a part begins with the part's path.
+    /// In a split model, the trace of a failed execution begins with the path of its part.
     #[test]
     fn failed_execution_of_a_shard_has_a_trace() {
         use crate::replay::{Failure, Run};
@@ -128,14 +129,14 @@ mod models {
         let shard = |index| format!("{index}/3").parse().unwrap();
         let failed = |index| {
             let failure: Failure = run.explore_share(shard(index), 12).unwrap_err();
-            // Executions pass before the parts begin.
+            // Some executions pass before the model is split into parts.
             (failure.from.is_some(), run.story(&failure))
         };
         let failed = [0, 1, 2].map(failed);
         assert!(failed.iter().all(|(_, told)| *told), "{failed:?}");
     }
 
-    /// The steps of the planted bug's trace, for this value of `STORY`.
+    /// Returns the steps of a planted bug's trace for a value of `STORY`.
     fn steps(asked: &str) -> Vec<serde_json::Value> {
         let program = std::env::current_exe().unwrap();
         let json = program.with_extension(format!("{asked}.json"));
@@ -149,19 +150,19 @@ mod models {
     }
 
     #[test]
-    fn each_atomic_access_is_a_step_without_tell() {
+    fn each_atomic_access_is_a_step_of_the_model() {
         let steps_of_all = steps("1");
         let said = |step: &serde_json::Value| format!("{} {}", step["thread"], step["did"]).replace('"', "");
         let shown = steps_of_all.iter().map(said).collect::<Vec<_>>().join("\n");
         let file = file!();
         let expected = [
-            "0 loads 0 from atomic 1 (Relaxed) at FILE:8; it was made at FILE:16",
+            "0 loads 0 from atomic 1 (Relaxed) at FILE:8; it was created at FILE:16",
             "0 stores 1 to atomic 1 (Relaxed) at FILE:9",
             "1 loads 0 from atomic 1 (Relaxed) at FILE:8",
             "1 stores 1 to atomic 1 (Relaxed) at FILE:9",
         ];
         assert_eq!(shown, expected.join("\n").replace("FILE", file));
-        // An atomic's value is a part that stores change.
+        // The value of an atomic is a named part of the trace, which stores change.
         let parts: Vec<_> = steps_of_all.iter().map(|step| step["changes"].to_string()).collect();
         let to = |before: &str| format!(r#"[{{"after":"1","before":{before},"part":"atomic 1","thing":0}}]"#);
         assert_eq!(parts, ["[]".to_owned(), to("null"), "[]".to_owned(), to("\"1\"")]);

@@ -1,11 +1,10 @@
 //! Runs scenarios under many random and many PCT schedules.
 //!
-//! A scenario is larger than a model can exhaust: three or four threads, tens of operations. PCT (Burckhardt
-//! et al., ASPLOS 2010) finds a bug that needs [`DEPTH`] steps in a certain order with a known probability;
-//! random schedules have no such guarantee and find other bugs. Both use fixed seeds, so a failure repeats.
+//! A scenario is too large for an exhaustive model: three or four threads, and tens of operations. PCT (Burckhardt et
+//! al., ASPLOS 2010) finds a bug that needs [`DEPTH`] ordered steps with a known probability. Random schedules find
+//! other bugs than PCT, without such a guarantee. Random and PCT schedules use fixed seeds, so that a failure repeats.
 //!
-//! [`once`] runs one schedule that a number names: for a simulation that derives its input from the same
-//! number.
+//! [`once`] runs the schedule of one seed. A simulation can derive its input from the seed of `once`.
 
 pub use crate::execution::plant;
 #[doc(hidden)]
@@ -21,22 +20,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Number of steps whose order a PCT schedule fixes.
+/// Number of ordering constraints that a PCT schedule enforces.
 const DEPTH: usize = 3;
 /// The first seed, for both kinds of schedules.
 const SEED: u64 = 1;
-/// Schedules per seed and kind. A shard consists of whole seeds.
+/// Number of schedules per seed and kind. A shard runs all schedules of its seeds.
 const OF_SEED: usize = 50;
-/// Seeds that are searched for a planted bug. A bug fails in several ways, and code changes decide which one
-/// a schedule meets first.
+/// Number of seeds in the search for a planted bug. A planted bug can fail in several ways, and the code decides which
+/// failure a schedule meets first.
 const SEEDS: u64 = 20;
-/// Bytes of a thread's stack.
+/// Stack size of a model thread, in bytes.
 const STACK: usize = 256 << 10;
 
-/// The number of the failed schedule, counted from 1, and its panic.
+/// A failed schedule: its number, counted from 1, and its panic.
 type Failure = (u64, Box<dyn Any + Send>);
 
-/// Runs `f` under all schedules of one kind. Returns how many ran, or the failure.
+/// Runs `f` under all schedules of one kind. Returns the number of schedules that ran, or the failure.
 fn explore<S: Scheduler + 'static>(
     scheduler: S,
     f: Arc<impl Fn() + Send + Sync + 'static>,
@@ -55,14 +54,14 @@ fn explore<S: Scheduler + 'static>(
     outcome.map(|_| count).map_err(|panic| (count, panic))
 }
 
-/// Runs `f` once, under the schedule that `seed` names, for at most `steps` steps.
+/// Runs `f` once under the schedule of `seed`, for at most `steps` steps.
 ///
 /// # Errors
-/// The text and the place of the panic. An [`end`] is not an error.
+/// Returns the text and the location of a panic. A call of [`end`] is not an error.
 pub fn once(seed: u64, steps: usize, f: impl Fn() + Send + Sync + 'static) -> Result<(), String> {
     static HOOK: std::sync::Once = std::sync::Once::new();
     HOOK.call_once(|| {
-        // shuttle installs its hook first; it would report every failure.
+        // shuttle's panic hook would report every failure, so it is installed first and then replaced.
         shuttle::Runner::new(Named::new(0), config()).run(|| ());
         let others = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| match QUIET.get() {
@@ -80,8 +79,8 @@ pub fn once(seed: u64, steps: usize, f: impl Fn() + Send + Sync + 'static) -> Re
     outcome.map(drop).map_err(|panic| text(&*panic).to_owned() + &place())
 }
 
-/// Makes the calling thread the only one from now on, as in the child of a fork. The execution fails if this
-/// thread waits for another one. It must finish with [`end`].
+/// Makes the calling thread the only running thread, as in the child of a `fork`. After `alone`, the execution fails if
+/// this thread waits for another thread. A thread that called `alone` must finish with [`end`].
 pub fn alone() {
     ALONE.set(Some(shuttle::current::me()));
 }
@@ -91,7 +90,7 @@ pub fn is_alone() -> bool {
     ALONE.get().is_some()
 }
 
-/// Ends the execution, wherever its threads are.
+/// Ends the execution, whatever its threads are doing.
 pub fn end() -> ! {
     ENDED.set(true);
     loop {
@@ -102,22 +101,21 @@ pub fn end() -> ! {
 std::thread_local! {
     static ALONE: Cell<Option<TaskId>> = const { Cell::new(None) };
     static ENDED: Cell<bool> = const { Cell::new(false) };
-    /// True if [`once`] reports panics; and the place of the last panic.
+    /// True while [`once`] runs, which reports panics itself.
     static QUIET: Cell<bool> = const { Cell::new(false) };
     static PLACE: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// The schedule of [`once`].
 struct Named {
     rng: Rng,
     kind: Kind,
     begun: bool,
 }
 enum Kind {
-    /// Continues with the same thread; with probability 1 in `n` any other one runs.
+    /// Continues the current thread. With probability 1 in `n`, another thread runs.
     Sticky(u64),
-    /// PCT for an execution of unknown length: the thread with the highest priority runs; with probability 1
-    /// in `n` it gets the lowest.
+    /// PCT for an execution of unknown length: the thread with the highest priority runs. With probability 1 in `n`,
+    /// the running thread gets the lowest priority.
     Priorities(u64, Vec<u64>),
 }
 
@@ -159,7 +157,7 @@ impl Scheduler for Named {
             Kind::Priorities(stay, priorities) => {
                 for id in ids().map(usize::from) {
                     while priorities.len() <= id {
-                        // Lowered priorities are below these.
+                        // New threads get priorities above all lowered priorities.
                         priorities.push(self.rng.next() | 1 << 63);
                     }
                 }
@@ -177,16 +175,16 @@ impl Scheduler for Named {
     }
 }
 
-/// Random number generator (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+/// SplitMix64 random number generator (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Starts the sequence of `seed`.
+    /// Creates a generator with the given seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
-    /// The next number.
+    /// Returns the next random number.
     #[allow(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -194,7 +192,7 @@ impl Rng {
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    /// The next number, below `n`.
+    /// Returns the next random number, below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
@@ -204,7 +202,7 @@ fn config() -> shuttle::Config {
     let mut config = shuttle::Config::new();
     config.stack_size = STACK;
     config.silence_warnings = true;
-    // A seed is a shorter description than shuttle's.
+    // A seed describes a failed schedule more briefly than shuttle's encoded schedule.
     config.failure_persistence = shuttle::FailurePersistence::None;
     config
 }
@@ -216,24 +214,24 @@ fn pct(seed: u64, runs: usize) -> PctScheduler {
     PctScheduler::new_from_seed(seed, DEPTH, runs)
 }
 
-/// A number below `n` that the schedule chooses.
+/// Returns a number below `n` that the schedule chooses.
 pub fn choose(n: usize) -> usize {
     use shuttle::rand::Rng;
     shuttle::rand::thread_rng().gen_range(0..n)
 }
 
-/// Runs the scenario `f` under `runs` random schedules and as many PCT schedules. `name` begins with the
-/// properties that it checks.
+/// Runs the scenario `f` under `runs` random schedules and `runs` PCT schedules. `name` begins with the properties that
+/// the scenario checks.
 ///
-/// Prints one line `SCHEDULES name | threads | random | pct | depth | time`.
+/// `schedules` prints one line `SCHEDULES name | threads | random | pct | depth | time`.
 ///
 /// # Panics
-/// If `f` fails under some schedule.
+/// Panics if `f` fails under some schedule.
 pub fn schedules(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static) {
     explore_share(name, runs, f, Shard::WHOLE);
 }
 
-/// Runs [`schedules`], or the seeds of one shard.
+/// Runs all of [`schedules`], or the seeds of one shard.
 fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, shard: Shard) {
     let (start, f) = (Instant::now(), Arc::new(f));
     forget_threads();
@@ -261,12 +259,12 @@ fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, 
     );
 }
 
-/// Plants the bug `bug` in the code that a scenario checks and asserts that the scenario fails with a message
-/// that contains `expected`, within `runs` schedules of either kind and one of several seeds. `property`
-/// names the property that the bug breaks, for the printed row.
+/// Plants `bug` in the code and asserts that the scenario fails with a message that contains `expected`. The search
+/// runs at most `runs` schedules of each kind and seed. `property` names the property that the bug breaks, for the
+/// printed row.
 ///
 /// # Panics
-/// If the bug survives, or the scenario fails only for other reasons.
+/// Panics if the scenario passes with the bug, or fails only for other reasons.
 pub fn caught(
     bug: &'static str,
     property: &str,
@@ -298,7 +296,7 @@ pub fn caught(
     });
 }
 
-/// How shuttle runs a scenario of [`scenarios!`](crate::scenarios): the number of schedules of each kind.
+/// A shuttle run of a scenario in [`scenarios!`](crate::scenarios): the number of schedules of each kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedules(pub usize);
 
@@ -306,20 +304,19 @@ impl Schedules {
     /// Maximum number of schedules of each kind and seed in the search for a planted bug.
     const OF_BUGS: usize = 5000;
 
-    /// Runs the scenario, or the shard of it that `SHARD` selects: see [`schedules`]. `SCHEDULES=10` in the
+    /// Runs the scenario, or the shard of the scenario that `SHARD` selects: see [`schedules`]. `SCHEDULES=10` in the
     /// environment multiplies the number of schedules by ten.
     ///
     /// # Panics
-    /// Like [`schedules`], and if `SCHEDULES` is not a number.
+    /// Panics like [`schedules`], and if `SCHEDULES` is not a number.
     pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
         let times = std::env::var("SCHEDULES").map_or(1, |asked| match asked.parse() {
             Ok(times @ 1..) => times,
-            _ => panic!("SCHEDULES={asked}: expected how many times as many, a number from 1"),
+            _ => panic!("SCHEDULES={asked}: expected a factor, 1 or more"),
         });
         explore_share(name, self.0 * times, f, shard().unwrap_or(Shard::WHOLE));
     }
-    /// Expects the scenario to notice a planted bug, if the bug is in the shard that `SHARD` selects: see
-    /// [`caught`].
+    /// Asserts that the scenario detects a planted bug: see [`caught`]. Each planted bug is tested by only one shard.
     pub fn bug(
         self,
         bug: &'static str,

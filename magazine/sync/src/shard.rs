@@ -1,8 +1,8 @@
-//! A shard of numbered work that is divided among machines: its index, and the file with its results.
+//! Shards of numbered work that several machines divide, and files with the results of shards.
 //!
-//! `3/200` is shard 3 of 200, counted from 0. The job engine may also supply it: see [`Shard::of_engine`]. A
-//! shard writes its rows to a file that carries its name ([`Share`]). [`Share::join`] reads the files of all
-//! shards and reports a shard that is missing or comes from another build.
+//! `3/200` is shard 3 of 200, counted from 0. A job engine may assign the shard: see [`Shard::of_engine`]. A shard
+//! writes its result rows to a file that carries the shard's name ([`Share`]). [`Share::join`] reads the files of all
+//! shards. `join` reports a shard that is missing or comes from another build.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Share `index` of `count`, counted from 0.
+/// Shard `index` of `count`, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     index: u64,
@@ -18,14 +18,14 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// The shard that is all of the work.
+    /// The shard that contains all work.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
     fn new(index: u64, count: u64) -> Result<Self, String> {
         match index < count {
             true => Ok(Self { index, count }),
-            false if count == 0 => Err(format!("{index}/{count}: expected at least one share")),
-            false => Err(format!("{index}/{count}: expected a share from 0 to {}", count - 1)),
+            false if count == 0 => Err(format!("{index}/{count}: expected at least one shard")),
+            false => Err(format!("{index}/{count}: expected a shard number from 0 to {}", count - 1)),
         }
     }
 
@@ -38,33 +38,33 @@ impl Shard {
         self.count
     }
 
-    /// The items of this shard: neighbours, because these have much in common. Sizes of shards differ by one
-    /// item at most.
+    /// Returns this shard's range of the items `0..total`. Adjacent items of work often share setup. Shard sizes differ
+    /// by at most one item.
     pub fn items(self, total: u64) -> Range<u64> {
         let at = |index: u64| (u128::from(total) * u128::from(index) / u128::from(self.count)) as u64;
         at(self.index)..at(self.index + 1)
     }
-    /// Returns `true` if piece of work `item` is in this shard: every `count`-th is. For work of unknown
-    /// length.
+    /// Returns `true` if this shard contains `item`. A shard contains every `count`-th item. Use `has` for work of
+    /// unknown length.
     pub fn has(self, item: u64) -> bool {
         item % self.count == self.index
     }
-    /// Returns `true` if the piece of work with this name is in this shard: for work without numbers.
+    /// Returns `true` if this shard contains the work item `name`. `has_named` is for work without numbers.
     pub fn has_named(self, name: &str) -> bool {
         self.has(Self::number(name))
     }
-    /// A number for a name: the same in all shards.
+    /// Hashes a name to a number, identically in all shards.
     pub fn number(name: &str) -> u64 {
-        // FNV-1a: the same on every machine.
+        // FNV-1a returns equal hashes on every machine.
         let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         name.bytes().fold(0xcbf2_9ce4_8422_2325, hash) >> 8
     }
 
-    /// The given shard, or else the engine's shard: see [`of_engine`](Self::of_engine). `None` is all of the
+    /// Returns the given shard, or else the job engine's shard: see [`of_engine`](Self::of_engine); `None` means all
     /// work.
     ///
     /// # Errors
-    /// The engine's variables are invalid.
+    /// Returns an error if the job engine's variables are invalid.
     pub fn asked(told: Option<Self>) -> Result<Option<Self>, String> {
         match told {
             Some(shard) => Ok(Some(shard)),
@@ -72,12 +72,12 @@ impl Shard {
         }
     }
 
-    /// The shard that the job engine assigns: Slurm (`SLURM_ARRAY_TASK_ID`, `_COUNT`, `_MIN`, `_STEP`) or a
-    /// Kubernetes Indexed Job (`JOB_COMPLETION_INDEX`, and `JOB_COMPLETIONS` or `shards`). `None` without an
-    /// engine.
+    /// Returns the shard that a job engine assigns. The engine is Slurm (`SLURM_ARRAY_TASK_ID`, `_COUNT`, `_MIN`,
+    /// `_STEP`) or a Kubernetes Indexed Job (`JOB_COMPLETION_INDEX`, and `JOB_COMPLETIONS` or `shards`). Returns `None`
+    /// without a job engine.
     ///
     /// # Errors
-    /// A variable is not a number, one is missing, or the array has gaps.
+    /// Returns an error if a variable is missing or not a number, or if the job array has gaps.
     pub fn of_engine(
         variable: impl Fn(&str) -> Option<String>,
         shards: Option<u64>,
@@ -148,29 +148,29 @@ impl fmt::Display for Shard {
     }
 }
 
-/// The results of a shard: rows of text in a file, after a line that identifies the shard.
+/// The results of a shard: a line that identifies the shard, and rows of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The work that was divided: the command, in one word.
+    /// Name of the command whose work was divided, as one word.
     pub what: String,
-    /// Which shard of that work the rows are from.
+    /// The shard that produced the rows.
     pub shard: Shard,
-    /// What all shards must agree on, in one line: the build, and its options.
+    /// A line that must be equal in all shards: the build and its options.
     pub of: String,
-    /// One line of results each.
+    /// The results, one line each.
     pub rows: Vec<String>,
 }
 
 impl Share {
-    /// The default file of a shard of `what` in a folder.
+    /// The default result file of a shard of `what`, in a folder.
     pub fn file(folder: &Path, what: &str, shard: Shard) -> PathBuf {
         folder.join(format!("{what}.{}-of-{}.rows", shard.index, shard.count))
     }
 
-    /// Writes the file, completely or not at all.
+    /// Writes the result file, completely or not at all.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), String> {
         let Self { what, shard, of, rows } = self;
         let mut text = format!("SHARE {what} {shard} of {of}\n");
@@ -188,10 +188,10 @@ impl Share {
         })
     }
 
-    /// Reads a file that [`write`](Self::write) wrote.
+    /// Reads a result file that [`write`](Self::write) wrote.
     ///
     /// # Errors
-    /// The file cannot be read, is of other work, or is truncated.
+    /// Returns an error if the file cannot be read, is of other work, or is truncated.
     pub fn read(what: &str, path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
@@ -211,10 +211,10 @@ impl Share {
         Ok(Self { what: what.to_owned(), shard, of, rows })
     }
 
-    /// Reads the files of all shards of `what`, and returns them in order.
+    /// Reads the result files of all shards of `what`, and returns the results in shard order.
     ///
     /// # Errors
-    /// A file cannot be read, or a shard is missing, duplicate, or from another build than the first.
+    /// Returns an error if a file cannot be read, or if a shard is missing, duplicated or from another build.
     pub fn join(what: &str, files: &[PathBuf]) -> Result<Vec<Self>, String> {
         let mut shares: Vec<(Self, &PathBuf)> = vec![];
         for file in files {
@@ -251,14 +251,14 @@ impl Share {
     }
 }
 
-/// Joins the rows of all shards of models and schedules into the rows of a single run: executions and
-/// schedules are added up.
+/// Joins the rows of all shards of models and schedules into the rows of a single run. Executions of a model, and
+/// schedules of a scenario, are added up.
 ///
-/// A row that every shard prints, because its caller needs all executions, appears once. A row may have a
-/// prefix that names its crate, as in `uslab-buddy | MODEL B1: ...`.
+/// If a caller needs all executions, its row appears in every shard. The joined output has a repeated row only once. A
+/// row may have a prefix with the name of its crate, as in `uslab-buddy | MODEL B1: ...`.
 ///
 /// # Errors
-/// A part that no shard ran, different parts of one name, or a model below its floor.
+/// Returns an error if no shard ran a part, if parts of one name differ, or if a model is below its floor.
 pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
     let (mut models, mut schedules) = (BTreeMap::<&str, Parts>::new(), BTreeMap::<&str, [u64; 3]>::new());
     let mut whole = BTreeMap::<String, usize>::new();
@@ -298,7 +298,7 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
                 let of = schedules.entry(head).or_default();
                 *of = [of[0].max(number("threads")?), of[1] + number("random")?, of[2] + number("pct")?];
             } else {
-                // Times differ between runs.
+                // The time column differs between runs, so rows are compared without it.
                 let timed = ["MODEL", "SCHEDULES"]
                     .iter()
                     .any(|kind| head.split(" | ").any(|part| part.starts_with(kind)));
@@ -341,25 +341,24 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
     Ok(joined)
 }
 
-/// What the shards ran of one model.
+/// The parts of one model that all shards ran.
 #[derive(Debug, Default)]
 struct Parts<'r> {
     threads: u64,
     bound: String,
     scripts: u64,
     floor: u64,
-    /// Executions, by script and part.
+    /// Numbers of executions, by script and part.
     parts: BTreeMap<(u64, &'r str), u64>,
-    /// For each script: the number of parts that all shards know, and the parts that ran.
+    /// For each script: the number of parts, and the set of parts that ran.
     numbers: BTreeMap<u64, (u64, BTreeSet<u64>)>,
 }
 
-/// The text that follows `name` in a row of fields.
 fn field<'r>(row: &'r str, name: &str) -> Option<&'r str> {
     row.split(" | ").find_map(|part| part.strip_prefix(name)?.strip_prefix(' '))
 }
 
-/// Unsets the environment variables that models read, for a program whose models must run with defaults.
+/// Removes the environment variables that models read. `unset` is for a program whose models must run with defaults.
 pub fn unset(program: &mut std::process::Command) -> &mut std::process::Command {
     let settings =
         ["BOUND", "MODEL_ROWS", "OM", "OM_LIST", "REPLAY", "SCHEDULES", "SHARD", "STORY", "STORY_JSON"];
@@ -388,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn each_piece_of_work_belongs_to_one_shard() {
+    fn each_work_item_belongs_to_one_shard() {
         let owners = |has: &dyn Fn(Shard) -> bool| {
             (0..7).filter(|index| has(Shard { index: *index, count: 7 })).count()
         };
@@ -404,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_join_only_if_complete_and_of_one_build() {
+    fn shards_merge_only_if_complete_and_of_one_build() {
         let folder = std::env::temp_dir().join(format!("uslab-sync-shares-{}", std::process::id()));
         let share = |index, of: &str| Share {
             what: "work".to_owned(),
@@ -439,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_join_only_if_complete() {
+    fn parts_merge_only_if_complete() {
         let part = |script, number: &str, name: &str, executions| {
             format!(
                 "a | PART M1: x | threads 2 | bound 2 | scripts 2 | executions {executions} | floor 9 | script {script} | part {number} {name}"
@@ -493,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_select_the_shard() {
+    fn loom_and_shuttle_select_the_same_shard() {
         let slurm = |id, count, min, step| {
             let variables = [
                 ("SLURM_ARRAY_TASK_ID", id),

@@ -11,7 +11,7 @@ pub use shuttle::thread_local;
 use crate::Ordering;
 use crate::rank::{LockRank, Locked, Nesting, Rank};
 
-/// shuttle's threads, counted for the row of a scenario.
+/// shuttle's threads, counted for the scenario's row.
 pub mod thread {
     pub use shuttle::thread::*;
 
@@ -28,7 +28,7 @@ pub fn relax() {
     shuttle::thread::yield_now();
 }
 
-/// shuttle's mutex; a panic of a holder ends the schedule.
+/// shuttle's mutex with a lock rank. A panic of the mutex's holder ends the schedule.
 #[derive(Debug)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>, LockRank);
 
@@ -49,7 +49,7 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::None)
     }
-    /// Waits for the lock, like [`lock`](Self::lock); the thread may hold others of its rank.
+    /// Waits for the lock, like [`lock`](Self::lock). The thread may hold other locks of the same rank.
     #[track_caller]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::Same)
@@ -65,7 +65,7 @@ impl<T> Mutex<T> {
         let held = self.1.ask(Nesting::None);
         Some(Locked::by(self.0.try_lock().ok()?, held))
     }
-    /// The protected value, without locking.
+    /// Returns the protected value without locking.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }

@@ -1,24 +1,24 @@
-//! Splits a model into parts that can run on different machines: together they run exactly the executions of
-//! the whole model, each once.
+//! Splits a model into parts that can run on different machines. The parts together run each execution of the whole
+//! model exactly once.
 //!
-//! loom explores a tree. An execution is a *path* of choices: which thread runs next, which value a load
-//! sees. loom's search (DPOR) goes depth first. An execution may show that another choice matters at a place
-//! that it passed; it *requests* that choice. So the tree is not known beforehand. But the subtree below a
-//! place depends only on the choices up to it.
+//! loom explores a tree of executions. An execution is a *path* of choices: which thread runs next, and which value a
+//! load reads. loom's search (DPOR) is depth-first. An execution may show that another choice at an earlier place
+//! matters. The execution *requests* the alternative choice. The tree of executions is not known before the search. The
+//! subtree below a place in the tree depends only on the choices above that place.
 //!
-//! **The parts.** A part is the subtree below a sequence of first choices. At first there is one, the whole
-//! tree. The first execution of each part shows which other choices are requested, and so roughly how large
-//! the part is. While there are fewer parts than wanted, the largest is split at its first place with more
-//! than one requested choice: one part for each. All shards do this alike. Then each shard runs every n-th
-//! part, larger ones first.
+//! **The parts.** A part is the subtree below a sequence of first choices. Initially the whole tree is the only part.
+//! The first execution of a part shows the requested choices, and from their number follows a size estimate. While
+//! there are too few parts, the search splits the largest part at its first place with several requested choices. Each
+//! requested choice becomes a part. All shards compute the same parts. Each of `n` shards then runs every `n`-th part,
+//! larger parts first.
 //!
-//! **A part alone.** loom continues from a path that consists of the part's first choices. Choices there that
-//! belong to other parts are marked as visited, so the search skips them.
+//! **One part alone.** loom continues from a path that consists of the part's first choices. Choices on the part's path
+//! that belong to other parts are marked as visited, so that the search skips them.
 //!
-//! **Late requests.** An execution deep in a part may request a choice at a place above the part that is no
-//! part yet. The shard that notices it runs the new part as well, which has no number. Several shards may
-//! notice the same one; each reports its name, so the join counts it once. So no requested choice is left
-//! out, no shard runs one that the whole model would not run, and the counts add up to the whole model's.
+//! **Late requests.** An execution inside a part may request a choice above the part that belongs to no part yet. The
+//! shard that notices a late request runs the choice as a new part without a number. Several shards may notice the same
+//! late request. Each shard reports the new part's name, so the join counts the part once. The parts together thus run
+//! exactly the executions of the whole model, and the counts add up.
 
 use crate::check::LIMIT;
 use crate::replay::{Failure, Run};
@@ -28,62 +28,61 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// Executions of a part between two checks of whether it has ended: few at first, because the last ones run
-/// twice.
+/// Number of executions between two checks for the end of a part. The number is small, because the last executions of a
+/// part run twice.
 const LEAST_BETWEEN: u64 = 16;
 const MOST_BETWEEN: u64 = 512;
 
-/// More remaining pre-emptions than this count as this many in the comparison of sizes.
+/// Upper limit of the remaining pre-emptions in the size estimate.
 const MOST_LEFT: u64 = 4;
 
-/// One choice for each place, from the first place on.
+/// The choice at each place, from the first place on.
 type Choices = Vec<u8>;
 
-/// A part that was run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Index among the parts that all shards know, and their number; `None` for a late request.
+    /// Index and total number of the parts that all shards know; `None` for a part made by a late request.
     pub(crate) number: Option<[usize; 2]>,
     pub(crate) name: String,
     pub(crate) executions: u64,
 }
 
-/// A place at which one of several choices is made.
+/// A place in the tree, at which one of several choices is made.
 #[derive(Debug)]
 struct Place {
-    /// The place in loom's format.
+    /// The tree's place, in loom's checkpoint format.
     entry: Value,
-    /// The choices that belong to some part.
+    /// The choices that already belong to a part.
     known: BTreeSet<u8>,
 }
 
-/// All places above parts, keyed by the choices that lead there; and the parts.
+/// All places above the parts, keyed by the choices that lead to the place; and the parts.
 #[derive(Debug)]
 struct Tree {
-    /// A path in loom's format, without its places.
+    /// A path in loom's checkpoint format, without its places.
     frame: Value,
     places: BTreeMap<Choices, Place>,
     parts: BTreeMap<Choices, Probed>,
 }
 
-/// What the first execution of a part showed.
+/// Results of the first execution of a part.
 #[derive(Debug)]
 struct Probed {
-    /// The next path, if it is still in the part.
+    /// The next path, if the path is inside the part.
     next: Option<String>,
-    /// Estimated size of the part, only for comparison.
+    /// Estimated size of the part, used only for comparison.
     size: f64,
 }
 
-/// loom's names for a thread that is not to run next, or will, or has.
+/// loom's names of thread states: not to run next, to run next, has run, and skipped.
 const STATES: [&str; 4] = ["Active", "Pending", "Visited", "Skip"];
 
-/// The choice that a path makes at a place.
+/// The choice that an execution's path makes at a place of the tree.
 fn chosen(entry: &Value) -> u8 {
     let number =
         |value: &Value| value.as_u64().and_then(|number| u8::try_from(number).ok()).unwrap_or(u8::MAX);
     if let Some(threads) = entry["Schedule"]["threads"].as_array() {
-        // No thread is active after all have ended.
+        // No thread is active after all threads have ended.
         let active = threads.iter().position(|state| state == STATES[0]);
         return active.map_or(u8::MAX, |thread| thread as u8);
     }
@@ -93,7 +92,6 @@ fn chosen(entry: &Value) -> u8 {
     }
 }
 
-/// All requested choices at a place.
 fn asked(entry: &Value) -> BTreeSet<u8> {
     if let Some(threads) = entry["Schedule"]["threads"].as_array() {
         let asked = |state: &Value| state.as_str().is_some_and(|state| STATES[..3].contains(&state));
@@ -108,7 +106,7 @@ fn asked(entry: &Value) -> BTreeSet<u8> {
     if of["exploring"] == true { (0..all).collect() } else { [chosen(entry)].into() }
 }
 
-/// The place on the path of a part that takes `choice` there, when `known` choices belong to some part.
+/// The place on the path of a part that takes `choice` there. The choices in `known` belong to some part.
 fn fixed(entry: &Value, choice: u8, known: &BTreeSet<u8>) -> Value {
     let mut entry = entry.clone();
     if let Some(Value::Array(threads)) = entry.pointer_mut("/Schedule/threads") {
@@ -138,14 +136,14 @@ fn entries(path: &Value) -> &[Value] {
     path["branches"]["entries"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Returns `true` if a path begins with these choices.
+/// Returns `true` if `path` begins with `choices`.
 fn within(path: &Value, choices: &[u8]) -> bool {
     let entries = entries(path);
     entries.len() >= choices.len()
         && entries.iter().zip(choices).all(|(entry, choice)| chosen(entry) == *choice)
 }
 
-/// The path with no other choice left above the part.
+/// Returns the path without unexplored choices above the part.
 fn closed(mut path: Value, part: &[u8]) -> Value {
     if let Some(Value::Array(entries)) = path.pointer_mut("/branches/entries") {
         for entry in entries.iter_mut().take(part.len()) {
@@ -159,7 +157,7 @@ fn closed(mut path: Value, part: &[u8]) -> Value {
     path
 }
 
-/// Choices in compact form: `0*31.2` is thread 0, or the newest value, 31 times, then 2.
+/// Choices in compact form: `0*31.2` means choice 0 repeated 31 times, and then choice 2.
 fn named(choices: &[u8]) -> String {
     let runs = choices.chunk_by(|a, b| a == b);
     let named = |run: &[u8]| match run {
@@ -170,7 +168,6 @@ fn named(choices: &[u8]) -> String {
 }
 
 impl Tree {
-    /// The path with which a part begins.
     fn path(&self, part: &[u8]) -> Option<String> {
         if part.is_empty() {
             return None;
@@ -184,13 +181,12 @@ impl Tree {
         Some(path.to_string())
     }
 
-    /// Late requests: choices above `part` that a path in it, or just past it, requests and that no part has
-    /// yet.
+    /// Returns the late requests of a path: requested choices above `part` that belong to no part yet.
     fn late(&mut self, part: &[u8], path: &Value) -> Vec<Choices> {
         let mut late = vec![];
         for (i, entry) in entries(path).iter().enumerate().take(part.len()) {
             let Some(place) = self.places.get_mut(&part[..i]) else { break };
-            // All values of a load are known from the start.
+            // loom knows all values of a load from the start.
             if entry["Schedule"].is_object() {
                 let asked = asked(entry);
                 let new: Vec<u8> =
@@ -205,7 +201,7 @@ impl Tree {
         late
     }
 
-    /// Splits a part after one of its executions; `path` is the next path. Returns the new parts.
+    /// Splits a part after one of its executions. `path` is loom's next path. Returns the new parts of the tree.
     fn split(&mut self, part: &[u8], path: &Value) -> Vec<Choices> {
         let entries = entries(path);
         let at = (part.len()..entries.len()).find(|at| asked(&entries[*at]).len() > 1);
@@ -223,8 +219,8 @@ impl Tree {
         new
     }
 
-    /// Estimated executions of a part after the first one; `path` is the next path. Each remaining
-    /// pre-emption may come at each place with another choice.
+    /// Estimates the number of executions of a part after its first execution. `path` is loom's next path. Each
+    /// remaining pre-emption may come at each place with another choice.
     fn size(part: &[u8], path: &Value) -> f64 {
         let entries = entries(path);
         let others: usize = entries[part.len()..].iter().map(|entry| asked(entry).len() - 1).sum();
@@ -238,11 +234,10 @@ impl Tree {
 }
 
 impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'static> Run<S, F> {
-    /// Runs this shard's parts, out of about `wanted` parts in all. A model that is not split is run by one
-    /// shard only.
+    /// Runs the parts of this shard, with about `wanted` parts in all shards. One shard runs a model that is not split.
     ///
     /// # Panics
-    /// If the time limit ends the run first.
+    /// Panics if the time limit ends the run early.
     pub(crate) fn explore_share(&self, mut shard: Shard, wanted: usize) -> Result<Vec<Part>, Failure> {
         if wanted == 1 {
             if !shard.has_named(&format!("{} {}", self.model, self.index)) {
@@ -280,8 +275,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let mut parts: Vec<_> = std::mem::take(&mut tree.parts).into_iter().collect();
         parts.sort_by(|(_, a), (_, b)| b.size.total_cmp(&a.size));
         let mut done = vec![];
-        // Starts at a number of the model's name, so that one shard does not get the largest part of every
-        // model.
+        // The name of the model selects the first shard, so that no shard gets the largest part of every model.
         let first = Shard::number(&self.model);
         let ours = |(number, _): &(usize, _)| shard.has(first + *number as u64);
         for (number, (part, _)) in parts.iter().enumerate().filter(ours) {
@@ -311,7 +305,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         Ok(done)
     }
 
-    /// Runs one part to its end. Returns its number of executions, and the path that follows it.
+    /// Runs one part to its end. Returns the number of executions, and the path that follows the part.
     fn explore_part(&self, part: &[u8], mut from: Option<String>) -> Result<(u64, Option<String>), Failure> {
         let (mut executions, mut stretch) = (0, LEAST_BETWEEN);
         loop {
@@ -321,8 +315,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                     (executions, from) = (executions + ran, Some(next));
                     stretch = (stretch * 2).min(MOST_BETWEEN);
                 }
-                // The part ended, or loom continued with a late request. Run it again with nothing to request
-                // above it, so that loom stops at its end.
+                // The part ended, or loom continued with a late request. The last executions run again without requests
+                // above the part, so that loom stops at the part's end.
                 next => {
                     let closed = from.as_ref().map(|from| closed(self.parsed(from), part).to_string());
                     let own = self.explore_from(closed, u64::MAX >> 1)?.0;
@@ -365,7 +359,7 @@ mod tests {
         second.join().unwrap();
     }
 
-    /// Regression: two hashes selected the shard of such a script, and it ran only if they agreed.
+    /// Regression: a script that is not split ran only if two hashes selected the same shard.
     #[test]
     fn unsplit_script_runs_in_one_shard() {
         for index in 0..20 {

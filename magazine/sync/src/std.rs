@@ -1,4 +1,4 @@
-//! The shipping backend: `std`.
+//! The backend of shipping builds: `std`.
 
 pub use std::sync::Arc;
 pub use std::sync::atomic::fence;
@@ -21,7 +21,7 @@ pub fn relax() {
     std::thread::yield_now();
 }
 
-/// `std`'s futex mutex; a panic of a holder does not poison it.
+/// `std`'s futex mutex. A panic of the mutex's holder does not poison the mutex.
 #[derive(Debug)]
 pub struct Mutex<T>(std::sync::Mutex<T>, LockRank, #[cfg(uslab_tsan)] Handover);
 
@@ -34,8 +34,7 @@ pub struct MutexGuard<'a, T> {
     handover: &'a Handover,
 }
 
-/// Repeats the lock's ordering where the thread sanitizer sees it: `std` is not instrumented, and a lock that
-/// had to wait acquires inside it.
+/// Repeats the lock's ordering for the thread sanitizer, because `std` is not instrumented.
 #[cfg(uslab_tsan)]
 #[derive(Debug)]
 struct Handover(a::AtomicU8);
@@ -62,18 +61,18 @@ impl<T> Mutex<T> {
     /// Waits for the lock.
     ///
     /// # Panics
-    /// In debug builds, if the thread holds a lock that does not come before this one in the [lock
+    /// Panics in debug builds if the thread holds a lock that does not precede this lock in the [lock
     /// order](crate::ranks).
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::None)
     }
-    /// Waits for the lock, like [`lock`](Self::lock); the thread may hold others of its rank. The caller must
-    /// explain why no two threads take them in different orders.
+    /// Waits for the lock, like [`lock`](Self::lock). The thread may hold other locks of the same rank. A comment at
+    /// the call must explain why no two threads take locks of one rank in different orders.
     ///
     /// # Panics
-    /// Like [`lock`](Self::lock).
+    /// Panics like [`lock`](Self::lock).
     #[track_caller]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::Same)
@@ -81,7 +80,7 @@ impl<T> Mutex<T> {
     /// Returns the guard, or `None` if the lock is held.
     ///
     /// # Panics
-    /// Like [`lock`](Self::lock).
+    /// Panics like [`lock`](Self::lock).
     #[inline]
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
@@ -92,7 +91,7 @@ impl<T> Mutex<T> {
             Err(std::sync::TryLockError::WouldBlock) => None,
         }
     }
-    /// The protected value, without locking: the exclusive borrow excludes other threads.
+    /// Returns the protected value without locking: the exclusive borrow excludes other threads.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -126,7 +125,7 @@ impl<T: Default> Default for Mutex<T> {
 impl<T> Drop for MutexGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release: pairs with the Acquire of the next guard. This thread still holds the lock.
+        // Release: pairs with the Acquire of the next guard. This thread still holds the lock when it stores.
         self.handover.0.store(0, Ordering::Release);
     }
 }

@@ -1,12 +1,12 @@
-//! The counterexample trace of a failed execution: its steps, as text and as JSON.
+//! The counterexample trace of a failed execution: a list of steps, as text and as JSON.
 //!
-//! [`tell!`](crate::tell) follows each step that matters. It records the thread, the thread's [role](roles),
-//! the action, and what the action changed. The state is *peeked*, without a step of the model, so recording
-//! does not change the schedule. Steps are recorded only during a replay (see `replay`).
+//! A call of [`tell!`](crate::tell) follows each step that matters. `tell!` records the thread, the thread's
+//! [role](roles), the action, and the changed state. Recording *peeks* at the state without a step of the model, and
+//! thus does not change the schedule. Steps are recorded only during a replay (see `replay`).
 //!
-//! Acquiring and releasing a lock are steps, too. Locks are numbered in the order of their first use, and
-//! shown with their ranks. The end lists threads that still wait for a lock. Each access of an atomic is a
-//! step with the value that it read or wrote; `STORY=told` leaves these out.
+//! Acquiring and releasing a lock are steps of the trace. The trace numbers locks in the order of first use, and shows
+//! each lock's rank. The end of the trace lists the threads that still wait for a lock. Each access of an atomic is a
+//! step, with the value that was read or written. `STORY=told` omits the steps of atomics.
 
 use crate::rank::Rank;
 use core::panic::Location;
@@ -16,20 +16,19 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The state of an object, in named parts.
+/// The state of a watched object, in named parts.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// Identity of the object; its address serves.
+    /// Identity of the object, usually its address.
     pub id: usize,
-    /// Name and value of each part.
+    /// Name and value of each part of the object.
     pub parts: Vec<(String, String)>,
 }
 
-/// A part that a step changed.
+/// A part of an object that a step changed.
 #[derive(Clone, Debug)]
 struct Change {
-    /// Which of the objects with such a part, numbered by first use; 0 for an atomic, which the step's text
-    /// names.
+    /// Number of the changed object, in order of first use; 0 for an atomic, which the step's text names.
     thing: usize,
     part: String,
     before: Option<String>,
@@ -46,31 +45,29 @@ struct Step {
 
 /// The trace of one execution.
 #[derive(Debug, Default)]
-pub(crate) struct Story {
+pub(crate) struct ExecutionTrace {
     steps: Vec<Step>,
-    /// The number and last known state of each watched object, by its id.
+    /// Number and last known state of each watched object, keyed by the object's identity.
     known: BTreeMap<usize, (usize, BTreeMap<String, String>)>,
-    /// Numbers of the named addresses.
     names: BTreeMap<usize, usize>,
-    /// Numbers of the accessed atomics, and the last value written to each.
+    /// Numbers of the accessed atomics, and the last value written to each atomic.
     atomics: BTreeMap<u64, (usize, Option<String>)>,
-    /// Numbers of the locks, by address.
     locks: BTreeMap<usize, usize>,
-    /// The threads that wait for a lock, with the lock and the place.
+    /// The waiting threads, each with the requested lock and the source location.
     waiting: BTreeMap<String, (String, &'static Location<'static>)>,
 }
 
 std::thread_local! {
-    // loom runs all threads of a model on one OS thread.
+    // Thread-local: loom runs all threads of a model on one OS thread.
     static LISTENS: Cell<bool> = const { Cell::new(false) };
-    /// True if accesses of atomics are recorded, too.
+    /// True if accesses of atomics are recorded.
     static ACCESSES: Cell<bool> = const { Cell::new(false) };
-    static STORY: RefCell<Story> = RefCell::default();
+    static STORY: RefCell<ExecutionTrace> = RefCell::default();
     static ROLES: Cell<Option<fn() -> String>> = const { Cell::new(None) };
 }
 
-/// Sets the function that names a thread's role (a CPU, for example) in traces of models that this OS thread
-/// runs from now on. It is called for the running thread at each step, and takes no step of the model.
+/// Sets the function that returns a thread's role (such as a CPU) for the traces of this OS thread. The trace calls the
+/// role function at each step of the running thread. The role function takes no step of the model.
 pub fn roles(of: fn() -> String) {
     ROLES.set(Some(of));
 }
@@ -80,15 +77,14 @@ pub fn listens() -> bool {
     LISTENS.get() && !std::thread::panicking()
 }
 
-/// Starts recording, with accesses of atomics if `accesses`.
+/// Starts recording. Accesses of atomics are included if `accesses` is true.
 pub(crate) fn begin(accesses: bool) {
     STORY.take();
     LISTENS.set(true);
     ACCESSES.set(accesses);
 }
 
-/// Ends recording and returns the trace.
-pub(crate) fn end() -> Story {
+pub(crate) fn end() -> ExecutionTrace {
     LISTENS.set(false);
     STORY.take()
 }
@@ -98,7 +94,7 @@ fn thread() -> String {
     id.trim_matches(|c: char| !c.is_ascii_digit()).to_owned()
 }
 
-/// Records a step of the running thread; [`tell!`](crate::tell) calls it.
+/// Records a step of the running thread. [`tell!`](crate::tell) calls `step`.
 pub fn step(did: String, watched: Option<Watched>) {
     let changes = STORY.with_borrow_mut(|story| {
         watched.map_or(vec![], |watched| {
@@ -119,7 +115,7 @@ fn record(did: String, changes: Vec<Change>) {
     STORY.with_borrow_mut(|story| story.steps.push(Step { thread, role, did, changes }));
 }
 
-/// A short name for an address: small numbers stay, addresses are numbered by first use.
+/// Returns a short name for an address. Small numbers stay, and larger addresses are numbered by first use.
 pub fn name(of: NonNull<u8>) -> String {
     const PAGE: usize = 4096;
     let at = of.addr().get();
@@ -133,7 +129,7 @@ fn address(at: usize) -> String {
     })
 }
 
-/// A value as the trace shows it: the same in each run, although addresses differ.
+/// A value whose form in the trace is equal in every run, although addresses differ.
 pub(crate) trait Shown: Copy {
     fn shown(self) -> String;
 }
@@ -165,10 +161,8 @@ macro_rules! shown {
 }
 shown! { u8 u16 u32 u64 usize i32 i64 isize }
 
-/// An atomic's identity in the trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Atomic {
-    /// Unique number.
     id: u64,
     made: &'static Location<'static>,
 }
@@ -178,8 +172,8 @@ impl Atomic {
     pub(crate) fn new() -> Self {
         Self { id: crate::unique(), made: Location::caller() }
     }
-    /// Records that the running thread accessed this atomic; `did` describes the access, `wrote` is the value
-    /// written. Must directly follow the access.
+    /// Records that the running thread accessed this atomic. `did` describes the access, and `wrote` is the written
+    /// value. The call of `tell` must directly follow the access.
     #[track_caller]
     pub(crate) fn tell(self, wrote: Option<impl Shown>, did: impl FnOnce(&str) -> String) {
         if !(listens() && ACCESSES.get()) {
@@ -196,7 +190,7 @@ impl Atomic {
         let part = format!("atomic {number}");
         let mut did = format!("{} at {}", did(&part), place(Location::caller()));
         if first {
-            did += &format!("; it was made at {}", place(self.made));
+            did += &format!("; it was created at {}", place(self.made));
         }
         record(did, wrote.map(|after| Change { thing: 0, part, before, after }).into_iter().collect());
     }
@@ -214,7 +208,6 @@ fn place(at: &Location<'_>) -> String {
     format!("{}:{}", at.file(), at.line())
 }
 
-/// A lock's identity in the trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lock {
     at: usize,
@@ -222,7 +215,6 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// The lock at this address.
     pub(crate) fn new<T>(at: &T, rank: Option<Rank>) -> Self {
         Self { at: core::ptr::from_ref(at).addr(), rank }
     }
@@ -240,7 +232,6 @@ impl Lock {
             STORY.with_borrow_mut(|story| _ = story.waiting.insert(thread(), waits));
         }
     }
-    /// Records that the running thread has acquired the lock.
     pub(crate) fn taken(self, at: &Location<'_>) -> Taken {
         if listens() {
             STORY.with_borrow_mut(|story| _ = story.waiting.remove(&thread()));
@@ -248,7 +239,7 @@ impl Lock {
         }
         Taken(self)
     }
-    /// Records that the running thread tried to take the lock while another thread held it.
+    /// Records that the running thread failed to take the lock because another thread held it.
     pub(crate) fn busy(self, at: &Location<'_>) {
         if listens() {
             step(format!("finds {} taken at {}", self.name(), place(at)), None);
@@ -256,7 +247,7 @@ impl Lock {
     }
 }
 
-/// Records the release of the lock when it is dropped.
+/// Records the release of the lock when dropped.
 #[derive(Debug)]
 pub(crate) struct Taken(Lock);
 
@@ -268,9 +259,8 @@ impl Drop for Taken {
     }
 }
 
-impl Story {
-    /// The trace as JSON, in the form that `uslab story` of the simulator reads; the caller gives title and
-    /// end.
+impl ExecutionTrace {
+    /// Returns the trace as JSON for the simulator's `uslab story`. The caller supplies the title and the end.
     pub(crate) fn json(&self, title: &str, end: &str) -> Value {
         let change =
             |c: &Change| json!({ "thing": c.thing, "part": c.part, "before": c.before, "after": c.after });
@@ -292,9 +282,9 @@ impl Story {
     }
 }
 
-impl fmt::Display for Story {
+impl fmt::Display for ExecutionTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Several objects may have equal parts; then each part names its object.
+        // If several objects have parts of one name, each part names its object.
         let several =
             |part: &str| self.known.values().filter(|(_, parts)| parts.contains_key(part)).count() > 1;
         for (i, step) in (1..).zip(&self.steps) {

@@ -1,17 +1,17 @@
-//! A table of scenarios, from which both checkers run.
+//! A table of scenarios, which loom and shuttle run.
 
-/// Declares scenarios, each once, for the checker that the program is built with. Each becomes a module with
-/// these tests:
+/// Declares scenarios, each once, for the checker of the current build. Each scenario becomes a module with these
+/// tests:
 ///
 /// - `model`: loom runs the scenario (`check::Model`);
-/// - `schedules`: shuttle runs it (`schedule::Schedules`);
-/// - `planted`: the checker must notice each of its planted bugs.
+/// - `schedules`: shuttle runs the scenario (`schedule::Schedules`);
+/// - `planted`: the checker must detect each planted bug of the scenario.
 ///
-/// A scenario has a line for each checker that runs it, `loom` first. The line gives its name in the output,
-/// how it is run, and the function. The name begins with the properties that the scenario checks. A `bug` has
-/// the text of its `planted!`, the property that it breaks, and a part of the expected message.
-/// `#[cfg(loom)]` in front restricts it to one of the checkers. `Bound`, `Model` and `Schedules` need no
-/// import.
+/// A scenario has one line per checker that runs it, with `loom` first. A checker's line has the printed name of the
+/// scenario, the kind of run, and the scenario's function. The printed name begins with the properties that the
+/// scenario checks. A `bug` line has the text of the `planted!` call, the broken property, and a part of the expected
+/// message. `#[cfg(loom)]` in front of a `bug` line restricts the line to one checker. `Bound`, `Model` and `Schedules`
+/// need no import.
 ///
 /// ```text
 /// uslab_sync::scenarios! {
@@ -24,8 +24,9 @@
 /// }
 /// ```
 ///
-/// How a scenario is run is any value with a method `run(name, function)`. Each later line calls another
-/// method of that value, with the function as the last argument; `bug` is such a method of the values above.
+/// The kind of run is any value with a method `run(name, function)`, such as a `Model`. Each later line of a scenario
+/// calls another method of the kind of run, with the function as the last argument. `Model` and `Schedules` have the
+/// method `bug`.
 #[macro_export]
 macro_rules! scenarios {
     ($($(#[$doc:meta])* $name:ident { $($entry:tt)* })+) => { $(

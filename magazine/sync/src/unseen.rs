@@ -1,9 +1,10 @@
-//! `std`'s atomics. In builds for a checker these are for `static`s that outlive its executions: no checker sees them.
+//! `std`'s atomics under all builds, also under a checker. In checker builds, these atomics are for `static`s that
+//! outlive an execution. No checker tracks the atomics of this module.
 
 use crate::Ordering;
 use std::sync::atomic as a;
 
-// Wraps `std`'s atomics, so that a lint can reject atomics that bypass the facade.
+// Wraps `std`'s atomics, so that a lint can reject atomics that bypass `uslab_sync`.
 macro_rules! atomics {
     ($($(#[$doc:meta])* $name:ident $(<$t:ident>)?, $value:ty;)*) => { $(
         $(#[$doc])*
@@ -11,7 +12,7 @@ macro_rules! atomics {
         #[repr(transparent)]
         pub struct $name $(<$t>)? (a::$name $(<$t>)?);
         impl $(<$t>)? $name $(<$t>)? {
-            /// Creates an atomic with this value.
+            /// Creates an atomic with the given value.
             #[inline(always)]
             pub const fn new(value: $value) -> Self {
                 Self(a::$name::new(value))
@@ -38,7 +39,7 @@ macro_rules! atomics {
             ) -> Result<$value, $value> {
                 self.0.compare_exchange(current, new, success, failure)
             }
-            /// Compares and exchanges, like `std`'s atomic; may fail spuriously.
+            /// Compares and exchanges, like `std`'s atomic, but may fail spuriously.
             #[inline(always)]
             pub fn compare_exchange_weak(
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
@@ -49,25 +50,25 @@ macro_rules! atomics {
     )* };
 }
 atomics! {
-    /// `std`'s `AtomicBool`.
+    /// Wraps `std`'s `AtomicBool`.
     AtomicBool, bool;
-    /// `std`'s `AtomicU8`.
+    /// Wraps `std`'s `AtomicU8`.
     AtomicU8, u8;
-    /// `std`'s `AtomicU16`.
+    /// Wraps `std`'s `AtomicU16`.
     AtomicU16, u16;
-    /// `std`'s `AtomicU32`.
+    /// Wraps `std`'s `AtomicU32`.
     AtomicU32, u32;
-    /// `std`'s `AtomicU64`.
+    /// Wraps `std`'s `AtomicU64`.
     AtomicU64, u64;
-    /// `std`'s `AtomicUsize`.
+    /// Wraps `std`'s `AtomicUsize`.
     AtomicUsize, usize;
-    /// `std`'s `AtomicI32`.
+    /// Wraps `std`'s `AtomicI32`.
     AtomicI32, i32;
-    /// `std`'s `AtomicI64`.
+    /// Wraps `std`'s `AtomicI64`.
     AtomicI64, i64;
-    /// `std`'s `AtomicIsize`.
+    /// Wraps `std`'s `AtomicIsize`.
     AtomicIsize, isize;
-    /// `std`'s `AtomicPtr`.
+    /// Wraps `std`'s `AtomicPtr`.
     AtomicPtr<T>, *mut T;
 }
 

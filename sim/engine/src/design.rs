@@ -1,4 +1,4 @@
-//! The interface of a design, which answers a stream.
+//! The interface of a design, which serves the operations of a stream.
 
 use crate::shown::ShownCache;
 use crate::stream::CacheInfo;
@@ -7,27 +7,27 @@ use uslab_buddy::PageAllocator;
 use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{Path, Paths};
 
-/// The CPU, the time and the manner of a request.
+/// The CPU, the time and the constraints of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
-    /// The CPU.
+    /// The CPU that makes the request.
     pub cpu: u32,
     /// Nanoseconds of the trace since its first operation.
     pub ns: u64,
     /// The caller's constraints.
-    pub manner: Manner,
+    pub manner: CallMode,
 }
 
 impl At {
-    /// A plain request.
+    /// Creates a request without constraints.
     pub fn new(cpu: u32, ns: u64) -> Self {
-        Self { cpu, ns, manner: Manner::Plain }
+        Self { cpu, ns, manner: CallMode::Plain }
     }
 }
 
-/// The caller's constraints on an operation. Designs that make no difference ignore it.
+/// The caller's constraints on an operation. A design may ignore the constraints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Manner {
+pub enum CallMode {
     /// An allocation that may block; an immediate free.
     #[default]
     Plain,
@@ -37,42 +37,42 @@ pub enum Manner {
     AfterGrace,
 }
 
-/// Something that a design does not support, in words.
+/// A description of something that a design does not support.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Unable(pub String);
+pub struct Unsupported(pub String);
 
-/// There is no memory.
+/// The error of an allocation for lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no memory")]
 pub struct NoMemory;
 
-/// How often a design would have taken locks that CPUs share.
+/// How often a design's operations would have taken a shared lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Locks {
-    /// The lock of a cache's lists of slabs.
+    /// Acquisitions of the lock of a cache's slab lists.
     pub lists: u64,
-    /// The lock of the level that CPUs share above the slabs: a depot, a barn.
+    /// Acquisitions of the lock above the slabs, such as a depot's or a barn's.
     pub depot: u64,
 }
 
-/// A design's counts for a cache. All are 0 for large kmalloc, which has neither slabs nor magazines.
+/// A design's counts for one cache. All counts are 0 for large kmalloc, which has neither slabs nor magazines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct CacheCounts {
-    /// Bytes of an object.
+    /// The size of an object in bytes.
     pub size: u64,
-    /// The order of a slab.
+    /// The order of the cache's slabs.
     pub order: u8,
-    /// Objects in a slab.
+    /// The number of objects in a slab.
     pub per_slab: u64,
-    /// Objects of a magazine, or of the design's counterpart.
+    /// The number of objects in a full magazine, or in the design's counterpart.
     pub capacity: u64,
-    /// Objects that callers have.
+    /// The number of allocated objects.
     pub used: u64,
-    /// Free objects that CPUs hold: outside of slabs, or free in a slab that a CPU owns.
+    /// Free objects held by CPUs: in magazines, or in a slab that a CPU owns.
     pub in_magazines: u64,
-    /// Objects outside of slabs that all CPUs share.
+    /// Free objects in the level that all CPUs share above the slabs.
     pub in_depot: u64,
     /// Free objects in slabs that no CPU owns.
     pub free_in_slabs: u64,
@@ -82,94 +82,97 @@ pub struct CacheCounts {
     pub partial: u64,
     /// Slabs with only free objects.
     pub empty: u64,
-    /// Exchanges of magazines with what CPUs share.
+    /// Exchanges of magazines with the shared level.
     pub depot_exchanges: u64,
-    /// Slabs created so far.
+    /// The number of slabs created so far.
     pub slabs_made: u64,
 }
 
 impl CacheCounts {
-    /// The number of all slabs.
+    /// Returns the number of all slabs.
     pub fn slabs(&self) -> u64 {
         self.full + self.partial + self.empty
     }
-    /// Objects that `/proc/slabinfo` of the real system counts as active: objects that callers have, and those that CPUs keep.
+    /// Returns the number of objects that `/proc/slabinfo` would count as active: allocated objects, and free objects
+    /// that CPUs hold.
     pub fn active_objs(&self) -> u64 {
         self.used + self.in_magazines + self.in_depot
     }
 }
 
-/// A design, which answers a [`Stream`](crate::Stream): the shipping allocator, or a model of another one's policy.
+/// A design, which serves a [`Stream`](crate::Stream): the shipping allocator, or a model of another allocator's
+/// policy.
 ///
-/// A design gets each cache before the first operation on it, and gets back each object and block that it returned exactly once.
-/// A free never fails.
+/// A caller announces each cache before its first operation. The caller returns each object and block to the design
+/// exactly once. A free never fails.
 pub trait Design {
-    /// A live object.
+    /// The handle of an allocated object.
     type Object;
-    /// A live block of pages.
+    /// The handle of an allocated block of pages.
     type Block;
 
-    /// Adds the next cache of the stream; they are numbered from 0.
+    /// Adds the next cache of the stream; caches are numbered from 0.
     ///
     /// # Errors
-    /// The design does not support the cache.
-    fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unable>;
+    /// Fails if the design does not support the cache.
+    fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unsupported>;
 
     /// Allocates an object. `bytes` matter only for large kmalloc.
     ///
     /// # Errors
-    /// There is no memory.
+    /// Fails if memory is exhausted.
     fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<Self::Object, NoMemory>;
-    /// Adds a slab from before the stream, in which `free` objects are free; it is the CPU's own slab if `owned`. Returns its
-    /// objects in use; none if the design cannot begin with slabs.
+    /// Adds a slab that existed before the stream, with `free` free objects. The slab is the CPU's own if `owned`.
+    /// Returns the slab's objects in use; an empty list if the design cannot begin with slabs.
     fn start(&mut self, _at: At, _cache: u32, _used: u32, _free: u32, _owned: bool) -> Vec<Self::Object> {
         vec![]
     }
-    /// Frees an object of the cache.
+    /// Frees an object of a cache.
     fn free(&mut self, at: At, cache: u32, object: Self::Object);
-    /// The place of an object: the first page of its slab, and its index in the slab; `None` if it is in no slab.
+    /// Returns an object's place: its slab's first page, and its index in the slab. `None` if no slab contains it.
     fn place(&self, cache: u32, object: &Self::Object) -> Option<(u32, u16)>;
 
     /// Allocates a block of `2^order` pages. `migratetype` is 0 for unmovable pages, 1 for movable, 2 for reclaimable.
     ///
     /// # Errors
-    /// There is no memory.
+    /// Fails if memory is exhausted.
     fn alloc_pages(&mut self, at: At, order: u8, migratetype: u8) -> Result<Self::Block, NoMemory>;
-    /// Frees a block.
+    /// Frees a block of pages.
     fn free_pages(&mut self, at: At, block: Self::Block);
     /// Splits a block into blocks of a smaller order, lowest first.
     fn split_pages(&mut self, block: Self::Block, order: u8) -> Vec<Self::Block>;
-    /// The first page of a block, and its order.
+    /// Returns the first page of a block, and its order.
     fn block(&self, block: &Self::Block) -> (u32, u8);
 
-    /// Shrinks a cache, or all. Returns the objects that were flushed from CPU layers, and the slabs that were freed.
+    /// Shrinks one cache, or all caches. Returns the number of objects flushed from CPU layers, and the number of slabs
+    /// freed.
     fn shrink(&mut self, at: At, cache: Option<u32>) -> (u64, u64);
 
-    /// The counts of a cache that it has learnt.
+    /// Returns the counts of a cache that the design has learnt.
     fn counts(&self, cache: u32) -> CacheCounts;
-    /// Operations on objects of slabs, by where they were served.
+    /// Returns the number of slab object operations by where they were served.
     fn paths(&self) -> Paths;
-    /// The locks that operations on objects took; 0 for a design that does not count them.
+    /// Returns the locks that object operations took; 0 for a design that does not count locks.
     fn locks(&self) -> Locks {
         Locks::default()
     }
-    /// A cache, slab by slab; `None` for large kmalloc.
+    /// Returns a cache slab by slab; `None` for large kmalloc.
     fn show(&self, cache: u32) -> Option<ShownCache>;
-    /// The allocator of its pages.
+    /// Returns the allocator of the design's pages.
     fn pages(&self) -> &PageAllocator;
-    /// The number of pages of large kmalloc.
+    /// Returns the number of pages of large kmalloc.
     fn large_pages(&self) -> u64;
     /// Returns `true` if a block that begins at this page belongs to a slab or to large kmalloc.
     fn is_slab(&self, page: u32) -> bool;
 
-    /// Where a CPU's last operation on a cache was served, and a description, as the end of a sentence; `None` if there is no
-    /// such cache. `did` has the steps that shipping code reported: all steps for the shipping design, only the page steps for a
-    /// model.
+    /// Returns the level at which a CPU's last operation on a cache was served, and a description to end a sentence.
+    /// `None` if the cache is unknown. `did` has the steps that the shipping code reported: all steps for the shipping
+    /// design, only page steps for a model.
     fn how(&self, cpu: u32, cache: u32, freeing: bool, did: &[Step]) -> Option<(Path, String)>;
 
-    /// Checks its invariants, given the numbers of objects and pages that the stream holds.
+    /// Checks the design's invariants, given the numbers of objects and pages that the stream holds.
     ///
     /// # Errors
-    /// The first invariant that does not hold, in words.
+    /// Fails with a description of the first invariant that does not hold.
     fn check(&self, objects: u64, pages: u64) -> Result<(), String>;
 }

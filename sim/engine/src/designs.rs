@@ -1,6 +1,6 @@
-//! Designs by name, with their options.
+//! Selects a design by name, with options.
 
-use crate::design::{Design, NoMemory, Unable};
+use crate::design::{Design, NoMemory, Unsupported};
 use crate::machine::{Machine, MachineError};
 use crate::model::{Knob, Model, Op, Policy};
 use crate::models::bonwick94::{self, Bonwick94};
@@ -19,7 +19,7 @@ use std::str::FromStr;
 use uslab::{Geometry, Magazines};
 use uslab_magazine::{Cpus, MAX_CAPACITY, MAX_DEPOT};
 
-/// A design of this crate, or one that a program provides.
+/// A built-in design, or one that a program provides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Uslab,
@@ -34,7 +34,7 @@ enum Kind {
     Own,
 }
 
-/// The options of a design. Empty if there is no such design.
+/// Returns the options of a design. Returns an empty list for an unknown design.
 pub fn knobs<P: Policy>(design: &str) -> &'static [Knob] {
     let linux = (design == LINUX).then_some(Kind::Linux);
     match linux.or_else(|| kinds::<P>().find(|(_, name, _)| *name == design).map(|(kind, ..)| kind)) {
@@ -61,8 +61,8 @@ static LINUX_KNOBS: [Knob; 5] = [
     slub::SLAB_MAX_ORDER_KNOB,
 ];
 
-/// If only `capacity` is set, the other two have the defaults given here; without it, they depend on the object size, as in the
-/// model.
+/// If only `capacity` is set, the other two options have the defaults given here. Without `capacity`, they depend on
+/// the object size.
 static SHIPPING_KNOBS: [Knob; 3] = [
     Knob {
         name: "capacity",
@@ -89,7 +89,7 @@ const DEPOT_LIMIT: u32 = 10;
 /// The name that stands for the traced kernel's design: see [`Spec::as_traced`].
 pub const LINUX: &str = "linux";
 
-/// All designs, including the [`Policy`] `P`: names, and one-line descriptions.
+/// Returns the name and one-line description of every design, including the [`Policy`] `P`.
 pub fn all<P: Policy>() -> impl Iterator<Item = (&'static str, &'static str)> {
     kinds::<P>().map(|(_, name, about)| (name, about))
 }
@@ -112,7 +112,7 @@ fn kinds<P: Policy>() -> impl Iterator<Item = (Kind, &'static str, &'static str)
     all.into_iter().filter(|(_, name, _)| !name.is_empty())
 }
 
-/// For programs that provide no policy.
+/// The policy type of a program that provides no policy.
 #[derive(Debug)]
 pub enum NoPolicy {}
 
@@ -145,7 +145,7 @@ pub struct Spec<P: Policy = NoPolicy> {
 }
 
 impl<P: Policy> Default for Spec<P> {
-    /// The shipping allocator.
+    /// Selects the shipping allocator.
     fn default() -> Self {
         Self { kind: Kind::Uslab, name: "uslab", knobs: serde_json::Map::new(), own: PhantomData }
     }
@@ -157,15 +157,15 @@ impl<P: Policy> Clone for Spec<P> {
     }
 }
 
-fn unknown_kernel() -> Unable {
-    Unable(
+fn unknown_kernel() -> Unsupported {
+    Unsupported(
         "linux is the design of the kernel that was traced, and nothing says which one that was: expected kernel.txt or slab-attributes.tsv \
          in the folder of the trace, or one of slub (6.1 to 6.17), sheaves-6.18 (6.18, 6.19), sheaves (7.x)"
             .to_owned(),
     )
 }
 
-/// A text that is not a [`Spec`].
+/// The error of a text that is not a [`Spec`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadSpec(String);
@@ -179,13 +179,13 @@ impl<P: Policy> FromStr for Spec<P> {
         let linux = (Kind::Linux, LINUX, "");
         let Some((kind, name, _)) = kinds::<P>().chain([linux]).find(|(_, known, _)| *known == name) else {
             let known = all::<P>().map(|(name, _)| name).chain([LINUX]).collect::<Vec<_>>().join(", ");
-            return Err(BadSpec(format!("no design `{name}`; there are {known}")));
+            return Err(BadSpec(format!("unknown design `{name}`; expected one of {known}")));
         };
         let mut spec = Self { kind, name, ..Self::default() };
         for part in parts {
             let value = |(key, value): (&str, &str)| Some((key.to_owned(), value.parse::<u64>().ok()?));
             let Some((key, value)) = part.split_once('=').and_then(value) else {
-                return Err(BadSpec(format!("`{part}` of {name}: a knob is KEY=NUMBER")));
+                return Err(BadSpec(format!("`{part}` of {name}: expected a knob as KEY=NUMBER")));
             };
             if let Some(knob) =
                 knobs::<P>(name).iter().find(|knob| knob.name == key && !knob.range.contains(&value))
@@ -217,31 +217,31 @@ struct Sizes {
     depot_limit: Option<u32>,
 }
 
-/// Code that runs with any design.
+/// Code that runs with any [`Design`].
 pub trait Visitor {
-    /// The result.
+    /// The result of the code.
     type Out;
-    /// Runs the code.
+    /// Runs the code with a design.
     fn visit<D: Design>(self, design: D) -> Self::Out;
 }
 
-/// Code that runs with any design that is only a policy.
+/// Code that runs with any [`Policy`].
 pub trait PolicyVisitor {
-    /// The result.
+    /// The result of the code.
     type Out;
-    /// Runs the code.
+    /// Runs the code with a policy's options.
     fn visit<P: Policy>(self, knobs: P::Knobs) -> Self::Out;
 }
 
-/// A design cannot be created.
+/// The error of a design that cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum DesignError {
-    /// Its machine is not possible.
+    /// The machine of the design is not possible.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The design does not support the request.
+    /// The design does not support the stream.
     #[error(transparent)]
-    Unable(#[from] Unable),
+    Unsupported(#[from] Unsupported),
 }
 
 impl<P: Policy> Spec<P> {
@@ -252,7 +252,7 @@ impl<P: Policy> Spec<P> {
             Kind::Slub => self.knobs::<Slub>().map(drop),
             Kind::Sheaves618 => self.knobs::<Sheaves<Slub>>().map(drop),
             Kind::Sheaves => self.knobs::<Sheaves<Node>>().map(drop),
-            // The options are accepted by each of the other designs.
+            // The options are valid for each of the Linux designs.
             Kind::Linux => self.knobs::<Slub>().map(drop),
             Kind::Slab => self.knobs::<Slab>().map(drop),
             Kind::Bonwick94 => self.knobs::<Bonwick94>().map(drop),
@@ -260,7 +260,7 @@ impl<P: Policy> Spec<P> {
             Kind::Own => self.knobs::<P>().map(drop),
         }
     }
-    /// The shipping allocator's magazines.
+    /// Returns the shipping allocator's magazine options.
     fn magazines(&self) -> Result<Magazines, String> {
         let knobs: Sizes =
             serde_json::from_value(self.knobs.clone().into()).map_err(|error| error.to_string())?;
@@ -281,7 +281,7 @@ impl<P: Policy> Spec<P> {
         }
     }
     fn shipping(&self, stream: &Stream) -> Result<Machine, DesignError> {
-        Ok(Machine::with_magazines(stream, self.magazines().map_err(Unable)?)?)
+        Ok(Machine::with_magazines(stream, self.magazines().map_err(Unsupported)?)?)
     }
     fn knobs<Q: Policy>(&self) -> Result<Q::Knobs, String> {
         let knobs = serde_json::from_value(self.knobs.clone().into()).map_err(|error| error.to_string())?;
@@ -289,11 +289,11 @@ impl<P: Policy> Spec<P> {
         Ok(knobs)
     }
 
-    /// The design itself; for [`LINUX`] the traced kernel's design, with the options of this one.
+    /// Returns the design to run. For [`LINUX`] that is the traced kernel's design, with the options of `self`.
     ///
     /// # Errors
-    /// The stream does not name the traced kernel.
-    pub fn as_traced(&self, stream: &Stream) -> Result<Self, Unable> {
+    /// Fails if the stream does not name the traced kernel.
+    pub fn as_traced(&self, stream: &Stream) -> Result<Self, Unsupported> {
         if self.kind != Kind::Linux {
             return Ok(self.clone());
         }
@@ -302,10 +302,10 @@ impl<P: Policy> Spec<P> {
         Ok(traced)
     }
 
-    /// Creates it for a stream, with the stream's number of CPUs.
+    /// Creates the design for a stream, with the stream's number of CPUs, and passes it to the visitor.
     ///
     /// # Errors
-    /// See [`DesignError`].
+    /// Returns a [`DesignError`].
     pub fn on<V: Visitor>(&self, stream: &Stream, visitor: V) -> Result<V::Out, DesignError> {
         match self.kind {
             Kind::Uslab => {
@@ -323,16 +323,19 @@ impl<P: Policy> Spec<P> {
             Kind::Own => self.model::<P, V>(stream, visitor),
         }
     }
-    /// Passes its policy to the visitor.
+    /// Passes the design's policy to the visitor.
     ///
     /// # Errors
-    /// It is the shipping allocator, which is not a policy.
-    pub fn policy<V: PolicyVisitor>(&self, visitor: V) -> Result<V::Out, Unable> {
-        fn of<Q: Policy, V: PolicyVisitor>(spec: &Spec<impl Policy>, visitor: V) -> Result<V::Out, Unable> {
-            Ok(visitor.visit::<Q>(spec.knobs::<Q>().map_err(Unable)?))
+    /// Fails for the shipping allocator, which is not a [`Policy`].
+    pub fn policy<V: PolicyVisitor>(&self, visitor: V) -> Result<V::Out, Unsupported> {
+        fn of<Q: Policy, V: PolicyVisitor>(
+            spec: &Spec<impl Policy>,
+            visitor: V,
+        ) -> Result<V::Out, Unsupported> {
+            Ok(visitor.visit::<Q>(spec.knobs::<Q>().map_err(Unsupported)?))
         }
         match self.kind {
-            Kind::Uslab => Err(Unable(
+            Kind::Uslab => Err(Unsupported(
                 "uslab has no clock: it is real code, which does not tell what it does; uslab-model has one"
                     .to_owned(),
             )),
@@ -376,7 +379,8 @@ impl<P: Policy> Spec<P> {
         stream: &'static Stream,
     ) -> Result<Box<dyn crate::play::Play>, DesignError> {
         let pages = Box::leak(Box::new(Pages::of(stream)?));
-        let model = Model::<Q>::new(pages, self.knobs::<Q>().map_err(Unable)?)?.as_traced(self.is_of(stream));
+        let model =
+            Model::<Q>::new(pages, self.knobs::<Q>().map_err(Unsupported)?)?.as_traced(self.is_of(stream));
         Ok(Box::new(crate::engine::Engine::new(model, stream)))
     }
     /// Returns `true` if the traced kernel has this design.
@@ -385,7 +389,7 @@ impl<P: Policy> Spec<P> {
     }
     fn model<Q: Policy, V: Visitor>(&self, stream: &Stream, visitor: V) -> Result<V::Out, DesignError> {
         let pages = Pages::of(stream)?;
-        let knobs = self.knobs::<Q>().map_err(Unable)?;
+        let knobs = self.knobs::<Q>().map_err(Unsupported)?;
         Ok(visitor.visit(Model::<Q>::new(&pages, knobs)?.as_traced(self.is_of(stream))))
     }
 }
@@ -395,14 +399,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_design_is_a_name_and_its_knobs() {
+    fn design_is_parsed_from_its_name_and_knobs() {
         for text in all::<NoPolicy>().map(|(name, _)| name).chain(["slub:cpu_partial=0:min_partial=10"]) {
             assert_eq!(text.parse::<Spec>().unwrap().to_string(), text);
         }
     }
 
     #[test]
-    fn every_knob_is_explained_and_no_other() {
+    fn each_knob_has_an_explanation() {
         for (design, _) in all::<NoPolicy>() {
             let said = format!("{design}:no_such_knob=1").parse::<Spec>().unwrap_err().to_string();
             // Parses `unknown field X, expected one of A, B`, with quotes.
@@ -445,10 +449,10 @@ mod tests {
         for (text, error) in [
             (
                 "slob",
-                "no design `slob`; there are uslab, uslab-model, slub, sheaves-6.18, sheaves, slab, bonwick94, magazines01, linux",
+                "unknown design `slob`; expected one of uslab, uslab-model, slub, sheaves-6.18, sheaves, slab, bonwick94, magazines01, linux",
             ),
-            ("slub:cpu_partial", "`cpu_partial` of slub: a knob is KEY=NUMBER"),
-            ("slub:cpu_partial=-1", "`cpu_partial=-1` of slub: a knob is KEY=NUMBER"),
+            ("slub:cpu_partial", "`cpu_partial` of slub: expected a knob as KEY=NUMBER"),
+            ("slub:cpu_partial=-1", "`cpu_partial=-1` of slub: expected a knob as KEY=NUMBER"),
             ("slub:cpu_partial=1:cpu_partial=2", "`cpu_partial` of slub is set twice"),
             ("slub:limit=1", "slub: unknown field `limit`, expected one of `cpu_partial`, `min_partial`"),
             ("slub:slab_max_order=11", "slub: slab_max_order=11: expected 0 to 10"),

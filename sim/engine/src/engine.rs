@@ -1,21 +1,21 @@
-//! Runs a stream, operation by operation.
+//! Runs a stream through a design, operation by operation.
 
-use crate::design::{At, Design, Unable};
+use crate::design::{At, Design, Unsupported};
 use crate::step::What;
 use crate::stream::{Action, Reader, Stream};
 
-/// A stream cannot continue.
+/// The reason why a stream cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// A cache cannot be created.
+    /// The design cannot create a cache.
     #[error("operation {at}: {error}")]
     Cache {
         /// The operation's number, from 1.
         at: u64,
-        /// The design's error.
-        error: Unable,
+        /// The error that the design returned.
+        error: Unsupported,
     },
-    /// Its columns end before its operations do, or refer to something that does not exist.
+    /// The stream's columns end before its operations do, or refer to something that does not exist.
     #[error("operation {at}: the stream is damaged")]
     Damaged {
         /// The operation's number, from 1.
@@ -23,20 +23,20 @@ pub enum EngineError {
     },
 }
 
-/// The state of a stream that runs through a [`Design`].
+/// The state of a [`Stream`](crate::Stream) that runs through a [`Design`].
 #[derive(Debug)]
 pub struct Engine<'s, D: Design> {
     pub(crate) design: D,
     pub(crate) stream: &'s Stream,
     reader: Reader,
     pub(crate) operations: u64,
-    /// Allocations and frees of each cache that the design has learnt.
+    /// The number of allocations and frees of each known cache.
     pub(crate) served: Vec<u64>,
     objects: Slots<Object<D::Object>>,
     blocks: Slots<D::Block>,
-    /// Pages of the live blocks.
+    /// The number of pages in allocated blocks.
     pub(crate) pages_held: u64,
-    /// Allocations that the design could not serve.
+    /// The number of allocations that the design could not serve.
     pub(crate) failed: u64,
 }
 
@@ -44,14 +44,14 @@ pub struct Engine<'s, D: Design> {
 struct Object<O> {
     object: O,
     cache: u32,
-    /// The CPU that allocated it.
+    /// The CPU that allocated the object.
     cpu: u32,
 }
 
-/// Live values, by the number of their birth.
+/// Live values, addressed by birth number.
 #[derive(Debug)]
 struct Slots<T> {
-    /// The slot of each value that was ever born. It only grows, by 4 bytes per birth.
+    /// The slot of each value that was ever inserted. The list only grows, by 4 bytes per birth.
     born: Vec<u32>,
     live: Vec<Option<T>>,
     free: Vec<u32>,
@@ -71,11 +71,11 @@ impl<T> Slots<T> {
         self.live[slot as usize] = Some(thing);
         self.born.push(slot);
     }
-    /// Adds births that did not happen; ages count them nevertheless.
+    /// Counts births whose allocation failed, because ages include them.
     fn insert_none(&mut self, births: u32) {
         self.born.extend((0..births).map(|_| Self::NONE));
     }
-    /// The slot of a value by its age: 0 is the youngest.
+    /// Returns the slot of a value by its age; age 0 is the youngest.
     fn slot(&self, age: u64) -> Option<u32> {
         let number = (self.born.len() as u64).checked_sub(age.checked_add(1)?)?;
         self.born.get(number as usize).copied()
@@ -95,7 +95,7 @@ impl<T> Slots<T> {
 }
 
 impl<'s, D: Design> Engine<'s, D> {
-    /// Creates the engine before the first operation.
+    /// Creates an engine that has not run any operation.
     pub fn new(design: D, stream: &'s Stream) -> Self {
         Self {
             design,
@@ -118,31 +118,31 @@ impl<'s, D: Design> Engine<'s, D> {
     pub fn stream(&self) -> &'s Stream {
         self.stream
     }
-    /// The number of operations so far.
+    /// Returns the number of operations that have run.
     pub fn operations(&self) -> u64 {
         self.operations
     }
-    /// The number of allocations that the design could not serve.
+    /// Returns the number of allocations that the design could not serve.
     pub fn failed(&self) -> u64 {
         self.failed
     }
-    /// Nanoseconds of the trace since its first operation.
+    /// Returns the nanoseconds of the trace since its first operation.
     pub fn time_ns(&self) -> u64 {
         self.reader.time_ns(self.stream)
     }
-    /// The number of objects that the stream holds.
+    /// Returns the number of allocated objects of the stream.
     pub fn objects(&self) -> usize {
         self.objects.len()
     }
-    /// The number of caches that the design has learnt.
+    /// Returns the number of caches that the design has learnt.
     pub fn caches(&self) -> usize {
         self.served.len()
     }
 
-    /// Runs until `until` operations have run, or all.
+    /// Runs until `until` operations have run, or until the stream ends.
     ///
     /// # Errors
-    /// See [`EngineError`].
+    /// Returns an [`EngineError`].
     pub fn run(&mut self, until: u64) -> Result<(), EngineError> {
         while self.operations < until.min(self.stream.operations) {
             self.operation(|engine, action| engine.act(action).map(drop))?;
@@ -150,7 +150,7 @@ impl<'s, D: Design> Engine<'s, D> {
         Ok(())
     }
 
-    /// Runs one operation; `act` executes each of its actions.
+    /// Runs one operation. `act` executes each action of the operation.
     pub(crate) fn operation(
         &mut self,
         mut act: impl FnMut(&mut Self, Action) -> Option<()>,
@@ -177,7 +177,7 @@ impl<'s, D: Design> Engine<'s, D> {
         Ok(())
     }
 
-    /// The CPU of the last action.
+    /// Returns the CPU of the last action.
     pub(crate) fn cpu(&self) -> u32 {
         self.reader.cpu()
     }
@@ -185,7 +185,7 @@ impl<'s, D: Design> Engine<'s, D> {
         At { cpu: self.reader.cpu(), ns: self.reader.time_ns(self.stream), manner: self.reader.manner() }
     }
 
-    /// The cache of an action, and the place of the object that it frees.
+    /// Returns the cache of an action, and the place of the object that the action frees.
     pub(crate) fn subject(&self, action: Action) -> Option<(u32, Option<(u32, u16)>)> {
         match action {
             Action::Alloc { cache, .. } | Action::Pass { cache, .. } => Some((cache, None)),
@@ -196,13 +196,13 @@ impl<'s, D: Design> Engine<'s, D> {
             _ => None,
         }
     }
-    /// The place of the youngest object.
+    /// Returns the place of the youngest object.
     pub(crate) fn youngest(&self) -> Option<(u32, u16)> {
         let object = self.objects.get(0)?;
         self.design.place(object.cache, &object.object)
     }
 
-    /// Executes an action; `None` if the stream is damaged.
+    /// Executes an action; returns `None` if the stream is damaged.
     pub(crate) fn act(&mut self, action: Action) -> Option<What> {
         let at = self.at();
         Some(match action {
@@ -230,7 +230,7 @@ impl<'s, D: Design> Engine<'s, D> {
                     Err(_) => self.fail(),
                 }
             }
-            // After a failed allocation there is nothing to free.
+            // A failed allocation leaves nothing to free.
             Action::Free { age } => match self.objects.remove(age) {
                 Some(Object { object, cache, cpu }) => {
                     *self.served.get_mut(cache as usize)? += 1;
@@ -314,7 +314,7 @@ impl<'s, D: Design> Engine<'s, D> {
     /// Checks the design's invariants.
     ///
     /// # Errors
-    /// The first invariant that does not hold, in words.
+    /// Fails with a description of the first invariant that does not hold.
     pub fn check(&self) -> Result<(), String> {
         let held = self.design.check(self.objects.len() as u64, self.pages_held);
         held.map_err(|violation| format!("operation {}: {violation}", self.operations))

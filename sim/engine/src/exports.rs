@@ -1,8 +1,8 @@
-//! The functions that a page calls. An instance has one engine, and all its state is in linear memory, so a copy of that is a
-//! checkpoint.
+//! The functions that a web page calls. An instance has one engine. All of its state is in linear memory, so a copy of
+//! the memory is a checkpoint.
 //!
-//! Texts and bytes are passed through one buffer: [`room`] resizes it for the caller to fill, [`text`] returns the address of a
-//! result.
+//! Texts and bytes pass through one buffer. [`room`] resizes the buffer for the caller to fill, and [`text`] returns
+//! its address.
 
 use crate::clock::{ClockError, Outcome, Profile, run_stream};
 use crate::course::{self, labs};
@@ -41,7 +41,7 @@ fn with<T: Default>(f: impl FnOnce(&mut State) -> T) -> T {
     STATE.with_borrow_mut(|state| state.as_mut().map(f)).unwrap_or_default()
 }
 
-/// Makes room for `bytes` bytes from the caller, and returns its address.
+/// Makes room for `bytes` bytes from the caller, and returns the buffer's address.
 #[unsafe(no_mangle)]
 extern "C" fn room(bytes: usize) -> *mut u8 {
     TEXT.with_borrow_mut(|text| {
@@ -50,14 +50,14 @@ extern "C" fn room(bytes: usize) -> *mut u8 {
     })
 }
 
-/// The address of the last result.
+/// Returns the address of the last result.
 #[unsafe(no_mangle)]
 extern "C" fn text() -> *const u8 {
     TEXT.with_borrow(|text| text.as_ptr())
 }
 
-/// Sets the design for [`open`]: [`room`] was filled with a design and its options, as for `--design`. Returns 0 if there is such
-/// a design, otherwise the length of an error message. The default is the shipping allocator.
+/// Sets the design for [`open`]. The caller filled [`room`] with a design and its options, as for `--design`. Returns
+/// 0, or the length of an error message if the design is unknown. The default design is the shipping allocator.
 #[unsafe(no_mangle)]
 extern "C" fn design() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -70,14 +70,14 @@ extern "C" fn design() -> usize {
     }
 }
 
-/// Creates the engine from the stream with which [`room`] was filled, on `cpus` CPUs; 0 means as many as the stream has. Returns
-/// 0, or the length of an error message.
+/// Creates the engine from the stream in [`room`], on `cpus` CPUs; 0 keeps the stream's number of CPUs. Returns 0, or
+/// the length of an error message.
 #[unsafe(no_mangle)]
 extern "C" fn open(cpus: u32) -> usize {
     begin(stream(cpus))
 }
 
-/// Parses the stream with which [`room`] was filled.
+/// Parses the stream in [`room`].
 fn stream(cpus: u32) -> Result<Stream, String> {
     let bytes = TEXT.with_borrow_mut(core::mem::take);
     Stream::read(&bytes)
@@ -85,7 +85,7 @@ fn stream(cpus: u32) -> Result<Stream, String> {
         .map_err(|error| error.to_string())
 }
 
-/// As [`open`], from a [script](crate::script).
+/// Creates the engine as [`open`] does, from a [script](crate::script) in [`room`].
 #[unsafe(no_mangle)]
 extern "C" fn open_script() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -112,9 +112,9 @@ extern "C" fn demos() -> usize {
     say(serde_json::to_vec(&demos::Name::ALL.map(demos::Name::about)).unwrap_or_default())
 }
 
-/// Runs a demo from its beginning: [`room`] was filled with its name and commands, one on each line. Writes the scenes after each
-/// command as JSON; returns the length. 0 if there is no such demo, or no memory; an invalid command becomes a scene that says
-/// so.
+/// Runs a demo from its beginning. The caller filled [`room`] with the demo's name and commands, one on each line.
+/// Writes the scenes after each command as JSON; returns the length. Returns 0 for an unknown demo, or without memory.
+/// An invalid command becomes a scene with an error message.
 #[unsafe(no_mangle)]
 extern "C" fn demo() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -123,7 +123,8 @@ extern "C" fn demo() -> usize {
         .unwrap_or_default())
 }
 
-/// Makes random requests, the same for all demos that race: see [`Race`](demos::Race). Writes JSON; returns the length.
+/// Generates one sequence of random requests for all demos that race: see [`Race`](demos::Race). Writes the result as
+/// JSON; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn race(seed: u32, requests: u32) -> usize {
     let race = demos::race(seed.into(), requests as usize).ok();
@@ -136,8 +137,8 @@ extern "C" fn course(seed: u32) -> usize {
     say(serde_json::to_vec(&labs(seed)).unwrap_or_default())
 }
 
-/// Finds the right answer to a question, by its index from 0, of the lab whose name [`room`] was filled with. Writes an
-/// [`Answer`](crate::course::Answer) as JSON; returns the length. 0 if there is no such question.
+/// Finds the right answer to a question of the lab named in [`room`], by the question's index from 0. Writes an
+/// [`Answer`](crate::course::Answer) as JSON; returns the length. Returns 0 if the lab has no question of this number.
 #[unsafe(no_mangle)]
 extern "C" fn answer(seed: u32, question: usize) -> usize {
     let lab = TEXT.with_borrow_mut(core::mem::take);
@@ -145,7 +146,7 @@ extern "C" fn answer(seed: u32, question: usize) -> usize {
     say(right.and_then(|right| serde_json::to_vec(&right).ok()).unwrap_or_default())
 }
 
-/// Grows the heap by `bytes` now, so that it does not grow later: linear memory cannot shrink when a checkpoint is restored.
+/// Grows the heap by `bytes` in advance, because linear memory cannot shrink when a checkpoint is restored.
 #[unsafe(no_mangle)]
 extern "C" fn reserve(bytes: usize) {
     drop(core::hint::black_box(Vec::<u8>::with_capacity(bytes)));
@@ -159,7 +160,7 @@ extern "C" fn about() -> usize {
     say(about)
 }
 
-/// Runs up to an operation. Returns 0, or the length of an error message.
+/// Runs the stream up to an operation. Returns 0, or the length of an error message.
 #[unsafe(no_mangle)]
 extern "C" fn run(until: u32) -> usize {
     match with(|state| state.engine.run(until.into()).err()) {
@@ -168,8 +169,9 @@ extern "C" fn run(until: u32) -> usize {
     }
 }
 
-/// Runs up to an operation and writes the state as JSON; returns the length. [`room`] was filled with the caches to be shown,
-/// four bytes each. The steps of the last operation are included if it ran in this call.
+/// Runs the stream up to an operation and writes the state as JSON; returns the length. The caller filled [`room`] with
+/// the numbers of the caches to show, four bytes each. The state includes the steps of the last operation if it ran in
+/// this call.
 #[unsafe(no_mangle)]
 extern "C" fn view(until: u32) -> usize {
     let shown = TEXT.with_borrow_mut(core::mem::take);
@@ -183,8 +185,9 @@ extern "C" fn view(until: u32) -> usize {
     }))
 }
 
-/// Runs until something happens, but not beyond an operation. [`room`] was filled with an [`Until`](crate::until::Until) as JSON.
-/// Writes the [`Found`](crate::until::Found) event, or null, as JSON; returns the length. 0 if the condition is invalid.
+/// Runs until a condition is met, but not beyond operation `end`. The caller filled [`room`] with an
+/// [`Until`](crate::until::Until) as JSON. Writes the [`Found`](crate::until::Found) event, or null, as JSON; returns
+/// the length. Returns 0 if the condition is invalid.
 #[unsafe(no_mangle)]
 extern "C" fn run_until(end: u32) -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -202,10 +205,10 @@ extern "C" fn profiles() -> usize {
     say(serde_json::to_vec(&names).unwrap_or_default())
 }
 
-/// Runs the stream with which [`room`] was filled in virtual time, each CPU back to back: on `cpus` CPUs (0 means as many as it
-/// has), with the prices of a profile by its index in [`profiles`]. Used instead of [`open`], because an instance has the
-/// addresses of one machine. Writes `{"Ok": ...}` with an [`Outcome`], or `{"Err": ...}` with an error message, as JSON; returns
-/// the length.
+/// Runs the stream in [`room`] in virtual time, each CPU without its idle times. `cpus` 0 keeps the stream's number of
+/// CPUs; `profile` is an index in [`profiles`]. Replaces [`open`], because an instance has the addresses of only one
+/// machine. Writes `{"Ok": ...}` with an [`Outcome`], or `{"Err": ...}` with an error message, as JSON; returns the
+/// length.
 #[unsafe(no_mangle)]
 extern "C" fn back_to_back(cpus: u32, profile: usize) -> usize {
     let outcome = stream(cpus).and_then(|stream| {
@@ -233,13 +236,13 @@ impl PolicyVisitor for BackToBack<'_> {
     }
 }
 
-/// The hash of the last result.
+/// Returns the hash of the last result.
 #[unsafe(no_mangle)]
 extern "C" fn text_hash() -> u64 {
     TEXT.with_borrow(|text| hash(text))
 }
 
-/// Writes the kind of each page of memory, in one byte each; returns their number.
+/// Writes the kind of each page of memory, one byte each; returns the number of pages.
 #[unsafe(no_mangle)]
 extern "C" fn map() -> usize {
     TEXT.with_borrow_mut(|text| {
@@ -248,7 +251,7 @@ extern "C" fn map() -> usize {
     })
 }
 
-/// The figures for a time line: see [`Engine::sample`].
+/// Returns the values of a time line: see [`Engine::sample`].
 #[unsafe(no_mangle)]
 extern "C" fn sample() -> *const f64 {
     STATE.with_borrow_mut(|state| {
@@ -259,7 +262,7 @@ extern "C" fn sample() -> *const f64 {
     })
 }
 
-/// Checks all invariants. Returns 0, or the length of an error message.
+/// Checks all invariants of the design. Returns 0, or the length of an error message.
 #[unsafe(no_mangle)]
 extern "C" fn check() -> usize {
     match with(|state| state.engine.check().err()) {
@@ -268,11 +271,12 @@ extern "C" fn check() -> usize {
     }
 }
 
-/// Hashes a part of linear memory (`bytes` is a multiple of 32) to an integer below 2^53. A page that keeps checkpoints compares
-/// these hashes instead of keeping a second copy of memory. Writes nothing, so that the call does not change the memory.
+/// Hashes a part of linear memory to an integer below 2^53. `bytes` must be a multiple of 32. A web page that keeps
+/// checkpoints compares hashes instead of keeping a second copy of memory. Writes nothing, so that a call does not
+/// change the memory.
 ///
 /// # Safety
-/// The part must be inside linear memory.
+/// The caller guarantees that the part is inside linear memory.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn page_hash(at: usize, bytes: usize) -> f64 {
     // SAFETY: the caller guarantees that the part is inside linear memory, all of which is readable; any bytes are valid numbers,

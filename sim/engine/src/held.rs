@@ -1,4 +1,4 @@
-//! Objects that a policy holds outside of slabs.
+//! The objects that a policy holds outside of slabs.
 
 use crate::levels::{Level, Levels};
 use crate::slabs::{Object, Slabs};
@@ -6,45 +6,46 @@ use crate::slabs::{Object, Slabs};
 /// The holder of objects outside of slabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// A CPU.
+    /// One CPU holds the container.
     Cpu(u32),
-    /// All CPUs together: a depot, a barn, a shared array.
+    /// All CPUs share the container: a depot, a barn or a shared array.
     Shared,
 }
 
 /// A container of objects outside of slabs: an array, a magazine, a sheaf.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// Its holder.
+    /// The CPU or shared level that holds the container.
     pub holder: Holder,
-    /// The design's name for it.
+    /// The design's name for the container.
     pub name: &'static str,
-    /// The number of objects that fit into it.
+    /// The number of objects that fit into the container.
     pub room: usize,
-    /// The objects in it.
+    /// The objects in the container.
     pub objects: Vec<Object>,
 }
 
 impl Held {
-    /// A container with these objects and room for `room`.
+    /// Creates a container with these objects and the given capacity.
     pub fn new(holder: Holder, name: &'static str, room: usize, objects: &[Object]) -> Self {
         Self { holder, name, room, objects: objects.to_vec() }
     }
 }
 
-/// Slabs that a CPU owns. Their free objects cannot be allocated on other CPUs, so they count as held by that CPU.
+/// Slabs that a CPU owns. Other CPUs cannot allocate the free objects of an owned slab, so they count as held by the
+/// owner.
 #[derive(Clone, Debug)]
 pub struct OwnSlabs {
-    /// The CPU.
+    /// The CPU that owns the slabs.
     pub cpu: u32,
-    /// The design's name for them.
+    /// The design's name for owned slabs.
     pub name: &'static str,
-    /// The slabs.
+    /// The numbers of the owned slabs.
     pub slabs: Vec<u32>,
 }
 
 impl Levels {
-    /// The levels of a policy that holds these containers and slabs, on one node.
+    /// Builds the levels of a policy from its containers and owned slabs, on one node.
     pub fn of(held: &[Held], own: &[OwnSlabs], slabs: &Slabs, cpus: u32) -> Self {
         let mut levels = Self { cpus: vec![vec![]; cpus as usize], shared: vec![vec![]] };
         for Held { holder, name, room, objects } in held {
@@ -63,7 +64,7 @@ impl Levels {
             };
             let places = own.iter().flat_map(free).collect();
             let room = own.iter().map(|slab| usize::from(slabs.objects_of(*slab))).sum();
-            // A policy may have more CPUs than the stream, which have no operations.
+            // A policy may have more CPUs than the stream; the additional CPUs have no operations.
             if let Some(levels) = levels.cpus.get_mut(*cpu as usize) {
                 levels.push(Level::new(name, places, room));
             }

@@ -8,22 +8,22 @@ use uslab_magazine::{DepotView, LayerView, MagazineView};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Level {
-    /// The design's name for it.
+    /// The design's name for the level.
     pub name: &'static str,
-    /// The number of objects in it.
+    /// The number of objects in the level.
     pub objects: u32,
-    /// The number of objects that fit into it.
+    /// The number of objects that fit into the level.
     pub room: u32,
-    /// The objects, the next to be handed out last: the first page of the slab, and the object in it.
+    /// The place of each object, the next to be allocated last: its slab's first page, and its index in the slab.
     pub places: Vec<(u32, u16)>,
 }
 
-/// The levels of a cache that CPUs have, and those that they share.
+/// The per-CPU levels and the shared levels of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Levels {
-    /// By CPU: the level that serves first comes first.
+    /// The levels of each CPU; the level that serves first comes first.
     pub cpus: Vec<Vec<Level>>,
-    /// By node: full magazines or sheaves, or a shared array.
+    /// The shared levels of each node: full magazines or sheaves, or a shared array.
     pub shared: Vec<Vec<Level>>,
 }
 
@@ -35,8 +35,8 @@ impl Level {
 }
 
 impl Levels {
-    /// The levels of the shipping allocator: a stack for each CPU, which moves in magazines of `capacity`, and a depot for each
-    /// node.
+    /// Builds the levels of the shipping allocator: a stack per CPU, in magazines of `capacity` objects, and a depot
+    /// per node.
     pub(crate) fn shipping(layer: &LayerView<ObjectPlace>, capacity: u32) -> Self {
         let places = |magazine: &MagazineView<ObjectPlace>| {
             magazine.rounds.iter().map(|place| (place.slab.get(), place.index)).collect::<Vec<_>>()

@@ -6,11 +6,11 @@
 //!                                         uslab-buddy as they ship
 //! ```
 //!
-//! Nothing here needs an OS: no file, no thread, no clock. The crate compiles for `wasm32-unknown-unknown`, and the page that
-//! `uslab replay --html` writes runs it there. The machine's pages are only addresses ([`uslab_buddy::Phantom`]): the engine asks
-//! for the places of objects and never accesses one.
+//! The crate needs no OS: no file, no thread, no clock. The crate compiles for `wasm32-unknown-unknown`, and the page
+//! that `uslab replay --html` writes runs it there. The machine's pages are only addresses ([`uslab_buddy::Phantom`]):
+//! the engine computes places of objects and never accesses an object.
 
-// Exercises refer to this crate by its name, also in its own tests.
+// Exercises refer to this crate by its name, also in the crate's own tests.
 #[cfg(test)]
 extern crate self as uslab_engine;
 
@@ -47,7 +47,7 @@ pub mod view;
 pub use design::Design;
 pub use engine::{Engine, EngineError};
 pub use machine::{MOST_MEMORY, Machine, MachineError};
-pub use model::{Deed, Model, Policy};
+pub use model::{CostEvent, Model, Policy};
 pub use pages::Pages;
 pub use script::{ScriptError, script};
 pub use shipping::Shipping;
@@ -57,19 +57,19 @@ pub use stream::{Stream, StreamError, Writer};
 pub use uslab_magazine::{Path, Paths};
 pub use view::View;
 
-/// The items with which a [`Policy`] is written.
+/// The items needed to write a [`Policy`].
 pub mod policy {
-    pub use crate::design::{NoMemory, Unable};
+    pub use crate::design::{NoMemory, Unsupported};
     pub use crate::held::{Held, Holder, OwnSlabs};
     pub use crate::levels::{Level, Levels};
-    pub use crate::model::{Deed, Knob, Lines, Op, Policy};
+    pub use crate::model::{CostEvent, Knob, Lines, Op, Policy};
     pub use crate::slabs::{End, Object, Slabs};
     pub use crate::stream::CacheInfo;
     pub use uslab::{Geometry, GeometryError, OrderRule};
     pub use uslab_magazine::Cpus;
 }
 
-/// The 64-bit FNV-1a hash, with which runs are compared.
+/// Returns the 64-bit FNV-1a hash, by which runs are compared.
 pub fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }

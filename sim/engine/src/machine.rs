@@ -7,36 +7,36 @@ use uslab::{Config, KmallocKind, KmemCache, Magazines, SizeClass, StartError, Su
 use uslab_buddy::{Backend, PAGE_SIZE, PageConfig, PageError, Phantom, ZoneKind};
 use uslab_magazine::{BadCpus, Cpus};
 
-/// The most bytes of a machine, equal on all targets: a page has 32-bit addresses.
+/// The largest memory of a machine, in bytes, equal on all targets: a web page has only 32-bit addresses.
 pub const MOST_MEMORY: u64 = 1 << 30;
 
-/// A machine on which the stream cannot run.
+/// The reason why a machine cannot run the stream.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// The number of CPUs is not possible.
     #[error(transparent)]
     Cpus(#[from] BadCpus),
-    /// There is no memory for its tables.
+    /// Memory for the machine's tables is exhausted.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// There is no memory for the tables of its pages.
+    /// Memory for the metadata of pages is exhausted.
     #[error(transparent)]
     Pages(#[from] PageError),
-    /// A cache cannot be created.
+    /// A cache of the stream cannot be created.
     #[error("cache {0}: {1}")]
     Cache(String, uslab::CacheError),
 }
 
-/// The parts that objects borrow from.
+/// The simulated subsystem, from which objects borrow.
 ///
 /// # Invariants
-/// No safe code outside this crate has access to the subsystem, and no code inside accesses an object or page: there is no
-/// memory, unless `bytes` is set.
+/// The machine has no memory behind its addresses unless `bytes` is set. Therefore no safe code outside this crate has
+/// access to the subsystem.
 pub struct Machine {
     pub(crate) subsystem: Subsystem,
-    /// `true` if there is memory behind the addresses.
+    /// `true` if memory exists behind the addresses.
     pub(crate) bytes: bool,
-    /// Caches other than kmalloc's. Grows while objects of other caches are in use.
+    /// The caches other than kmalloc's. The list grows while objects of other caches are in use.
     named: FrozenVec<Box<KmemCache>>,
 }
 
@@ -46,40 +46,41 @@ impl fmt::Debug for Machine {
     }
 }
 
-/// Pages that are only addresses, for a page allocator that does not leave this crate.
+/// Configures pages that are only addresses, for a page allocator that stays inside this crate.
 ///
-/// A machine with explicit zones has the watermarks of a kernel with huge pages, because it was traced.
+/// A machine with explicit zones gets the watermarks of a kernel with huge pages, because such zones were traced.
 pub(crate) fn page_config(cpus: u32, zones: &[(ZoneKind, u32)]) -> Result<PageConfig, MachineError> {
     let all = [(ZoneKind::Normal, (MOST_MEMORY / PAGE_SIZE as u64) as u32)];
     let node = if zones.is_empty() { &all } else { zones };
     let mut pages = PageConfig::with_nodes(Cpus::simulated(cpus, 1)?, vec![node.to_vec()]);
     pages.min_free_for_huge_pages = !zones.is_empty();
-    // SAFETY: the allocator does not leave this crate, which requests only plain blocks (not zeroed, without a constructor, never
-    // resized) and never accesses their bytes. Checked frees read tags, which are in real memory.
+    // SAFETY: the allocator does not leave this crate, which requests only plain blocks (not zeroed, without a
+    // constructor, never resized) and never accesses their bytes. Checked frees read tags, which are in real memory.
     pages.backend = Backend::Phantom(unsafe { Phantom::new() });
     Ok(pages)
 }
 
 impl Machine {
-    /// Creates the machine for a stream, with its zones; without any, with [`MOST_MEMORY`]. Only the tables use memory.
+    /// Creates the machine for a stream, with the stream's zones; without zones, with [`MOST_MEMORY`]. Only the
+    /// machine's tables use memory.
     ///
     /// # Errors
-    /// The CPUs or the memory cannot be simulated, or a cache of the stream cannot be made.
+    /// Fails if the CPUs or the memory cannot be simulated, or a cache of the stream cannot be created.
     pub fn new(stream: &Stream) -> Result<Self, MachineError> {
         Self::with_magazines(stream, Magazines::default())
     }
-    /// As [`new`](Self::new), with these magazines in each cache.
+    /// Creates the machine as [`new`](Self::new) does, with these magazines in each cache.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Fails for the reasons of [`new`](Self::new).
     pub fn with_magazines(stream: &Stream, magazines: Magazines) -> Result<Self, MachineError> {
         Self::on(page_config(stream.cpus, &stream.zones)?, magazines)
     }
-    /// As [`new`](Self::new), with memory behind the addresses. [`Shipping`](crate::Shipping) writes a stamp to each object while
-    /// it is in use, and checks it at the free.
+    /// Creates the machine as [`new`](Self::new) does, with memory behind the addresses. [`Shipping`](crate::Shipping)
+    /// writes a stamp to each object in use, and checks the stamp at the free.
     ///
     /// # Errors
-    /// As [`new`](Self::new); or the system is out of memory.
+    /// Fails as [`new`](Self::new) does, or if the system is out of memory.
     pub fn with_bytes(stream: &Stream) -> Result<Self, MachineError> {
         let mut pages = page_config(stream.cpus, &stream.zones)?;
         pages.backend = Backend::default();
@@ -96,7 +97,7 @@ impl Machine {
         Ok(Self { subsystem: Subsystem::new(config)?, bytes: false, named: FrozenVec::new() })
     }
 
-    /// The cache of a stream; `None` for large kmalloc.
+    /// Returns the cache for a cache of the stream; `None` for large kmalloc.
     pub(crate) fn cache(&self, info: &CacheInfo) -> Result<Option<&KmemCache>, MachineError> {
         if info.kind == Kind::Large {
             return Ok(None);
@@ -110,7 +111,7 @@ impl Machine {
         {
             return Ok(Some(class));
         }
-        // A cache that only hidden events name may have no size: the smallest size is used.
+        // A cache that only hidden events name may have no size, so the smallest size is used.
         let name = info.name.replace(char::is_whitespace, "_");
         let cache = KmemCache::builder(name, info.size.max(8) as usize).build_in(&self.subsystem);
         let cache = cache.map_err(|error| MachineError::Cache(info.name.clone(), error))?;

@@ -1,9 +1,9 @@
-//! The common parts of models of other allocators' policies: slabs, pages, conservation, options.
+//! The parts that all models of other allocators' policies have: slabs, pages, conservation checks and options.
 //!
-//! A model has no memory behind it and takes no lock. It determines the places of objects, and [reports](Op::did) what would cost
-//! a lock or a cache line.
+//! A model has no memory behind its addresses and takes no lock. A model determines the places of objects, and
+//! [reports](Op::did) each step that would take a lock or move a cache line.
 
-use crate::design::{At, CacheCounts, Design, Locks, Manner, NoMemory, Unable};
+use crate::design::{At, CacheCounts, CallMode, Design, Locks, NoMemory, Unsupported};
 use crate::held::{Held, Holder, OwnSlabs};
 use crate::levels::Levels;
 use crate::pages::{PageSource, Pages, SlabPages};
@@ -22,18 +22,18 @@ use uslab_magazine::{Cpus, Path, Paths, on_cpu};
 /// An option of a design, with its meaning, range and default.
 #[derive(Debug)]
 pub struct Knob {
-    /// The name in the real system.
+    /// The option's name in the real system.
     pub name: &'static str,
-    /// A short description.
+    /// A short description of the option.
     pub means: &'static str,
-    /// The accepted values.
+    /// The range of accepted values.
     pub range: RangeInclusive<u64>,
-    /// The default for objects of `size` bytes on `cpus` CPUs.
+    /// Returns the default for objects of `size` bytes on `cpus` CPUs.
     pub default: fn(size: usize, cpus: u32) -> u64,
 }
 
 impl Knob {
-    /// Describes the accepted values.
+    /// Returns a description of the accepted values.
     pub fn accepts(&self) -> String {
         let (least, most) = (self.range.start(), self.range.end());
         if *most >= u32::MAX.into() { format!("at least {least}") } else { format!("{least} to {most}") }
@@ -53,123 +53,125 @@ impl fmt::Display for Knob {
     }
 }
 
-/// A default that depends on a policy's slab geometry. 0 if objects are too large for a slab.
+/// Returns a default that depends on a policy's slab geometry. Returns 0 if objects are too large for a slab.
 pub(crate) fn by_geometry<P: Policy>(size: usize, cpus: u32, of: impl Fn(&Geometry) -> usize) -> u64 {
     P::geometry(size, cpus, &P::Knobs::default()).map_or(0, |geometry| of(&geometry) as u64)
 }
 
-/// A policy: the behaviour of one cache of a model. A [`Model`] has one for each cache, and the common state of all policies.
+/// A policy: the behaviour of one cache in a model. A [`Model`] has one policy for each cache, and the state that
+/// policies share.
 ///
-/// The model checks conservation and ownership: its [`check`](Design::check) finds an object that a policy hands out twice, or
-/// loses.
+/// The model checks conservation and ownership. The [`check`](Design::check) of a model finds an object that a policy
+/// allocates twice or loses.
 pub trait Policy: Debug + Sized {
-    /// The name on command lines.
+    /// The policy's name on command lines.
     const NAME: &'static str;
-    /// A one-line description.
+    /// A one-line description of the policy.
     const ABOUT: &'static str;
-    /// The options, with the real system's names.
+    /// The policy's options, with the names of the real system.
     type Knobs: Clone + Debug + Default + DeserializeOwned;
 
-    /// The options by name. Ranges are enforced when options are parsed from text.
+    /// The policy's options by name. Ranges are enforced when options are parsed from text.
     const KNOBS: &'static [Knob] = &[];
 
     /// The names of the lists that a slab can be on.
     const LISTS: &'static [&'static str];
-    /// The lists of slabs that no CPU has: with free objects, and without. `None` if a stream cannot begin with slabs.
+    /// The lists of slabs that no CPU owns: slabs with free objects, and slabs without. `None` if a stream cannot begin
+    /// with slabs.
     const SHARED_LISTS: Option<(u8, u8)> = None;
-    /// `true` if a slab may be as small as one object allows when there is no block of its order.
+    /// `true` if a slab may be as small as one object allows when the page allocator has no block of its order.
     const FALLS_BACK: bool = false;
-    /// Nanoseconds between two [ticks](Self::tick); `None` if it does nothing periodically.
+    /// Nanoseconds between two [ticks](Self::tick); `None` if the policy has no periodic work.
     const TICK: Option<u64> = None;
     /// `true` if each operation takes a lock of its own CPU.
     const LOCKED: bool = false;
-    /// Cache lines of a cache that CPUs share.
+    /// The number of cache lines that CPUs share for each cache.
     const LINES: Lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
 
-    /// Checks options that are each in their range.
+    /// Checks a set of options, each already in its range.
     ///
     /// # Errors
-    /// Two options do not fit together; names them, and what would be accepted.
-    fn accept(_: &Self::Knobs) -> Result<(), Unable> {
+    /// Fails if two options do not fit together. The error names the options and the accepted values.
+    fn accept(_: &Self::Knobs) -> Result<(), Unsupported> {
         Ok(())
     }
-    /// The placement of objects of `size` bytes in slabs. By default as in Linux.
+    /// Returns the geometry of slabs for objects of `size` bytes. The default is Linux's rule.
     ///
     /// # Errors
-    /// The objects are too large.
+    /// Fails if the objects are too large.
     fn geometry(size: usize, cpus: u32, _: &Self::Knobs) -> Result<Geometry, GeometryError> {
         Geometry::new(size, 0, &OrderRule::for_cpus(cpus))
     }
     /// Creates a cache without slabs.
     fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Self::Knobs) -> Self;
 
-    /// Returns an object, which must have left its slab.
+    /// Allocates an object and removes it from its slab.
     ///
     /// # Errors
-    /// There is no memory.
+    /// Fails if memory is exhausted.
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
-    /// Takes an object, to keep it or to return it to its slab.
+    /// Frees an object: keeps it in a layer, or returns it to its slab.
     fn free(&mut self, op: &mut Op<'_>, object: Object);
-    /// Makes a slab from before the stream, which is on a [shared list](Self::SHARED_LISTS), the CPU's own.
+    /// Makes a slab from before the stream the CPU's own; the slab is on a [shared list](Self::SHARED_LISTS).
     fn adopt(&mut self, _: &mut Op<'_>, _slab: u32) {}
-    /// Called periodically: see [`TICK`](Self::TICK).
+    /// Does the periodic work: see [`TICK`](Self::TICK).
     fn tick(&mut self, _: &mut Op<'_>) {}
-    /// Called if an operation had to wait for what CPUs share.
+    /// Called if an operation had to wait for a shared lock.
     fn contended(&mut self) {}
-    /// Frees as much as possible. Returns the number of objects that layers held.
+    /// Frees as much memory as possible. Returns the number of objects that the layers held.
     fn shrink(&mut self, op: &mut Op<'_>) -> u64;
 
-    /// The current number of objects of a magazine, a sheaf or an array; 0 if there are none.
+    /// Returns the current capacity of a magazine, sheaf or array; 0 if the policy has no containers.
     fn container(&self) -> u32 {
         0
     }
-    /// The number of containers in what CPUs share, if each has a separate place; by default one.
+    /// Returns the number of containers in the shared level that have separate slots; by default 1.
     fn shared(&self) -> u32 {
         0
     }
-    /// All containers of objects outside of slabs, including empty ones.
+    /// Returns all containers of objects outside of slabs, including empty containers.
     fn held(&self) -> Vec<Held> {
         vec![]
     }
-    /// Slabs that CPUs own; those that serve first come first.
+    /// Returns the slabs that CPUs own; slabs that serve first come first.
     fn own_slabs(&self) -> Vec<OwnSlabs> {
         vec![]
     }
 }
 
-/// The numbers of cache lines of a cache that CPUs share, without its slabs and containers.
+/// The number of cache lines that CPUs share for each cache, without its slabs and containers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
-    /// For the lock of what CPUs share above the slabs, with the heads of its lists.
+    /// Lines of the shared level's lock and of the heads of its lists.
     pub depot: u32,
-    /// For the lock of the lists of slabs, with their heads.
+    /// Lines of the slab lists' lock and of the list heads.
     pub lists: u32,
-    /// For counters that every operation changes that uses more than its own CPU's memory; 0 if there are none, or each CPU has
-    /// its own. If there are any, one more line is next to the lock of what CPUs share.
+    /// Lines of counters that change in every operation beyond the CPU's own memory; 0 if each CPU has its own
+    /// counters. If such counters exist, one more line is next to the shared level's lock.
     pub counts: u32,
-    /// For counters that change when a slab is created or freed.
+    /// Lines of counters that change when a slab is created or freed.
     pub slabs: u32,
 }
 
-/// Part of an operation that uses more than its CPU's memory. An operation without any is a hit.
+/// Part of an operation that uses more than its CPU's memory. An operation without such parts is a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// Two containers of the CPU were swapped, or a slab of its own list became the current one.
+pub enum CostEvent {
+    /// The CPU swapped two containers, or made a slab of its own list the current slab.
     Swap,
     /// The CPU's stack got more places.
     Widened,
-    /// A container was exchanged with what CPUs share.
+    /// The CPU exchanged a container with the shared level.
     Exchange,
-    /// What CPUs share had nothing to give, or no room.
+    /// The shared level had no container to give, or no room for one.
     Miss,
-    /// Objects were taken from slabs, under the lists' lock.
+    /// This many objects were taken from slabs, under the list lock.
     Refill(u32),
-    /// Objects were returned to slabs, under the lists' lock.
+    /// This many objects were returned to slabs, under the list lock.
     Flush(u32),
-    /// A slab moved to another list, under the lists' lock.
+    /// A slab moved to another list, under the list lock.
     Relist,
-    /// A slab's own word changed, without a lock: an object was freed to a slab that this CPU does not have, or objects were
-    /// collected that other CPUs had freed to its slab.
+    /// A slab's freelist word changed without a lock. Either an object was freed to a slab of another CPU, or a CPU
+    /// collected such frees to its own slab.
     Remote,
     /// A slab was created.
     Made,
@@ -177,25 +179,25 @@ pub enum Deed {
     Released,
 }
 
-impl Deed {
-    /// A description.
+impl CostEvent {
+    /// Returns a description of the step.
     pub fn said(self) -> String {
         match self {
-            Self::Swap => "the CPU takes another magazine or slab of its own".to_owned(),
-            Self::Widened => "the CPU's stack gets more places".to_owned(),
-            Self::Exchange => "a magazine is exchanged with what CPUs share, under its lock".to_owned(),
-            Self::Miss => "what CPUs share has none to give, or no room".to_owned(),
+            Self::Swap => "the CPU switches to its other magazine or slab".to_owned(),
+            Self::Widened => "the CPU's stack grows".to_owned(),
+            Self::Exchange => "a magazine is exchanged with the shared depot, under its lock".to_owned(),
+            Self::Miss => "the shared depot has no magazine to exchange".to_owned(),
             Self::Refill(1) => "1 object comes from a slab, under the lock of the lists".to_owned(),
             Self::Refill(n) => format!("{n} objects come from slabs, under the lock of their lists"),
             Self::Flush(1) => "1 object goes to its slab, under the lock of the lists".to_owned(),
             Self::Flush(n) => format!("{n} objects go to their slabs, under the lock of their lists"),
             Self::Relist => "a slab moves from one list to another, under their lock".to_owned(),
-            Self::Remote => "a slab's own word changes, without a lock".to_owned(),
-            Self::Made => "the page allocator makes a slab".to_owned(),
-            Self::Released => "an empty slab goes to the page allocator".to_owned(),
+            Self::Remote => "a slab's free list changes, without a lock".to_owned(),
+            Self::Made => "the page allocator provides a new slab".to_owned(),
+            Self::Released => "an empty slab is returned to the page allocator".to_owned(),
         }
     }
-    /// The level at which it was served.
+    /// Returns the level at which the step was served.
     pub fn path(self) -> Path {
         match self {
             Self::Swap | Self::Widened => Path::Cpu,
@@ -209,32 +211,32 @@ impl Deed {
 /// An operation on a cache, for its policy.
 #[expect(missing_debug_implementations, reason = "it lives as long as a call")]
 pub struct Op<'a> {
-    /// The CPU.
+    /// The CPU that runs the operation.
     pub cpu: u32,
     /// Nanoseconds since the beginning of the stream.
     pub ns: u64,
     /// The caller's constraints.
-    pub manner: Manner,
+    pub manner: CallMode,
     /// The cache's slabs.
     pub slabs: &'a mut Slabs,
-    /// A number that all caches of the machine share: bytes that their depots hold together.
+    /// A number that all caches of the machine share: the bytes in all depots.
     pub shared: &'a mut u64,
     pages: &'a mut dyn PageSource,
-    deeds: &'a mut Vec<Deed>,
+    cost_events: &'a mut Vec<CostEvent>,
 }
 
 impl Op<'_> {
     /// Reports a part of the operation.
-    pub fn did(&mut self, deed: Deed) {
-        self.deeds.push(deed);
+    pub fn did(&mut self, deed: CostEvent) {
+        self.cost_events.push(deed);
     }
-    /// Creates a slab, at the front of a list.
+    /// Creates a slab and puts it at the front of a list.
     ///
     /// # Errors
-    /// There is no memory.
+    /// Fails if memory is exhausted.
     pub fn make(&mut self, list: u8) -> Result<u32, NoMemory> {
         let slab = self.slabs.make(self.pages, self.cpu, list)?;
-        self.deeds.push(Deed::Made);
+        self.cost_events.push(CostEvent::Made);
         Ok(slab)
     }
     /// Frees an empty slab.
@@ -243,7 +245,7 @@ impl Op<'_> {
     /// Panics if the slab is not empty.
     pub fn release(&mut self, slab: u32) {
         self.slabs.release(self.pages, self.cpu, slab);
-        self.deeds.push(Deed::Released);
+        self.cost_events.push(CostEvent::Released);
     }
 }
 
@@ -252,21 +254,21 @@ impl Op<'_> {
 pub struct Model<'p, P: Policy> {
     cpus: Cpus,
     knobs: P::Knobs,
-    /// `true` if the traced kernel has this policy, so that attributes recorded of its caches apply.
+    /// `true` if the traced kernel has this policy, so that recorded cache attributes apply.
     as_traced: bool,
-    /// By number in the stream; `None` for large kmalloc.
+    /// The caches by number in the stream; `None` for large kmalloc.
     caches: Vec<Option<Cache<P>>>,
-    /// The number of objects of large kmalloc, and of their pages.
+    /// The number of large kmalloc objects, and the number of their pages.
     large: u64,
     large_pages: u64,
     slab_pages: SlabPages<'p>,
     /// The number that the policies of the caches share: [`Op::shared`].
     shared: u64,
-    deeds: Vec<Deed>,
+    cost_events: Vec<CostEvent>,
     paths: Paths,
     locks: Locks,
     ticks: u64,
-    /// The first violation, and the object that was handed out wrongly.
+    /// The first invariant violation, and the object that was allocated wrongly.
     wrong: Option<(String, Object)>,
 }
 
@@ -278,27 +280,27 @@ struct Cache<P> {
     exchanges: u64,
 }
 
-/// An object of a model.
+/// An allocated object of a model.
 #[derive(Debug)]
-pub enum Given<'p> {
-    /// An object of a slab.
+pub enum ModelObject<'p> {
+    /// An object in a slab.
     Object(Object),
     /// An object of large kmalloc.
     Large {
-        /// Its pages.
+        /// The block of pages of the object.
         block: PageBlock<'p>,
     },
 }
 
-/// The most intervals that are played between two operations: 10,000 of the shortest, 2 s, are some hours.
+/// The most intervals that are played between two operations: 10,000 of the shortest, 2 s, are several hours.
 const MOST_TICKS: u64 = 10_000;
 
 impl<'p, P: Policy> Model<'p, P> {
-    /// Creates a machine without caches.
+    /// Creates a machine that has no caches.
     ///
     /// # Errors
-    /// The policy does not support these options.
-    pub fn new(pages: &'p Pages, knobs: P::Knobs) -> Result<Self, Unable> {
+    /// Fails if the policy does not support these options.
+    pub fn new(pages: &'p Pages, knobs: P::Knobs) -> Result<Self, Unsupported> {
         P::accept(&knobs)?;
         Ok(Self {
             cpus: pages.allocator().cpus(),
@@ -309,44 +311,45 @@ impl<'p, P: Policy> Model<'p, P> {
             large_pages: 0,
             slab_pages: SlabPages::new(pages),
             shared: 0,
-            deeds: vec![],
+            cost_events: vec![],
             paths: Paths::default(),
             locks: Locks::default(),
             ticks: 0,
             wrong: None,
         })
     }
-    /// Sets whether the traced kernel has this policy, so that attributes recorded of its caches apply.
+    /// Sets whether the traced kernel has this policy, so that recorded cache attributes apply.
     #[must_use]
     pub fn as_traced(self, as_traced: bool) -> Self {
         Self { as_traced, ..self }
     }
-    /// The reported parts of the last operation.
-    pub fn deeds(&self) -> &[Deed] {
-        &self.deeds
+    /// Returns the reported parts of the last operation.
+    pub fn cost_events(&self) -> &[CostEvent] {
+        &self.cost_events
     }
-    /// The object that was handed out although it was in use.
+    /// Returns the object that was allocated although it was in use.
     #[cfg(feature = "course")]
     pub(crate) fn wrong_object(&self) -> Option<Object> {
         self.wrong.as_ref().map(|(_, object)| *object)
     }
-    /// Pages whose frames the last operation on a cache accessed.
+    /// Returns the pages whose frames the last operation on a cache accessed.
     pub(crate) fn touched(&self, cache: u32) -> &[u32] {
         self.cache(cache).map_or(&[], |(slabs, _)| slabs.touched())
     }
-    /// Notifies the cache's policy that its last operation had to wait for what CPUs share.
+    /// Notifies the cache's policy that its last operation waited for a shared lock.
     pub(crate) fn contended(&mut self, cache: u32) {
         if let Some(cache) = &mut self.caches[cache as usize] {
             cache.policy.contended();
         }
     }
-    /// The slabs and the policy of a cache; `None` for large kmalloc.
+    /// Returns the slabs and the policy of a cache; `None` for large kmalloc.
     pub fn cache(&self, cache: u32) -> Option<(&Slabs, &P)> {
         let cache = self.caches.get(cache as usize)?.as_ref()?;
         Some((&cache.slabs, &cache.policy))
     }
 
-    /// Checks the invariants of the caches alone. Returns the objects in use, and the pages of slabs.
+    /// Checks the invariants of the caches, without the page allocator. Returns the number of allocated objects, and
+    /// the number of slab pages.
     pub(crate) fn check_caches(&self) -> Result<(u64, u64), String> {
         self.wrong.clone().map_or(Ok(()), |(wrong, _)| Err(wrong))?;
         let (mut used, mut pages) = (0, 0);
@@ -359,7 +362,7 @@ impl<'p, P: Policy> Model<'p, P> {
         Ok((used, pages))
     }
 
-    /// Ends an interval, at whatever time.
+    /// Ends an interval immediately, regardless of the time.
     pub(crate) fn tick(&mut self, at: At) {
         self.of_all(at, |policy, op| policy.tick(op));
     }
@@ -368,23 +371,24 @@ impl<'p, P: Policy> Model<'p, P> {
     pub(crate) fn pass(&mut self, at: At) {
         self.begin(at);
     }
-    /// Begins an operation: ticks that are due by then happen first.
+    /// Begins an operation, after all ticks that are due.
     fn begin(&mut self, at: At) {
-        self.deeds.clear();
+        self.cost_events.clear();
         let Some(period) = P::TICK else { return };
         let due = at.ns / period;
-        // If the clock jumps, only the last ticks are played: after so many idle ones nothing is left to do.
+        // If the trace's clock jumps, only the last ticks are played: after this many idle ticks the caches no longer
+        // change.
         self.ticks = self.ticks.max(due.saturating_sub(MOST_TICKS));
         while self.ticks < due {
             self.ticks += 1;
             let then = At { ns: self.ticks * period, ..at };
             self.of_all(then, |policy, op| policy.tick(op));
         }
-        self.deeds.clear();
+        self.cost_events.clear();
     }
     /// Ends an operation on an object.
     fn end(&mut self) {
-        let count = match self.deeds.iter().map(|deed| deed.path()).max().unwrap_or_default() {
+        let count = match self.cost_events.iter().map(|deed| deed.path()).max().unwrap_or_default() {
             Path::Cpu => &mut self.paths.cpu,
             Path::Depot => &mut self.paths.depot,
             Path::Slab => &mut self.paths.slab,
@@ -392,17 +396,22 @@ impl<'p, P: Policy> Model<'p, P> {
             Path::Commit => &mut self.paths.commit,
         };
         *count += 1;
-        for deed in &self.deeds {
+        for deed in &self.cost_events {
             match deed {
-                Deed::Refill(_) | Deed::Flush(_) | Deed::Relist => self.locks.lists += 1,
-                Deed::Exchange | Deed::Miss => self.locks.depot += 1,
-                Deed::Swap | Deed::Widened | Deed::Remote | Deed::Made | Deed::Released => {}
+                CostEvent::Refill(_) | CostEvent::Flush(_) | CostEvent::Relist => self.locks.lists += 1,
+                CostEvent::Exchange | CostEvent::Miss => self.locks.depot += 1,
+                CostEvent::Swap
+                | CostEvent::Widened
+                | CostEvent::Remote
+                | CostEvent::Made
+                | CostEvent::Released => {}
             }
         }
     }
     fn of_all<T>(&mut self, at: At, mut act: impl FnMut(&mut P, &mut Op<'_>) -> T) -> Vec<T> {
-        let Self { caches, slab_pages, shared, deeds, .. } = self;
-        let each = caches.iter_mut().flatten().map(|cache| cache.op(at, slab_pages, shared, deeds, &mut act));
+        let Self { caches, slab_pages, shared, cost_events, .. } = self;
+        let each =
+            caches.iter_mut().flatten().map(|cache| cache.op(at, slab_pages, shared, cost_events, &mut act));
         each.collect()
     }
 }
@@ -413,11 +422,11 @@ impl<P: Policy> Cache<P> {
         at: At,
         pages: &mut dyn PageSource,
         shared: &mut u64,
-        deeds: &mut Vec<Deed>,
+        cost_events: &mut Vec<CostEvent>,
         act: impl FnOnce(&mut P, &mut Op<'_>) -> T,
     ) -> T {
         self.slabs.begin();
-        let before = deeds.len();
+        let before = cost_events.len();
         let done = act(
             &mut self.policy,
             &mut Op {
@@ -427,10 +436,11 @@ impl<P: Policy> Cache<P> {
                 slabs: &mut self.slabs,
                 shared,
                 pages,
-                deeds: &mut *deeds,
+                cost_events: &mut *cost_events,
             },
         );
-        self.exchanges += deeds[before..].iter().filter(|deed| **deed == Deed::Exchange).count() as u64;
+        self.exchanges +=
+            cost_events[before..].iter().filter(|deed| **deed == CostEvent::Exchange).count() as u64;
         done
     }
     fn counts(&self) -> CacheCounts {
@@ -461,16 +471,16 @@ impl<P: Policy> Cache<P> {
 }
 
 impl<'p, P: Policy> Design for Model<'p, P> {
-    type Object = Given<'p>;
+    type Object = ModelObject<'p>;
     type Block = PageBlock<'p>;
 
-    fn learn(&mut self, info: &CacheInfo) -> Result<(), Unable> {
+    fn learn(&mut self, info: &CacheInfo) -> Result<(), Unsupported> {
         self.caches.push(match info.kind {
             Kind::Large => None,
             _ => {
-                // A cache that only hidden events name may have no size: the smallest size is used.
+                // A cache that only hidden events name may have no size, so the smallest size is used.
                 let geometry = P::geometry(info.size.max(8) as usize, self.cpus.count(), &self.knobs)
-                    .map_err(|error| Unable(format!("cache {}: {error}", info.name)))?;
+                    .map_err(|error| Unsupported(format!("cache {}: {error}", info.name)))?;
                 let recorded = info.sheaf_capacity.filter(|_| self.as_traced);
                 let info = &CacheInfo { sheaf_capacity: recorded, ..info.clone() };
                 let policy = P::new(info, self.cpus, &geometry, &self.knobs);
@@ -481,31 +491,31 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         Ok(())
     }
 
-    fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<Given<'p>, NoMemory> {
+    fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<ModelObject<'p>, NoMemory> {
         self.begin(at);
         let Some(cache) = &mut self.caches[cache as usize] else {
             let order = Order::for_bytes(usize::try_from(bytes).unwrap_or(usize::MAX)).ok_or(NoMemory)?;
             let block = self.slab_pages.pages().alloc(at.cpu, order.get(), 0)?;
             self.large += 1;
             self.large_pages += u64::from(order.pages());
-            return Ok(Given::Large { block });
+            return Ok(ModelObject::Large { block });
         };
-        let object = cache.op(at, &mut self.slab_pages, &mut self.shared, &mut self.deeds, P::alloc)?;
+        let object = cache.op(at, &mut self.slab_pages, &mut self.shared, &mut self.cost_events, P::alloc)?;
         if let Err(wrong) = cache.slabs.hand_out(object) {
             self.wrong.get_or_insert((format!("cache {}: {wrong}", cache.name), object));
             return Err(NoMemory);
         }
         self.end();
-        Ok(Given::Object(object))
+        Ok(ModelObject::Object(object))
     }
-    fn start(&mut self, at: At, cache: u32, used: u32, free: u32, owned: bool) -> Vec<Given<'p>> {
+    fn start(&mut self, at: At, cache: u32, used: u32, free: u32, owned: bool) -> Vec<ModelObject<'p>> {
         let (Some((partial, full)), Some(own)) = (P::SHARED_LISTS, &mut self.caches[cache as usize]) else {
             return vec![];
         };
-        // Slabs may have fewer objects here.
+        // Slabs of the model may have fewer objects than the recorded slabs.
         let slabs = (used + free).div_ceil(u32::from(own.slabs.objects()));
         let mut objects = Vec::with_capacity(used as usize);
-        own.op(at, &mut self.slab_pages, &mut self.shared, &mut self.deeds, |policy, op| {
+        own.op(at, &mut self.slab_pages, &mut self.shared, &mut self.cost_events, |policy, op| {
             for n in 1..=slabs {
                 let Ok(slab) = op.make(partial) else { break };
                 let until = (u64::from(used) * u64::from(n) / u64::from(slabs)) as usize;
@@ -521,30 +531,30 @@ impl<'p, P: Policy> Design for Model<'p, P> {
             }
         });
         let given = objects.into_iter().take_while(|object| own.slabs.hand_out(*object).is_ok());
-        given.map(Given::Object).collect()
+        given.map(ModelObject::Object).collect()
     }
-    fn free(&mut self, at: At, cache: u32, object: Given<'p>) {
+    fn free(&mut self, at: At, cache: u32, object: ModelObject<'p>) {
         self.begin(at);
         match (&mut self.caches[cache as usize], object) {
-            (Some(cache), Given::Object(object)) => {
+            (Some(cache), ModelObject::Object(object)) => {
                 cache.slabs.come_back(object);
-                cache.op(at, &mut self.slab_pages, &mut self.shared, &mut self.deeds, |policy, op| {
+                cache.op(at, &mut self.slab_pages, &mut self.shared, &mut self.cost_events, |policy, op| {
                     policy.free(op, object);
                 });
                 self.end();
             }
-            (_, Given::Large { block }) => {
+            (_, ModelObject::Large { block }) => {
                 on_cpu(at.cpu);
                 self.large -= 1;
                 self.large_pages -= u64::from(block.order().pages());
             }
-            (None, Given::Object(_)) => unreachable!("large kmalloc has no slabs"),
+            (None, ModelObject::Object(_)) => unreachable!("large kmalloc has no slabs"),
         }
     }
-    fn place(&self, _: u32, object: &Given<'p>) -> Option<(u32, u16)> {
+    fn place(&self, _: u32, object: &ModelObject<'p>) -> Option<(u32, u16)> {
         match object {
-            Given::Object(object) => Some((object.page, object.index)),
-            Given::Large { .. } => None,
+            ModelObject::Object(object) => Some((object.page, object.index)),
+            ModelObject::Large { .. } => None,
         }
     }
 
@@ -572,8 +582,8 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         let objects = match cache {
             None => self.of_all(at, P::shrink).into_iter().sum(),
             Some(cache) => {
-                let Self { caches, slab_pages, shared, deeds, .. } = self;
-                let shrink = |cache: &mut Cache<P>| cache.op(at, slab_pages, shared, deeds, P::shrink);
+                let Self { caches, slab_pages, shared, cost_events, .. } = self;
+                let shrink = |cache: &mut Cache<P>| cache.op(at, slab_pages, shared, cost_events, P::shrink);
                 caches[cache as usize].as_mut().map_or(0, shrink)
             }
         };
@@ -607,8 +617,8 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     }
     fn how(&self, _: u32, cache: u32, _: bool, _: &[Step]) -> Option<(Path, String)> {
         self.cache(cache)?;
-        let path = self.deeds.iter().map(|deed| deed.path()).max().unwrap_or_default();
-        let how = self.deeds.iter().map(|deed| deed.said()).collect::<Vec<_>>().join("; ");
+        let path = self.cost_events.iter().map(|deed| deed.path()).max().unwrap_or_default();
+        let how = self.cost_events.iter().map(|deed| deed.said()).collect::<Vec<_>>().join("; ");
         Some((
             path,
             if how.is_empty() {
@@ -635,7 +645,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     }
 }
 
-/// A cache of a model, including the objects that its layers hold and the free objects in slabs that CPUs own.
+/// Returns a cache of a model, with the objects that layers hold and the free objects in owned slabs.
 fn shown(
     cache: u32,
     all: &Slabs,

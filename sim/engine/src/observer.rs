@@ -1,20 +1,21 @@
-//! The steps of an operation, from the allocator's own tracepoints.
+//! Records the steps of an operation from the allocator's tracepoints.
 
 use crate::design::Design;
 use crate::engine::{Engine, EngineError};
 use crate::step::{Step, What};
 use crate::stream::Action;
-use crate::told::{capital, dearest, how_pages, pages};
+use crate::told::{capital, dearest, pages, pages_text};
 use std::sync::Arc;
 use uslab_magazine::sync::{Mutex, Rank};
 use uslab_magazine::tracepoints::Observer;
 
 impl<D: Design> Engine<'_, D> {
-    /// Runs until `until` operations have run, or all. Returns the steps of the last operation if it ran in this call.
+    /// Runs until `until` operations have run, or until the stream ends. Returns the steps of the last operation if it
+    /// ran in this call.
     ///
     /// # Errors
-    /// See [`EngineError`].
-    pub fn run_and_tell(&mut self, until: u64) -> Result<Vec<Step>, EngineError> {
+    /// Returns an [`EngineError`].
+    pub fn run_with_steps(&mut self, until: u64) -> Result<Vec<Step>, EngineError> {
         let until = until.min(self.stream.operations);
         self.run(until.saturating_sub(1))?;
         let mut steps = Vec::new();
@@ -37,11 +38,11 @@ impl<D: Design> Engine<'_, D> {
 
 type Did = Vec<uslab_magazine::tracepoints::Step>;
 
-/// The state of an operation in progress.
+/// The observation of an operation in progress.
 struct Watch {
     cpu: u32,
     cache: Option<u32>,
-    /// What shipping code reported: everything for the shipping design, only pages for a model.
+    /// The steps that the shipping code reported: all steps for the shipping design, only page steps for a model.
     did: Arc<Mutex<Did>>,
     observer: Option<Observer>,
 }
@@ -65,9 +66,9 @@ impl Watch {
         let (path, how) = match of_slabs {
             _ if what == What::Nothing => (None, String::new()),
             Some((path, how)) => (Some(path.max(dearest(&did))), how),
-            // Pages, or large objects, which consist of pages.
+            // The step concerns pages, or a large object made of pages.
             None => {
-                let how = how_pages(&did);
+                let how = pages_text(&did);
                 let large = matches!(what, What::Alloc | What::Free { .. });
                 let whole = format!("too large for a cache, so it is a block of pages. {}", capital(&how));
                 (Some(dearest(&did)), if large { whole } else { how })
@@ -108,9 +109,9 @@ fn sentence(what: What, cpu: u32, name: &str, how: &str) -> String {
             "All caches are shrunk, so all that CPUs hold goes back: {objects} objects, and {slabs} empty slabs \
              go to the page allocator."
         ),
-        What::Failed if name.is_empty() => format!("CPU {cpu} asks for pages, and the machine has none."),
+        What::Failed if name.is_empty() => format!("CPU {cpu} requests pages, but none is free."),
         What::Failed => {
-            format!("CPU {cpu} asks for an object of {name}, and the machine has no memory for it.")
+            format!("CPU {cpu} requests an object of {name}, but no memory is free.")
         }
         What::Nothing => {
             "Nothing that concerns the allocator: a mark, pages of the traced kernel's own slabs, or a free \

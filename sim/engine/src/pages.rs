@@ -10,8 +10,7 @@ use uslab_magazine::on_cpu;
 /// The pages of a machine.
 ///
 /// # Invariants
-/// No code outside this crate has access to the allocator, and no code inside accesses a page: there is no
-/// memory behind it.
+/// The addresses have no memory behind them. Therefore no code outside this crate has access to the allocator.
 #[derive(Debug)]
 pub struct Pages(PageAllocator);
 
@@ -19,14 +18,14 @@ impl Pages {
     /// Creates the pages of a machine with `cpus` CPUs.
     ///
     /// # Errors
-    /// The CPUs or the memory cannot be simulated.
+    /// Fails if the CPUs or the memory cannot be simulated.
     pub fn new(cpus: u32) -> Result<Self, MachineError> {
         Ok(Self(PageAllocator::new(page_config(cpus, &[])?)?))
     }
     /// Creates the pages of a stream's machine.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Fails as [`new`](Self::new) does.
     pub fn of(stream: &Stream) -> Result<Self, MachineError> {
         Ok(Self(PageAllocator::new(page_config(stream.cpus, &stream.zones)?)?))
     }
@@ -41,7 +40,7 @@ impl Pages {
     }
 }
 
-/// The flags for a stream's migrate type: 0 is unmovable, 1 movable, 2 reclaimable.
+/// Returns the flags for a stream's migrate type: 0 is unmovable, 1 movable, 2 reclaimable.
 pub(crate) fn gfp(migratetype: u8) -> Gfp {
     match migratetype {
         1 => Gfp::KERNEL | Gfp::MOVABLE,
@@ -54,16 +53,15 @@ pub(crate) fn gfp(migratetype: u8) -> Gfp {
 #[derive(Debug)]
 pub(crate) struct SlabPages<'p> {
     pages: &'p Pages,
-    /// The blocks by first page.
+    /// The slabs' blocks, by first page.
     blocks: FxHashMap<u32, PageBlock<'p>>,
 }
 
-/// The source of pages for slabs, as a trait object so that an [`Op`](crate::model::Op) does not need its
-/// lifetime.
+/// The source of pages for slabs. A trait object hides its lifetime from an [`Op`](crate::model::Op).
 pub(crate) trait PageSource {
-    /// Allocates a block for a slab. Returns its first page.
+    /// Allocates a block for a slab. Returns the block's first page.
     fn alloc(&mut self, cpu: u32, order: u8) -> Result<u32, NoMemory>;
-    /// Frees a block.
+    /// Frees the block that begins at `page`.
     fn free(&mut self, cpu: u32, page: u32);
 }
 
@@ -78,7 +76,7 @@ impl<'p> SlabPages<'p> {
     pub(crate) fn has(&self, page: u32) -> bool {
         self.blocks.contains_key(&page)
     }
-    /// The number of pages in slabs.
+    /// Returns the number of pages in slabs.
     pub(crate) fn held(&self) -> u64 {
         self.blocks.values().map(|block| u64::from(block.order().pages())).sum()
     }

@@ -1,4 +1,4 @@
-//! The engine's interface for pages.
+//! The engine's interface for web pages.
 
 use crate::View;
 use crate::design::Design;
@@ -25,7 +25,7 @@ impl<D: Design> Play for Engine<'static, D> {
         self.run(until)
     }
     fn view(&mut self, until: u64, shown: &[u32]) -> Result<View, EngineError> {
-        let steps = self.run_and_tell(until)?;
+        let steps = self.run_with_steps(until)?;
         Ok(Engine::view(self, steps, shown))
     }
     fn run_until(&mut self, until: &Until, end: u64) -> Result<Option<Found>, EngineError> {

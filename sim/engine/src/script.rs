@@ -1,4 +1,4 @@
-//! Streams that are written by hand.
+//! Parses streams written by hand.
 //!
 //! ```text
 //! cpus 4
@@ -23,26 +23,26 @@
 //! | `CPU shrink` | frees the empty slabs of all caches |
 //! | `# TEXT` | a mark |
 //!
-//! Each allocation and each free is an operation, a microsecond after the one before.
+//! Each allocation and each free is one operation, a microsecond after the previous operation.
 
 use crate::machine::MOST_MEMORY;
 use crate::stream::{Kind, Stream, Writer};
 use core::str::FromStr;
 use uslab_buddy::{MAX_ORDER, PAGE_SIZE, ZoneKind};
 
-/// The most objects and blocks that a script may allocate.
+/// The most objects, and the most blocks, that a script may allocate.
 const MOST: usize = 100_000;
 const MOST_CPUS: u32 = 64;
 
-/// A line that is invalid, or impossible.
+/// The error of a script line that is invalid or impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, `{text}`: {wrong}")]
 pub struct ScriptError {
-    /// The line, from 1.
+    /// The line number, from 1.
     pub line: usize,
     /// The line's text.
     pub text: String,
-    /// The error, and what would be accepted.
+    /// The error, and the accepted input.
     pub wrong: String,
 }
 
@@ -50,17 +50,17 @@ const EXPECTED: &str = "expected `cpus N`, `zone KIND PAGES`, `cache NAME BYTES`
                         `CPU free [N] [newest|oldest] [CACHE]`, `CPU free @I`, `CPU alloc-pages ORDER [N]`, \
                         `CPU free-pages [N] [newest|oldest]`, `CPU shrink` or `# TEXT`";
 
-/// The state while a script is parsed.
+/// The state of the parser of a script.
 struct Script {
     writer: Writer,
     cpus: u32,
     caches: Vec<String>,
-    /// The cache of each object that was ever allocated, and the numbers of those in use.
+    /// The cache of each object that was ever allocated, and the numbers of allocated objects.
     born: Vec<u32>,
     live: Vec<usize>,
     /// The number of pages of all zones.
     pages: u64,
-    /// The number of blocks that were ever allocated, and the numbers and orders of those in use.
+    /// The number of blocks that were ever allocated, and the numbers and orders of allocated blocks.
     blocks: usize,
     held: Vec<(usize, u8)>,
 }
@@ -68,8 +68,8 @@ struct Script {
 /// Parses a script into a stream.
 ///
 /// # Errors
-/// A line is invalid, names a CPU, a cache or an object that does not exist, or requests more than 100,000 objects or more than 1
-/// GiB of memory.
+/// Fails if a line is invalid, or names an unknown CPU, cache or object. The limits are 100,000 objects and 1 GiB of
+/// memory.
 pub fn script(text: &str) -> Result<Stream, ScriptError> {
     let mut script: Option<Script> = None;
     for (at, line) in text.lines().enumerate() {
@@ -165,7 +165,7 @@ impl Script {
             [name] => {
                 let found = self.caches.iter().position(|own| own == name);
                 found.ok_or_else(|| {
-                    format!("there is no cache {name}; there are: {}", self.caches.join(", "))
+                    format!("there is no cache {name}; expected one of {}", self.caches.join(", "))
                 })?
             }
             _ => return Err(EXPECTED.to_owned()),
@@ -256,14 +256,14 @@ impl Script {
         let next = self.writer.operations() * 1000;
         self.writer.begin(next);
     }
-    /// Frees the object at index `at` of those in use.
+    /// Frees the allocated object at index `at`.
     fn free(&mut self, cpu: u32, at: usize) {
         self.begin();
         self.writer.free(cpu, self.live.remove(at) as u64);
     }
 }
 
-/// A page that is the first of this block and not inside any other.
+/// Returns a page address that belongs only to the given block.
 fn address(block: usize) -> u64 {
     (block as u64) << MAX_ORDER
 }
@@ -278,7 +278,7 @@ mod tests {
     use crate::{Engine, Machine, Shipping};
 
     #[test]
-    fn a_script_runs_as_written() {
+    fn script_runs_as_written() {
         let text = "cpus 2\ncache node 512\n# filled\n0 alloc 9\n1 free 3 oldest\n1 free @8\n0 free\n0 shrink\ncache leaf 64\n1 alloc\n0 free node";
         let stream = script(text).unwrap();
         assert_eq!(
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn script_names_the_oldest_and_newest_objects() {
-        // Object 1 is left: a second free of 0 or 2 is refused.
+        // Object 1 remains allocated: a second free of object 0 or 2 is refused.
         let begin = "cpus 1\ncache node 64\n0 alloc 3\n0 free oldest\n0 free newest\n";
         for (line, fine) in [("0 free @0", false), ("0 free @1", true), ("0 free @2", false)] {
             assert_eq!(script(&format!("{begin}{line}")).is_ok(), fine, "{line}");
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_come_from_the_zones_that_the_script_names() {
+    fn script_selects_the_zones_of_its_pages() {
         let text = "cpus 1\nzone dma32 4096\nzone normal 1024\n0 alloc-pages 3 4\n0 free-pages 2 oldest\n0 free-pages\n0 alloc-pages 10";
         let stream = script(text).unwrap();
         let machine = Machine::new(&stream).unwrap();
@@ -328,9 +328,12 @@ mod tests {
             ("cpus 1\ncache a 4", "8 to 8192 bytes"),
             ("cpus 1\ncache a 8\ncache a 8", "there is a cache a already"),
             ("cpus 1\ncache a 8\n1 alloc", "there is no CPU 1: expected 0 to 0"),
-            ("cpus 1\ncache a 8\n\n0 alloc 3 b", "line 4, `0 alloc 3 b`: there is no cache b; there are: a"),
+            (
+                "cpus 1\ncache a 8\n\n0 alloc 3 b",
+                "line 4, `0 alloc 3 b`: there is no cache b; expected one of a",
+            ),
             ("cpus 1\ncache a 8\n0 alloc 100001", "100000 objects at most"),
-            // The largest possible number.
+            // Tests the largest possible number.
             (&format!("cpus 1\ncache a 8\n0 alloc\n0 alloc {}", usize::MAX), "100000 objects at most"),
             ("cpus 1\ncache a 8\n0 alloc 2\n0 free 3", "only 2 objects of a are in use"),
             ("cpus 1\ncache a 8\n0 alloc 2\n0 free @2", "object 2 is not in use"),

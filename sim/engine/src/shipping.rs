@@ -1,6 +1,6 @@
 //! The shipping allocator as a design.
 
-use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
+use crate::design::{At, CacheCounts, Design, NoMemory, Unsupported};
 use crate::levels::{Level, Levels};
 use crate::machine::Machine;
 use crate::pages::gfp;
@@ -16,18 +16,18 @@ use uslab_magazine::{Path, Paths, on_cpu};
 #[derive(Debug)]
 pub struct Shipping<'m> {
     pub(crate) machine: &'m Machine,
-    /// By number in the stream; `None` for large kmalloc.
+    /// The caches by number in the stream; `None` for large kmalloc.
     pub(crate) caches: Vec<Option<&'m KmemCache>>,
-    /// The number of objects whose stamp was wrong when they were freed.
+    /// The number of objects whose stamp was wrong at their free.
     overwritten: u64,
 }
 
 impl<'m> Shipping<'m> {
-    /// Creates the design on a machine.
+    /// Creates the shipping design on a machine.
     pub fn on(machine: &'m Machine) -> Self {
         Self { machine, caches: Vec::new(), overwritten: 0 }
     }
-    /// The stack of a CPU for a cache; `None` for large kmalloc, and without magazines.
+    /// Returns a CPU's stack for a cache; `None` for large kmalloc, or without magazines.
     fn stack(&self, cpu: u32, cache: u32) -> Option<Level> {
         let capacity = self.counts(cache).capacity as u32;
         // SAFETY: the engine is the subsystem's only user, and it runs on this thread.
@@ -43,8 +43,8 @@ impl<'m> Design for Shipping<'m> {
     type Object = Block<'m>;
     type Block = PageBlock<'m>;
 
-    fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unable> {
-        self.caches.push(self.machine.cache(cache).map_err(|error| Unable(error.to_string()))?);
+    fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unsupported> {
+        self.caches.push(self.machine.cache(cache).map_err(|error| Unsupported(error.to_string()))?);
         Ok(())
     }
 
@@ -72,7 +72,7 @@ impl<'m> Design for Shipping<'m> {
             let stamp = stamp(&object);
             let front = object.front_mut(stamp.len());
             self.overwritten += u64::from(*front != stamp);
-            // Clears the stamp, so that another owner's check fails.
+            // The stamp is cleared, so that a second free fails the check.
             front.fill(0);
         }
         drop(object);
@@ -155,10 +155,10 @@ impl<'m> Design for Shipping<'m> {
         Some(told::how(did, order, freeing, self.stack(cpu, cache)))
     }
 
-    /// Checks the allocator itself, and compares it with what the stream holds.
+    /// Checks the allocator itself, and compares its counts with the stream's.
     fn check(&self, objects: u64, held: u64) -> Result<(), String> {
         if self.overwritten > 0 {
-            return Err(format!("{} objects were overwritten while they were out", self.overwritten));
+            return Err(format!("{} objects were overwritten while in use", self.overwritten));
         }
         let c = self.machine.subsystem.check().map_err(|violation| violation.to_string())?;
         let large = self.machine.subsystem.info().kmalloc_large;
@@ -176,7 +176,7 @@ impl<'m> Design for Shipping<'m> {
     }
 }
 
-/// The contents of an object in use: its address. No object of a cache is smaller.
+/// Returns the stamp of an object in use: its address. Every object has at least 8 bytes.
 fn stamp(block: &Block<'_>) -> [u8; 8] {
     (block.address().addr().get() as u64).to_ne_bytes()
 }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_behind_the_addresses_changes_nothing() {
+    fn engine_behaves_alike_with_and_without_memory() {
         let stream = stream();
         let moments = |machine: Machine| {
             let mut engine = Engine::new(Shipping::on(&machine), &stream);
@@ -235,6 +235,6 @@ mod tests {
         design.free(at, 0, first);
         assert_eq!(design.check(1, 0), Ok(()));
         design.free(at, 0, second);
-        assert_eq!(design.check(0, 0).unwrap_err(), "1 objects were overwritten while they were out");
+        assert_eq!(design.check(0, 0).unwrap_err(), "1 objects were overwritten while in use");
     }
 }

@@ -1,4 +1,4 @@
-//! A cache, slab by slab, for a picture.
+//! Shows a cache, slab by slab, for a picture.
 
 use crate::levels::{Level, Levels};
 use serde::Serialize;
@@ -6,47 +6,48 @@ use std::collections::BTreeMap;
 use uslab::{CacheView, SlabList};
 use uslab_magazine::MagazineView;
 
-/// The most slabs of a cache that are shown individually; the counts include all.
+/// The most slabs of a cache that are shown individually; the counts include all slabs.
 pub(crate) const MOST_SLABS: usize = 8192;
 
-/// A cache, slab by slab.
+/// A cache, shown slab by slab.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ShownCache {
-    /// Its number in the stream.
+    /// The cache's number in the stream.
     pub cache: u32,
     /// The levels of each CPU, in the order in which they serve.
     pub cpus: Vec<Vec<Level>>,
     /// The levels that the CPUs of each node share.
     pub shared: Vec<Vec<Level>>,
-    /// Slabs: empty, full, partial by fullness, each list in its order.
+    /// The slabs in list order: empty, full, then partial by fullness.
     pub slabs: Vec<ShownSlab>,
 }
 
-/// A slab.
+/// A slab, as a picture shows it.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ShownSlab {
-    /// Its first page.
+    /// The slab's first page.
     pub page: u32,
-    /// The list that it is on: `full`, `partial` or `empty` in the shipping allocator.
+    /// The list of the slab: `full`, `partial` or `empty` in the shipping allocator.
     pub list: &'static str,
-    /// A character for each object: `u` in use, `.` free in the slab, `d` in a depot, `a` to `z` and `A` to `Z` in a magazine of
-    /// CPU 0 to 51, `+` in one of a later CPU. `d` and `u` are skipped in `a` to `z`.
+    /// A character for each object: `u` in use, `.` free in the slab, `d` in a depot. `a` to `z` and `A` to `Z` are
+    /// magazines of CPU 0 to 51, `+` of later CPUs. The letters `d` and `u` are skipped in `a` to `z`.
     pub objects: String,
 }
 
-/// The letter for an object in a magazine of `cpu`.
+/// Returns the letter for an object in a magazine of `cpu`.
 pub(crate) fn letter(cpu: usize) -> u8 {
     const LETTERS: &[u8] = b"abcefghijklmnopqrstvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     LETTERS.get(cpu).copied().unwrap_or(b'+')
 }
 
 impl ShownCache {
-    /// Shows a cache of the shipping allocator, whose magazines have room for `capacity` objects.
+    /// Shows a cache of the shipping allocator, whose magazines hold `capacity` objects.
     pub(crate) fn shipping(cache: u32, view: &CacheView, capacity: u32) -> Self {
         let mut slabs: Vec<_> = view.slabs.iter().take(MOST_SLABS).collect();
-        // Full slabs are the most frequent and the least interesting: if there are too many slabs, the others come first.
+        // Full slabs are the most frequent and the least interesting: if there are too many slabs, other slabs come
+        // first.
         if view.slabs.len() > MOST_SLABS {
             slabs = view.slabs.iter().filter(|slab| slab.list != SlabList::Full).take(MOST_SLABS).collect();
         }

@@ -1,4 +1,4 @@
-//! The slabs of a model's cache: which objects have left their slab, which of them have callers, and each slab's list.
+//! The slabs of a model's cache, with each object's state and each slab's list.
 
 use crate::design::NoMemory;
 use crate::pages::PageSource;
@@ -9,40 +9,41 @@ use uslab_buddy::{Order, PAGE_SIZE};
 /// An object of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Object {
-    /// The first page of its slab.
+    /// The first page of the object's slab.
     pub page: u32,
-    /// The slab's number in its cache.
+    /// The number of the object's slab in the cache.
     pub slab: u32,
     /// The object's index in the slab.
     pub index: u16,
 }
 
-/// Slabs in lists. A slab is on exactly one list, identified by its index in the policy's [`LISTS`](crate::Policy::LISTS).
+/// The slabs of a cache, in lists. A slab is on exactly one list, identified by an index in the policy's
+/// [`LISTS`](crate::Policy::LISTS).
 ///
 /// Cost: constant, except for walks and for functions that count all slabs.
 #[derive(Debug)]
 pub struct Slabs {
     geometry: Geometry,
     objects: u16,
-    /// The order of a slab if there is no block of the preferred order; `None` if no slab is created then.
+    /// The order of a slab when the preferred order has no free block; `None` if the allocation fails then.
     fallback: Option<Order>,
     slabs: Vec<Slab>,
-    /// Numbers of freed slabs, for reuse.
+    /// The numbers of freed slabs, for reuse.
     gone: Vec<u32>,
     lists: Box<[List]>,
-    /// Objects with callers.
+    /// The number of allocated objects.
     used: u64,
     made: u64,
-    /// Pages whose frames the current operation has accessed.
+    /// The pages whose frames the current operation has accessed.
     touched: Vec<u32>,
-    /// The number of looks at slabs, and of moves.
+    /// The number of times that slabs were inspected or moved.
     looks: Cell<u64>,
 }
 
 #[derive(Debug)]
 struct Slab {
     page: u32,
-    /// The number of slabs of the cache that were created before it.
+    /// The number of slabs of the cache that were created earlier.
     born: u64,
     list: u8,
     order: u8,
@@ -50,7 +51,7 @@ struct Slab {
     free: u16,
     /// A bit for each object that has left the slab.
     out: Box<[u64]>,
-    /// A bit for each object that has a caller.
+    /// A bit for each allocated object.
     used: Box<[u64]>,
     next: u32,
     previous: u32,
@@ -61,13 +62,13 @@ struct List {
     first: u32,
     last: u32,
     len: usize,
-    /// Free objects in its slabs.
+    /// The number of free objects in the list's slabs.
     free: u64,
 }
 
-/// Not a slab's number.
+/// A value that is never a slab's number.
 const NONE: u32 = u32::MAX;
-/// The list of a freed slab.
+/// The list index of a freed slab.
 const GONE: u8 = u8::MAX;
 
 impl core::fmt::Display for Object {
@@ -79,9 +80,9 @@ impl core::fmt::Display for Object {
 /// An end of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The end with the first slab.
+    /// The end with the list's first slab.
     Front,
-    /// The end with the last slab.
+    /// The end with the list's last slab.
     Back,
 }
 
@@ -104,39 +105,39 @@ impl Slabs {
         }
     }
 
-    /// The placement of objects in a slab.
+    /// Returns the geometry of a slab.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
-    /// The number of objects in a slab of the preferred order; smaller slabs have fewer.
+    /// Returns the number of objects in a slab of the preferred order; smaller slabs have fewer.
     pub fn objects(&self) -> u16 {
         self.objects
     }
-    /// The number of objects in this slab.
+    /// Returns the number of objects in the given slab.
     pub fn objects_of(&self, slab: u32) -> u16 {
         self.slabs[slab as usize].objects
     }
-    /// The number of pages in all slabs. Cost: a look at each slab.
+    /// Returns the number of pages in all slabs. Cost: one inspection of each slab.
     pub(crate) fn pages(&self) -> u64 {
         self.slabs.iter().filter(|slab| slab.list != GONE).map(|slab| 1_u64 << slab.order).sum()
     }
-    /// The number of slabs.
+    /// Returns the number of slabs.
     pub fn count(&self) -> u64 {
         (self.slabs.len() - self.gone.len()) as u64
     }
-    /// The number of slabs that were ever created.
+    /// Returns the number of slabs that were ever created.
     pub fn made(&self) -> u64 {
         self.made
     }
-    /// The number of objects with callers.
+    /// Returns the number of allocated objects.
     pub fn used(&self) -> u64 {
         self.used
     }
-    /// The number of slabs that were created before this one.
+    /// Returns the number of slabs that were created before the given slab.
     pub fn born(&self, slab: u32) -> u64 {
         self.slabs[slab as usize].born
     }
-    /// The first page of a slab.
+    /// Returns the first page of a slab.
     pub fn page(&self, slab: u32) -> u32 {
         self.slabs[slab as usize].page
     }
@@ -144,33 +145,32 @@ impl Slabs {
     pub fn is_out(&self, slab: u32, index: u16) -> bool {
         self.slabs[slab as usize].out[usize::from(index) / 64] >> (index % 64) & 1 == 1
     }
-    /// The number of free objects in a slab. Counts as a look.
+    /// Returns the number of free objects in a slab. Counts as an inspection of the slab.
     pub fn free(&self, slab: u32) -> u16 {
         self.look();
         self.slabs[slab as usize].free
     }
-    /// As `free`, for pictures and counts: does not count as a look of the policy.
+    /// Returns the number of free objects without counting an inspection, for pictures and counts.
     pub(crate) fn free_quietly(&self, slab: u32) -> u16 {
         self.slabs[slab as usize].free
     }
-    /// Returns `true` if all objects of a slab are free. Counts as a look.
+    /// Returns `true` if all objects of a slab are free. Counts as an inspection of the slab.
     pub fn is_empty(&self, slab: u32) -> bool {
         self.free(slab) == self.objects_of(slab)
     }
-    /// The list that a slab is on.
+    /// Returns the list that a slab is on.
     pub fn list(&self, slab: u32) -> u8 {
         self.slabs[slab as usize].list
     }
-    /// The number of slabs on a list.
+    /// Returns the number of slabs on a list.
     pub fn len(&self, list: u8) -> usize {
         self.lists[usize::from(list)].len
     }
-    /// The number of free objects in a list's slabs.
+    /// Returns the number of free objects in a list's slabs.
     pub fn free_on(&self, list: u8) -> u64 {
         self.lists[usize::from(list)].free
     }
-    /// The numbers of slabs without a free object, with used and free ones, and with only free objects. Cost: a look at each
-    /// slab.
+    /// Returns the numbers of full, partial and empty slabs. Cost: one inspection of each slab.
     pub fn by_fullness(&self) -> [u64; 3] {
         let live = self.slabs.iter().filter(|slab| slab.list != GONE);
         live.fold([0; 3], |mut counts, slab| {
@@ -179,26 +179,26 @@ impl Slabs {
             counts
         })
     }
-    /// The number of free objects in all slabs.
+    /// Returns the number of free objects in all slabs.
     pub fn free_in_all(&self) -> u64 {
         self.lists.iter().map(|list| list.free).sum()
     }
-    /// How often a single slab was looked at (its free objects, its place in a [walk](Self::walk)) or moved.
+    /// Returns how often a single slab was moved or inspected: its free objects, or its place in a [walk](Self::walk).
     pub fn looks(&self) -> u64 {
         self.looks.get()
     }
     fn look(&self) {
         self.looks.set(self.looks.get() + 1);
     }
-    /// The first slab of a list.
+    /// Returns the first slab of a list.
     pub fn first(&self, list: u8) -> Option<u32> {
         Some(self.lists[usize::from(list)].first).filter(|slab| *slab != NONE)
     }
-    /// The last slab of a list.
+    /// Returns the last slab of a list.
     pub fn last(&self, list: u8) -> Option<u32> {
         Some(self.lists[usize::from(list)].last).filter(|slab| *slab != NONE)
     }
-    /// The slabs of a list, first to last. Each counts as a look.
+    /// Iterates over the slabs of a list, first to last. Each slab counts as an inspection.
     pub fn walk(&self, list: u8) -> impl Iterator<Item = u32> {
         self.linked(list).inspect(|_| self.look())
     }
@@ -208,7 +208,7 @@ impl Slabs {
         })
     }
 
-    /// Moves a slab to an end of a list, which may be the one that it is on.
+    /// Moves a slab to an end of any list, including its current list.
     pub fn relist(&mut self, slab: u32, list: u8, end: End) {
         self.look();
         self.unlink(slab);
@@ -258,7 +258,7 @@ impl Slabs {
         }
     }
 
-    /// Creates a slab of free objects, at the front of a list.
+    /// Creates a slab of free objects at the front of a list.
     pub(crate) fn make(&mut self, pages: &mut dyn PageSource, cpu: u32, list: u8) -> Result<u32, NoMemory> {
         let mut order = self.geometry.order();
         let mut page = pages.alloc(cpu, order.get());
@@ -312,7 +312,7 @@ impl Slabs {
         self.gone.push(slab);
     }
 
-    /// Takes the first free object out of a slab; `None` if there is none.
+    /// Takes the first free object out of a slab; `None` if the slab is full.
     pub fn take(&mut self, slab: u32) -> Option<Object> {
         let own = self.slab(slab);
         let objects = own.objects;
@@ -332,7 +332,7 @@ impl Slabs {
     /// Returns an object to its slab.
     ///
     /// # Panics
-    /// Panics if the object is in its slab, or has a caller.
+    /// Panics if the object is already in its slab, or is allocated.
     pub fn put(&mut self, object: Object) {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         let own = self.slab(object.slab);
@@ -350,8 +350,9 @@ impl Slabs {
             self.touched.push(page);
         }
     }
-    /// Pages whose frames were accessed since the operation began: frames of slabs that objects left or entered, or that moved on
-    /// their lists, and of their neighbours there; of the objects that were freed; and all frames of a slab that was created.
+    /// Returns the pages whose frames were accessed since the operation began. These are the frames of slabs that
+    /// gained or lost objects or moved on their lists, of their list neighbours, of freed objects, and of a created
+    /// slab.
     pub(crate) fn touched(&self) -> &[u32] {
         &self.touched
     }
@@ -359,33 +360,34 @@ impl Slabs {
         self.touched.clear();
     }
 
-    /// Gives an object to a caller.
+    /// Marks an object as allocated.
     pub(crate) fn hand_out(&mut self, object: Object) -> Result<(), String> {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         let own = self.slab(object.slab);
         if own.list == GONE || own.out[word] & bit == 0 {
-            return Err(format!("{object} is handed out and free at once"));
+            return Err(format!("{object} is both allocated and free"));
         }
         if own.used[word] & bit != 0 {
-            return Err(format!("{object} is handed out twice"));
+            return Err(format!("{object} is allocated twice"));
         }
         own.used[word] |= bit;
         self.used += 1;
         Ok(())
     }
-    /// Takes an object back from a caller.
+    /// Marks an object as free.
     pub(crate) fn come_back(&mut self, object: Object) {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         self.slab(object.slab).used[word] &= !bit;
         self.used -= 1;
     }
 
-    /// Checks that each object is in one place and each slab on one list; `held` are the objects that layers above hold.
+    /// Checks that each object is in one place and each slab on one list. `held` are the objects in layers above the
+    /// slabs.
     pub(crate) fn check(&self, held: impl IntoIterator<Item = Object>) -> Result<(), String> {
         let wrong = |what: &str, found: u64, expected: u64| {
             if found == expected { Ok(()) } else { Err(format!("{what}: {found}, not {expected}")) }
         };
-        // Objects that are neither in their slab nor with a caller, by slab: a layer must hold each.
+        // Collects, by slab, the objects that are neither in their slab nor allocated: a layer must hold each.
         let mut outside: Vec<Vec<u64>> = Vec::with_capacity(self.slabs.len());
         let mut used = 0;
         for slab in &self.slabs {
@@ -435,7 +437,7 @@ mod tests {
     use super::*;
     use uslab::OrderRule;
 
-    /// A source of pages that has only blocks up to an order.
+    /// A source of pages that has only blocks up to a given order.
     struct Few {
         most: u8,
         next: u32,
@@ -450,8 +452,8 @@ mod tests {
     }
 
     #[test]
-    fn without_a_block_of_its_order_a_slab_is_as_small_as_an_object_allows() {
-        // 23 objects of 704 bytes fit into four pages, five into one.
+    fn slab_falls_back_to_the_smallest_order_for_its_object() {
+        // Four pages hold 23 objects of 704 bytes, one page holds five.
         let geometry = || Geometry::new(704, 0, &OrderRule::for_cpus(4)).unwrap();
         assert_eq!((geometry().order().get(), geometry().objects()), (2, 23));
         let mut slabs = Slabs::new(geometry(), 1, true);

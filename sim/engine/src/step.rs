@@ -1,4 +1,4 @@
-//! The steps of an operation.
+//! The steps of an operation, for display.
 
 use serde::{Serialize, Serializer};
 use uslab_magazine::Path;
@@ -8,69 +8,69 @@ use uslab_magazine::Path;
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub enum What {
-    /// Allocated an object.
+    /// The operation allocated an object.
     Alloc,
-    /// Freed an object.
+    /// The operation freed an object.
     Free {
-        /// The CPU that allocated it.
+        /// The CPU that allocated the object.
         allocated_on: u32,
     },
-    /// Allocated and freed an object.
+    /// The operation allocated and freed an object.
     Pass,
-    /// Allocated a block of pages.
+    /// The operation allocated a block of pages.
     AllocPages {
-        /// The first page.
+        /// The block's first page.
         page: u32,
-        /// The order.
+        /// The block's order.
         order: u8,
     },
-    /// Freed a block.
+    /// The operation freed a block of pages.
     FreePages {
-        /// The first page.
+        /// The block's first page.
         page: u32,
-        /// The order.
+        /// The block's order.
         order: u8,
     },
-    /// Split a block into several.
+    /// The operation split a block into several.
     SplitPages {
-        /// The first page.
+        /// The block's first page.
         page: u32,
         /// The order of the parts.
         order: u8,
     },
-    /// Shrank all caches.
+    /// The operation shrank all caches.
     Shrink {
-        /// Objects that were flushed from CPU layers.
+        /// The number of objects flushed from CPU layers.
         objects: u64,
-        /// Slabs that were freed.
+        /// The number of freed slabs.
         slabs: u64,
     },
-    /// Was refused memory.
+    /// The operation failed for lack of memory.
     Failed,
-    /// Does not concern the allocator.
+    /// The operation does not concern the allocator.
     Nothing,
 }
 
-/// A part of an operation: most operations have one, a block that is freed in parts has several.
+/// A part of an operation. Most operations have one part; a block that is freed in parts has several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Step {
-    /// The kind.
+    /// The kind of the step.
     #[serde(flatten)]
     pub what: What,
-    /// The CPU.
+    /// The CPU that ran the step.
     pub cpu: u32,
     /// The cache's number in the stream.
     pub cache: Option<u32>,
     /// The first page of the object's slab, and the object's index in it.
     pub object: Option<(u32, u16)>,
-    /// The level at which it was served; `None` if it did nothing.
+    /// The level at which the step was served; `None` if it did nothing.
     #[serde(serialize_with = "name")]
     #[cfg_attr(test, ts(type = "Path | null"))]
     pub path: Option<Path>,
-    /// A description.
+    /// A description of the step.
     pub sentence: String,
-    /// The steps that shipping code reported: everything for the shipping design, only pages for a model.
+    /// The events that the shipping code reported: all events for the shipping design, only page events for a model.
     pub did: Vec<String>,
 }
 

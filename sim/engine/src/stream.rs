@@ -1,10 +1,10 @@
-//! Operations in columns: a resolved trace as the engine reads it, and as a page contains it.
+//! A stream stores operations in columns: a resolved trace, as the engine reads it and a web page contains it.
 //!
-//! The trace's addresses are not kept. An object is identified by its *age*: the number of allocations after its own. So is a
-//! block of pages. The resolver's work (finding caches, hidden allocations, blocks that are freed in parts) is done when the
-//! stream is written, so reading is a loop without a table of addresses.
+//! A stream does not keep the trace's addresses. A stream identifies an object by its *age*: the number of allocations
+//! since the object's own. Blocks of pages are identified by age as well. The writer resolves caches, hidden
+//! allocations and blocks that are freed in parts. Reading is therefore a loop without a table of addresses.
 //!
-//! Numbers are LEB128 varints unless said otherwise; texts are a length and UTF-8.
+//! Numbers are LEB128 varints unless noted otherwise. A text is a length followed by UTF-8.
 //!
 //! ```text
 //! "uslabops" | version | title | linux | cpus | operations | nanoseconds a tick
@@ -24,11 +24,11 @@
 //!   Time    ticks since the operation before, one an operation
 //! ```
 
-use crate::design::Manner;
+use crate::design::CallMode;
 use rustc_hash::FxHashMap;
 use uslab_buddy::ZoneKind;
 
-/// The first bytes of a stream.
+/// The first bytes of an encoded stream.
 pub const MAGIC: &[u8; 8] = b"uslabops";
 const VERSION: u64 = 4;
 const COLUMNS: usize = 8;
@@ -83,65 +83,65 @@ impl Code {
     }
 }
 
-/// A request of an operation.
+/// An action that an operation requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Allocates an object of a cache (its number in the stream). `bytes` matter only for [`Kind::Large`].
+    /// Allocates an object of a cache, named by its number in the stream. `bytes` matter only for [`Kind::Large`].
     Alloc {
-        /// The cache.
+        /// The cache's number.
         cache: u32,
-        /// The requested bytes.
+        /// The requested size in bytes.
         bytes: u64,
     },
     /// Frees an object.
     Free {
-        /// The number of allocations since its own.
+        /// The number of allocations since the object's own.
         age: u64,
     },
-    /// Allocates and frees an object: the trace has only the free.
+    /// Allocates and frees an object, because the trace has only the free.
     Pass {
-        /// The cache.
+        /// The cache's number.
         cache: u32,
-        /// The requested bytes.
+        /// The requested size in bytes.
         bytes: u64,
     },
     /// Allocates a block of pages.
     AllocPages {
-        /// Its order.
+        /// The block's order.
         order: u8,
-        /// 0 for unmovable, 1 for movable, 2 for reclaimable pages.
+        /// The migrate type: 0 for unmovable, 1 for movable, 2 for reclaimable pages.
         migratetype: u8,
     },
-    /// Frees a block.
+    /// Frees a block of pages.
     FreePages {
-        /// The number of blocks allocated since its own.
+        /// The number of blocks allocated since the block's own allocation.
         age: u64,
     },
     /// Splits a block into blocks of a smaller order, lowest first.
     SplitPages {
-        /// The number of blocks allocated since its own.
+        /// The number of blocks allocated since the block's own allocation.
         age: u64,
         /// The order of the parts.
         order: u8,
-        /// The number of halvings: there are `2^halvings` parts.
+        /// The number of halvings; the result has `2^halvings` parts.
         halvings: u8,
     },
     /// Shrinks caches.
     Shrink {
-        /// The cache; `None` for all caches.
+        /// The cache's number; `None` for all caches.
         cache: Option<u32>,
     },
     /// Does not concern the allocator.
     Nothing,
-    /// Adds a slab from before the stream. Its objects in use are born now.
+    /// Adds a slab that existed before the stream. The slab's objects in use count as allocated at this action.
     Start {
-        /// The cache.
+        /// The cache's number.
         cache: u32,
         /// The number of objects in use.
         used: u32,
         /// The number of free objects.
         free: u32,
-        /// It is the CPU's own.
+        /// `true` if the slab is the CPU's own.
         owned: bool,
     },
 }
@@ -152,29 +152,29 @@ pub enum Action {
 pub enum Kind {
     /// A size class of kmalloc.
     Kmalloc = 0,
-    /// Kmalloc above its classes: blocks of pages.
+    /// Kmalloc above its size classes: blocks of pages.
     Large = 1,
-    /// Any other cache.
+    /// A cache that is not kmalloc's.
     Named = 2,
 }
 
 /// A cache of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheInfo {
-    /// Its name.
+    /// The cache's name.
     pub name: String,
-    /// Its kind.
+    /// The cache's kind.
     pub kind: Kind,
-    /// Bytes of an object.
+    /// The size of an object in bytes.
     pub size: u32,
-    /// Objects of a sheaf in the traced kernel (0 if it has none); `None` if that was not recorded.
+    /// The number of objects in a sheaf of the traced kernel (0 without sheaves); `None` if not recorded.
     pub sheaf_capacity: Option<u32>,
-    /// The first operation that needs it, from 0.
+    /// The first operation that needs the cache, from 0.
     pub from: u64,
 }
 
 impl CacheInfo {
-    /// Creates a cache that the first operation needs.
+    /// Creates a cache that exists from the first operation on.
     pub fn new(name: impl Into<String>, kind: Kind, size: u32) -> Self {
         Self { name: name.into(), kind, size, sheaf_capacity: None, from: 0 }
     }
@@ -184,9 +184,9 @@ impl CacheInfo {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Mark {
-    /// The number of its operation.
+    /// The number of the mark's operation.
     pub operation: u64,
-    /// The text.
+    /// The mark's text.
     pub text: String,
 }
 
@@ -195,36 +195,37 @@ pub struct Mark {
 pub struct Stream {
     /// The title of the recording.
     pub title: String,
-    /// The traced kernel's design, in the form of `--design`; empty if the kernel is not known.
+    /// The traced kernel's design, in the form of `--design`; empty if the kernel is unknown.
     pub linux: String,
-    /// The number of CPUs.
+    /// The number of CPUs of the traced machine.
     pub cpus: u32,
     /// The number of operations.
     pub operations: u64,
-    /// The unit of the times, in nanoseconds.
+    /// The unit of recorded times, in nanoseconds.
     pub tick_ns: u64,
-    /// The zones of the machine, with their pages. If empty, there is one zone with all the memory of a simulated machine.
+    /// The zones of the traced machine, with their page counts. Without zones, the simulated machine has one zone with
+    /// all of its memory.
     pub zones: Vec<(ZoneKind, u32)>,
-    /// The caches, by number.
+    /// The caches of the stream, by number.
     pub caches: Vec<CacheInfo>,
-    /// The marks, in order.
+    /// The marks of the stream, in order.
     pub marks: Vec<Mark>,
     columns: [Vec<u8>; COLUMNS],
 }
 
-/// Bytes that are not a stream.
+/// The error of bytes that are not a valid stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// They begin with other bytes.
+    /// The bytes do not begin with [`MAGIC`].
     #[error("no stream of operations")]
     Other,
-    /// They have another version.
+    /// The stream has another version.
     #[error("a stream of version {0}: expected {VERSION}")]
     Version(u64),
-    /// They end too early, or contain an invalid number or text.
+    /// The stream ends too early, or contains an invalid number or text.
     #[error("a damaged stream: cut, or changed")]
     Damaged,
-    /// The stream was to run on 0 CPUs.
+    /// The caller requested a stream on 0 CPUs.
     #[error("a stream on 0 CPUs: expected at least 1")]
     NoCpu,
 }
@@ -308,7 +309,7 @@ impl Stream {
     /// Decodes a stream.
     ///
     /// # Errors
-    /// See [`StreamError`].
+    /// Returns a [`StreamError`].
     pub fn read(from: &[u8]) -> Result<Self, StreamError> {
         let rest = from.strip_prefix(MAGIC).ok_or(StreamError::Other)?;
         let mut at = 0;
@@ -361,10 +362,11 @@ impl Stream {
         Some(this)
     }
 
-    /// Changes the number of CPUs. The operations of CPU `n` move to CPU `n` modulo `cpus`; additional CPUs stay idle.
+    /// Returns the stream with another number of CPUs. The operations of CPU `n` move to CPU `n` modulo `cpus`;
+    /// additional CPUs stay idle.
     ///
     /// # Errors
-    /// `cpus` is 0, or the stream is damaged.
+    /// Fails if `cpus` is 0, or if the stream is damaged.
     pub fn on(mut self, cpus: u32) -> Result<Self, StreamError> {
         if cpus == 0 {
             return Err(StreamError::NoCpu);
@@ -387,7 +389,7 @@ pub struct Reader {
     at: [usize; COLUMNS],
     cpu: u32,
     time: u64,
-    manner: Manner,
+    manner: CallMode,
 }
 
 impl Reader {
@@ -399,19 +401,19 @@ impl Reader {
         self.at[column as usize] += 1;
         Some(byte)
     }
-    /// The CPU of the last action.
+    /// Returns the CPU of the last action.
     pub fn cpu(&self) -> u32 {
         self.cpu
     }
-    /// The constraints of the last action's caller.
-    pub fn manner(&self) -> Manner {
+    /// Returns the constraints of the last action's caller.
+    pub fn manner(&self) -> CallMode {
         self.manner
     }
-    /// Nanoseconds from the first operation to the last one read.
+    /// Returns the nanoseconds from the first operation to the last operation read.
     pub fn time_ns(&self, stream: &Stream) -> u64 {
         self.time.saturating_mul(stream.tick_ns)
     }
-    /// Begins the next operation; `None` at the end, or if the stream is damaged.
+    /// Begins the next operation; `None` at the end of the stream, or if it is damaged.
     pub fn begin(&mut self, stream: &Stream) -> Option<()> {
         let ticks = self.next(stream, Column::Time)?;
         self.time = self.time.saturating_add(ticks);
@@ -425,9 +427,9 @@ impl Reader {
                 u32::try_from(self.next(stream, Column::Cpu)?).ok().filter(|cpu| *cpu < stream.cpus)?;
         }
         self.manner = match byte >> MANNER & 3 {
-            0 => Manner::Plain,
-            1 => Manner::NonBlocking,
-            2 => Manner::AfterGrace,
+            0 => CallMode::Plain,
+            1 => CallMode::NonBlocking,
+            2 => CallMode::AfterGrace,
             _ => return None,
         };
         Some(match Code::of(byte) {
@@ -478,14 +480,14 @@ impl Reader {
 pub struct Writer {
     stream: Stream,
     cpu: Option<u32>,
-    /// `true` if the operation has an action.
+    /// `true` if the current operation has an action.
     begun: bool,
     /// The constraints of the next action's caller.
-    manner: Manner,
-    /// The numbers of birth, by address.
+    manner: CallMode,
+    /// The birth numbers of objects, by address.
     objects: FxHashMap<u64, u64>,
     born: u64,
-    /// The numbers of birth and orders, by page.
+    /// The birth numbers and orders of blocks, by page.
     blocks: FxHashMap<u64, (u64, u8)>,
     blocks_born: u64,
     times: Vec<u64>,
@@ -496,35 +498,35 @@ impl Writer {
     pub fn new(title: String, cpus: u32) -> Self {
         Self { stream: Stream { title, cpus, ..Stream::default() }, ..Self::default() }
     }
-    /// Adds a zone of the machine.
+    /// Adds a memory zone to the stream's machine.
     pub fn zone(&mut self, kind: ZoneKind, pages: u32) {
         self.stream.zones.push((kind, pages));
     }
-    /// The number of operations so far.
+    /// Returns the number of operations written.
     pub fn operations(&self) -> u64 {
         self.stream.operations
     }
-    /// The number of caches so far.
+    /// Returns the number of caches written.
     pub fn caches(&self) -> usize {
         self.stream.caches.len()
     }
-    /// Adds a cache, which the current operation needs.
+    /// Adds a cache that the current operation needs.
     pub fn cache(&mut self, name: String, kind: Kind, size: u32) {
         let from = self.stream.operations.saturating_sub(1);
         self.stream.caches.push(CacheInfo { from, ..CacheInfo::new(name, kind, size) });
     }
-    /// Sets the traced kernel's design, and the objects of a sheaf of each cache, by its name.
+    /// Sets the traced kernel's design, and the sheaf capacity of each cache by its name.
     pub fn kernel(&mut self, linux: String, capacity: impl Fn(&str) -> Option<u32>) {
         self.stream.linux = linux;
         for cache in &mut self.stream.caches {
             cache.sheaf_capacity = capacity(&cache.name);
         }
     }
-    /// Adds a slab from before the stream, in which the objects at these addresses and `others` more are in use, and `free` are
-    /// free. It is the CPU's own slab if `owned`.
+    /// Adds a slab that existed before the stream, with `free` free objects. The objects at `used`, and `others` more,
+    /// are in use. The slab is the CPU's own if `owned`.
     ///
     /// # Panics
-    /// Panics if there is no such cache.
+    /// Panics if the stream does not have the cache.
     pub fn start(&mut self, cpu: u32, cache: u32, used: &[u64], others: u32, free: u32, owned: bool) {
         self.code(if owned { Code::StartOwned } else { Code::Start }, cpu);
         self.put(Column::Cache, cache.into());
@@ -534,7 +536,7 @@ impl Writer {
         self.born += used.len() as u64 + u64::from(others);
     }
     /// Sets the constraints of the next action's caller; the action must be an allocation or a free.
-    pub fn allow(&mut self, manner: Manner) {
+    pub fn allow(&mut self, manner: CallMode) {
         self.manner = manner;
     }
     /// Begins the next operation, at this time of the trace's clock.
@@ -574,10 +576,10 @@ impl Writer {
         }
     }
 
-    /// Allocates an object of `cache` at `ptr`. If there is one already, it is freed first.
+    /// Allocates an object of `cache` at `ptr`. An object that is already at `ptr` is freed first.
     ///
     /// # Panics
-    /// Panics if there is no such cache.
+    /// Panics if the stream does not have the cache.
     pub fn alloc(&mut self, cpu: u32, cache: u32, ptr: u64, bytes: u64) {
         let manner = core::mem::take(&mut self.manner);
         self.free(cpu, ptr);
@@ -586,10 +588,10 @@ impl Writer {
         self.objects.insert(ptr, self.born);
         self.born += 1;
     }
-    /// Frees the object at `ptr`; returns `false` if there is none.
+    /// Frees the object at `ptr`; returns `false` if no object is there.
     pub fn free(&mut self, cpu: u32, ptr: u64) -> bool {
         let Some(number) = self.objects.remove(&ptr) else {
-            self.manner = Manner::Plain;
+            self.manner = CallMode::Plain;
             return false;
         };
         self.code(Code::Free, cpu);
@@ -599,11 +601,11 @@ impl Writer {
     /// Allocates and frees an object of `cache`.
     ///
     /// # Panics
-    /// Panics if there is no such cache.
+    /// Panics if the stream does not have the cache.
     pub fn pass(&mut self, cpu: u32, cache: u32, bytes: u64) {
         self.of_cache(Code::Pass, cpu, cache, bytes);
     }
-    /// Allocates a block of `2^order` pages at `pfn`. Blocks that were there are freed.
+    /// Allocates a block of `2^order` pages at `pfn`. Known blocks in the range are freed first.
     pub fn alloc_pages(&mut self, cpu: u32, pfn: u64, order: u8, migratetype: u8) {
         self.code(Code::AllocPages, cpu);
         self.stream.columns[Column::Shape as usize].push(order | migratetype.min(3) << 4);
@@ -612,8 +614,8 @@ impl Writer {
         self.free_pages(cpu, pfn, order);
         self.blocks.insert(pfn, (number, order));
     }
-    /// Frees `2^order` pages from `pfn` on, as far as they are known: a larger block that contains them is split first, smaller
-    /// ones are freed one by one.
+    /// Frees the known blocks in `2^order` pages from `pfn` on. A larger block that contains the range is split first;
+    /// smaller blocks are freed one by one.
     pub fn free_pages(&mut self, cpu: u32, pfn: u64, order: u8) {
         if self.blocks.get(&pfn).is_some_and(|(_, own)| *own == order) {
             self.free_block(cpu, pfn);
@@ -650,12 +652,12 @@ impl Writer {
         self.code(Code::Shrink, cpu);
         self.put(Column::Cache, cache.map_or(0, |cache| u64::from(cache) + 1));
     }
-    /// Makes the operation a mark.
+    /// Marks the operation with a text from user space.
     pub fn mark(&mut self, text: String) {
         self.stream.marks.push(Mark { operation: self.stream.operations, text });
     }
 
-    /// Returns the stream.
+    /// Returns the finished stream.
     pub fn finish(mut self) -> Stream {
         self.end();
         let tick =
@@ -714,7 +716,7 @@ mod tests {
         writer.begin(1_005_000);
         writer.alloc(0, 0, 0x2000, 192);
         writer.start(0, 0, &[0x3000], 2, 7, true);
-        writer.allow(Manner::AfterGrace);
+        writer.allow(CallMode::AfterGrace);
         writer.free(0, 0x3000);
         writer.shrink(0, Some(0));
         writer.shrink(0, None);
@@ -723,7 +725,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_of_a_stream_share_fewer_ones_and_more_stay_idle() {
+    fn stream_cpus_share_fewer_simulated_cpus() {
         let stream = sample();
         for cpus in [1, 2, 64] {
             let other = stream.clone().on(cpus).unwrap();
@@ -776,7 +778,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_bytes_are_an_error_and_never_a_panic() {
+    fn damaged_stream_bytes_are_errors() {
         let bytes = sample().write();
         assert_eq!(Stream::read(b"# tracer: nop"), Err(StreamError::Other));
         let mut newer = bytes.clone();

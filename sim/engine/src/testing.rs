@@ -1,29 +1,30 @@
-//! Helpers for tests of a [`Policy`], with the feature `testing`: scripts whose outcome is worked out by hand, and random streams
-//! compared with a [`Shadow`] of its rules. Each step also checks the conservation invariants.
+//! Helpers for tests of a [`Policy`], with the feature `testing`. The helpers run scripts with results worked out by
+//! hand, and compare random streams with a [`Shadow`] of the policy's rules. Each step of a test also checks the
+//! conservation invariants.
 //!
 //! All functions panic if an invariant does not hold.
 
-use crate::design::{At, Design, Manner};
-use crate::model::{Deed, Given, Model, Policy};
+use crate::design::{At, CallMode, Design};
+use crate::model::{CostEvent, Model, ModelObject, Policy};
 use crate::pages::Pages;
 use crate::slabs::Object;
 use crate::stream::{CacheInfo, Kind};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The number of CPUs of every machine here.
+/// The number of CPUs of every test machine.
 pub const CPUS: u32 = 3;
 
 thread_local! {
-    /// Shared by all tests: a model frees its pages when it is dropped.
+    /// All tests share the pages, because a model frees its pages when dropped.
     static PAGES: Pages = Pages::new(CPUS).expect("a machine of addresses");
 }
 
-/// A model with one cache, and its objects by number: the first one that was allocated has 0.
+/// A model with one cache, and its objects by number; the first allocated object has number 0.
 #[derive(Debug)]
 pub struct Script<'p, P: Policy> {
     model: Model<'p, P>,
-    objects: Vec<Option<Given<'p>>>,
+    objects: Vec<Option<ModelObject<'p>>>,
     ns: u64,
 }
 
@@ -49,10 +50,10 @@ impl<P: Policy> Script<'_, P> {
         }
         self.check();
     }
-    /// As [`alloc`](Self::alloc), by a caller that may not block.
+    /// Allocates `n` objects as [`alloc`](Self::alloc) does, for a caller that may not block.
     pub fn alloc_without_blocking(&mut self, cpu: u32, n: usize) {
         for _ in 0..n {
-            let at = At { manner: Manner::NonBlocking, ..self.at(cpu) };
+            let at = At { manner: CallMode::NonBlocking, ..self.at(cpu) };
             let object = self.model.alloc(at, 0, 0).expect("memory");
             self.objects.push(Some(object));
         }
@@ -62,7 +63,7 @@ impl<P: Policy> Script<'_, P> {
     pub fn free_after_grace(&mut self, cpu: u32, numbers: impl IntoIterator<Item = usize>) {
         for number in numbers {
             let object = self.objects[number].take().expect("freed once");
-            self.model.free(At { manner: Manner::AfterGrace, ..self.at(cpu) }, 0, object);
+            self.model.free(At { manner: CallMode::AfterGrace, ..self.at(cpu) }, 0, object);
         }
         self.check();
     }
@@ -74,18 +75,18 @@ impl<P: Policy> Script<'_, P> {
         }
         self.check();
     }
-    /// Lets time pass.
+    /// Advances the time by a number of seconds.
     pub fn wait(&mut self, seconds: u64) {
         self.ns += seconds * 1_000_000_000;
         self.model.pass(self.at(0));
         self.check();
     }
-    /// Ends an interval.
+    /// Ends an interval of the policy.
     pub fn tick(&mut self) {
         self.model.tick(self.at(0));
         self.check();
     }
-    /// Shrinks: returns the objects flushed from CPU layers, and the slabs freed.
+    /// Shrinks the cache; returns the number of objects flushed from CPU layers, and of slabs freed.
     pub fn shrink(&mut self) -> (u64, u64) {
         let gone = self.model.shrink(self.at(0), None);
         self.check();
@@ -96,44 +97,44 @@ impl<P: Policy> Script<'_, P> {
         assert_eq!(self.model.check(out, 0), Ok(()));
         assert_eq!(self.model.counts(0).used, out);
     }
-    /// The number of slabs, and of objects that count as active.
+    /// Returns the number of slabs, and the number of objects that count as active.
     pub fn counts(&self) -> (u64, u64) {
         let counts = self.model.counts(0);
         (counts.slabs(), counts.active_objs())
     }
-    /// The number of objects that were allocated.
+    /// Returns the number of objects that were allocated.
     pub fn numbers(&self) -> usize {
         self.objects.len()
     }
-    /// The number of objects in a slab.
+    /// Returns the number of objects in a slab.
     pub fn per_slab(&self) -> u64 {
         self.model.counts(0).per_slab
     }
     fn object(&self, number: usize) -> Object {
         match self.objects[number].as_ref().expect("in use") {
-            Given::Object(object) => *object,
-            Given::Large { .. } => unreachable!("it has a slab"),
+            ModelObject::Object(object) => *object,
+            ModelObject::Large { .. } => unreachable!("it has a slab"),
         }
     }
-    /// The place of an object.
+    /// Returns the place of an object.
     pub fn place(&self, number: usize) -> Place {
         let Object { slab, index, .. } = self.object(number);
         (self.model.cache(0).expect("a cache with slabs").0.born(slab), index)
     }
-    /// The object's slab, by the number of slabs created before it.
+    /// Returns the number of slabs created before the object's slab.
     pub fn slab_of(&self, number: usize) -> u64 {
         self.place(number).0
     }
-    /// The reported parts of the last operation.
-    pub fn deeds(&self) -> &[Deed] {
-        self.model.deeds()
+    /// Returns the reported parts of the last operation.
+    pub fn cost_events(&self) -> &[CostEvent] {
+        self.model.cost_events()
     }
 }
 
 /// The free objects of each slab, and the number of slabs created.
 #[derive(Debug, Default)]
 pub struct Free {
-    /// By number of the slab: the indices of its free objects.
+    /// The indices of free objects, by slab number.
     pub slabs: BTreeMap<u64, BTreeSet<u16>>,
     /// The number of slabs created so far.
     pub made: u64,
@@ -142,17 +143,17 @@ pub struct Free {
 }
 
 impl Free {
-    /// Creates it without slabs.
+    /// Creates the state without slabs.
     pub fn new(per_slab: u16) -> Self {
         Self { per_slab, ..Self::default() }
     }
-    /// Creates a slab, whose objects are free. Returns its number.
+    /// Creates a slab of free objects. Returns the new slab's number.
     pub fn make(&mut self) -> u64 {
         self.slabs.insert(self.made, (0..self.per_slab).collect());
         self.made += 1;
         self.made - 1
     }
-    /// The number of free objects in a slab.
+    /// Returns the number of free objects in a slab.
     pub fn of(&self, slab: u64) -> usize {
         self.slabs[&slab].len()
     }
@@ -168,14 +169,14 @@ impl Free {
     pub fn put(&mut self, (slab, index): Place) {
         assert!(self.slabs.get_mut(&slab).unwrap().insert(index));
     }
-    /// The number of objects that are not free.
+    /// Returns the number of objects that are not free.
     pub fn active(&self) -> u64 {
         let free: usize = self.slabs.values().map(BTreeSet::len).sum();
         self.slabs.len() as u64 * u64::from(self.per_slab) - free as u64
     }
 }
 
-/// An object: its slab, by the number of slabs created before it, and its index in the slab.
+/// The place of an object: the number of slabs created before its slab, and its index in the slab.
 pub type Place = (u64, u16);
 
 /// A literal implementation of a policy's rules, in which every object and every list is separate.
@@ -184,13 +185,13 @@ pub trait Shadow {
     fn alloc(&mut self, cpu: usize) -> Place;
     /// Frees an object.
     fn free(&mut self, cpu: usize, object: Place);
-    /// See [`Policy::tick`].
+    /// Does the periodic work: see [`Policy::tick`].
     fn tick(&mut self) {}
-    /// See [`Policy::shrink`].
+    /// Frees as much as possible: see [`Policy::shrink`].
     fn shrink(&mut self);
-    /// The number of slabs.
+    /// Returns the number of slabs.
     fn slabs(&self) -> u64;
-    /// The number of objects that count as active.
+    /// Returns the number of objects that count as active.
     fn active(&self) -> u64;
 }
 
@@ -201,13 +202,13 @@ pub enum Step {
     Alloc(u32),
     /// Frees one of the live objects on this CPU.
     Free(u32, usize),
-    /// Waits as long as from one tick to the next.
+    /// Waits for the length of a tick.
     Wait,
-    /// Shrinks.
+    /// Shrinks the cache.
     Shrink,
 }
 
-/// Generates random streams.
+/// Returns a strategy for random streams.
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         40 => (0..CPUS).prop_map(Step::Alloc),
@@ -218,11 +219,11 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..400)
 }
 
-/// Runs a model and its shadow on one stream, and compares slabs, objects and counts after every step; after all objects are
-/// freed and everything is shrunk, no slab may be left.
+/// Runs a model and its shadow on one stream, and compares slabs, objects and counts after every step. After all
+/// objects are freed and the cache is shrunk, no slab may remain.
 ///
 /// # Errors
-/// They differ.
+/// Fails if the model and its shadow differ.
 pub fn agrees<P: Policy>(
     size: u32,
     knobs: P::Knobs,

@@ -4,21 +4,21 @@ use crate::levels::Level;
 use uslab_magazine::Path;
 use uslab_magazine::tracepoints::Step;
 
-/// The slowest level among the steps.
+/// Returns the slowest level among the steps.
 pub(crate) fn dearest(did: &[Step]) -> Path {
     did.iter().map(|step| step.path()).max().unwrap_or_default()
 }
-/// The number of pages that were committed.
+/// Returns the number of pages that were committed.
 fn committed(did: &[Step]) -> u64 {
     did.iter().map(|step| if let Step::Committed { pages } = step { u64::from(*pages) } else { 0 }).sum()
 }
-/// The number of pages that were decommitted.
+/// Returns the number of pages that were decommitted.
 fn decommitted(did: &[Step]) -> u64 {
     did.iter().map(|step| if let Step::Decommitted { pages } = step { u64::from(*pages) } else { 0 }).sum()
 }
 
-/// How a block of pages was allocated or freed.
-pub(crate) fn how_pages(did: &[Step]) -> String {
+/// Describes how a block of pages was allocated or freed.
+pub(crate) fn pages_text(did: &[Step]) -> String {
     use Step::{BlocksGiven, BlocksTaken, Filled, Flushed};
     let (committed, decommitted) = (committed(did), decommitted(did));
     let by_magazine = did.iter().any(|step| matches!(step, Filled { .. } | Flushed { .. }));
@@ -27,9 +27,9 @@ pub(crate) fn how_pages(did: &[Step]) -> String {
         _ => 0,
     };
     match dearest(did) {
-        _ if committed > 0 => format!("the system commits {} of memory for the zone.", kib(committed * 4)),
+        _ if committed > 0 => format!("the zone commits {} of memory.", kib(committed * 4)),
         _ if decommitted > 0 => {
-            format!("{} of the zone's memory go back to the system.", kib(decommitted * 4))
+            format!("the zone returns {} of memory to the system.", kib(decommitted * 4))
         }
         Path::Cpu => "this CPU's pages serve it, no lock is taken.".to_owned(),
         Path::Depot => {
@@ -43,7 +43,7 @@ pub(crate) fn how_pages(did: &[Step]) -> String {
     }
 }
 
-/// How an object of the shipping design, with slabs of `order`, was allocated or freed: the level that
+/// Describes how an object of the shipping design, with slabs of `order`, was allocated or freed: the level that
 /// served, and the reason.
 pub(crate) fn how(did: &[Step], order: u8, freeing: bool, stack: Option<Level>) -> (Path, String) {
     use Step::{
@@ -80,7 +80,7 @@ pub(crate) fn how(did: &[Step], order: u8, freeing: bool, stack: Option<Level>) 
     } else if did.contains(&DepotTaken) || path == Path::Depot {
         "its stack is empty, so a magazine comes from the depot, under the depot's lock.".to_owned()
     } else {
-        how_cpu(freeing, stack, path)
+        cpu_text(freeing, stack, path)
     };
     let tables = count(|step| if let TablesCommitted { bytes } = step { (*bytes).into() } else { 0 });
     let commit = match committed(did) {
@@ -91,7 +91,7 @@ pub(crate) fn how(did: &[Step], order: u8, freeing: bool, stack: Option<Level>) 
     (path, how + &commit)
 }
 
-fn how_cpu(freeing: bool, stack: Option<Level>, path: Path) -> String {
+fn cpu_text(freeing: bool, stack: Option<Level>, path: Path) -> String {
     let no_lock = if path == Path::Cpu { "; no lock is taken" } else { "" };
     let Some(Level { objects, room, .. }) = stack else { return "no lock is taken.".to_owned() };
     match (freeing, objects) {
@@ -114,7 +114,7 @@ pub(crate) fn pages(order: u8) -> String {
     }
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub(crate) fn grouped(n: impl Into<u64>) -> String {
     let n: u64 = n.into();
     match n / 1000 {

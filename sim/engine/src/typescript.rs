@@ -1,6 +1,5 @@
-//! Writes the types of what pages read, for TypeScript: `sim/web/src/views.ts`, the types of the lab's demos in
-//! `sim/web/src/scenes.ts`, of the course in `sim/web/src/course.ts`, and of a run in virtual time in
-//! `sim/web/src/scale/outcome.ts`.
+//! Writes the TypeScript types of the JSON that web pages read: `sim/web/src/views.ts`, `scenes.ts` for the lab's
+//! demos, `course.ts` for the course, and `scale/outcome.ts` for a run in virtual time.
 
 use crate::clock::{self, LockCounts, Outcome, Price, Profile};
 use crate::course::{Answer, Code, Expects, Failure, Lab, Question, Sheet, Strip, Work};
@@ -16,7 +15,7 @@ use uslab_lab::allocators::allocator::Holes;
 use uslab_lab::demos::{self, Race};
 use uslab_magazine::Path;
 
-/// Declarations, one after the other.
+/// The TypeScript declarations of one file.
 struct File(String);
 
 impl File {
@@ -103,7 +102,7 @@ fn outcome() -> String {
 }
 
 #[test]
-fn typescript_has_the_types_as_they_are() {
+fn generated_typescript_is_current() {
     for (name, text) in
         [("views", views()), ("scenes", scenes()), ("course", course()), ("scale/outcome", outcome())]
     {

@@ -1,4 +1,4 @@
-//! Runs until something happens.
+//! Runs a stream until a condition is met.
 
 use crate::design::Design;
 use crate::engine::{Engine, EngineError};
@@ -6,40 +6,40 @@ use crate::stream::Action;
 use serde::{Deserialize, Serialize};
 use uslab_magazine::{Path, Paths};
 
-/// The condition at which a run stops. Caches are numbers in the stream.
+/// The condition at which a run stops. A cache is named by its number in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(tag = "until", rename_all = "kebab-case")]
 pub enum Until {
-    /// What all CPUs share of the cache becomes empty.
+    /// The shared level of the cache becomes empty.
     DepotEmpty {
-        /// The cache.
+        /// The cache's number.
         cache: u32,
     },
-    /// The cache gets a slab.
+    /// A slab of the cache is created.
     SlabBorn {
-        /// The cache.
+        /// The cache's number.
         cache: u32,
     },
-    /// The cache loses a slab.
+    /// A slab of the cache is freed.
     SlabDies {
-        /// The cache.
+        /// The cache's number.
         cache: u32,
     },
-    /// An operation on the cache is not served by what its CPU holds.
+    /// An operation on the cache is not served by the CPU's own layer.
     Miss {
-        /// The cache.
+        /// The cache's number.
         cache: u32,
     },
     /// Memory is committed.
     Commit,
     /// An object is allocated or freed, or moves between slab, magazines and depot.
     Object {
-        /// Its cache.
+        /// The number of the object's cache.
         cache: u32,
-        /// Its slab's first page.
+        /// The first page of the object's slab.
         page: u32,
-        /// Its index in the slab.
+        /// The object's index in its slab.
         index: u16,
     },
 }
@@ -52,17 +52,18 @@ pub struct Found {
     pub operation: u64,
     /// The CPU of the last operation.
     pub cpu: u32,
-    /// `true` if that operation allocated or freed the object itself.
+    /// `true` if the last operation allocated or freed the object itself.
     pub touched: bool,
-    /// The new place of the object, as in [`ShownSlab::objects`](crate::view::ShownSlab::objects); `None` if its slab was freed.
+    /// The new holder of the object, as in [`ShownSlab::objects`](crate::view::ShownSlab::objects); `None` if its slab
+    /// was freed.
     pub holder: Option<char>,
 }
 
 impl<D: Design> Engine<'_, D> {
-    /// Runs until something happens, but not beyond `end` operations; `None` if it did not happen.
+    /// Runs until the condition is met, but not beyond `end` operations; returns `None` if it was not met.
     ///
     /// # Errors
-    /// See [`EngineError`].
+    /// Returns an [`EngineError`].
     pub fn run_until(&mut self, until: &Until, end: u64) -> Result<Option<Found>, EngineError> {
         let mut was = self.watched(until);
         let mut holder = self.holder(until);
@@ -113,7 +114,7 @@ impl<D: Design> Engine<'_, D> {
         Ok(None)
     }
 
-    /// Values that change when the condition may have been met.
+    /// Returns counts that change when the condition may have been met.
     fn watched(&self, until: &Until) -> [u64; 3] {
         match *until {
             Until::DepotEmpty { cache } => [self.design.counts(cache).in_depot, 0, 0],
@@ -127,8 +128,8 @@ impl<D: Design> Engine<'_, D> {
                 let zones = self.design.pages().info().zones;
                 [zones.iter().map(|zone| u64::from(zone.uncommitted)).sum(), 0, 0]
             }
-            // An operation within a CPU's own layer leaves these counts unchanged, and other moves of objects are slow. Without
-            // any layer, nothing moves.
+            // An operation within a CPU's own layer leaves these counts unchanged, and all other moves of objects are
+            // slow operations. Without any layer, no object moves.
             Until::Object { cache, .. } => {
                 let counts = self.design.counts(cache);
                 let slabs = 2 * counts.slabs_made - counts.slabs();
@@ -144,7 +145,7 @@ impl<D: Design> Engine<'_, D> {
         }
     }
 
-    /// The place of the object.
+    /// Returns the holder of the object.
     fn holder(&self, until: &Until) -> Option<char> {
         let Until::Object { cache, page, index } = *until else { return None };
         let shown = self.design.show(cache)?;
@@ -153,7 +154,7 @@ impl<D: Design> Engine<'_, D> {
     }
 }
 
-/// The number of operations that their CPU did not serve alone.
+/// Returns the number of operations that their CPU's layer did not serve alone.
 fn slow(paths: &Paths) -> u64 {
     paths.operations() - paths.of(Path::Cpu)
 }
@@ -167,7 +168,7 @@ pub(crate) mod tests {
     use crate::{Stream, Writer};
     use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-    /// A stream in which two caches on two CPUs fill up and empty three times, with some pages.
+    /// A test stream in which two caches on two CPUs fill up and empty three times, with some pages.
     pub(crate) fn stream() -> Stream {
         let mut random = SmallRng::seed_from_u64(1);
         let mut writer = Writer::new("a trace".to_owned(), 2);
@@ -192,7 +193,7 @@ pub(crate) mod tests {
         writer.finish()
     }
 
-    /// Decides the same from the views before and after each operation.
+    /// Decides the condition from the views before and after each operation.
     fn seen(until: &Until, was: &View, is: &View) -> bool {
         let counts = |view: &View, cache: u32| {
             view.caches.get(cache as usize).map(|seen| seen.counts.clone()).unwrap_or_default()
@@ -229,7 +230,7 @@ pub(crate) mod tests {
         fn visit<D: Design>(self, design: D) -> Vec<View> {
             let mut engine = Engine::new(design, self.0);
             let view = |at| {
-                let steps = engine.run_and_tell(at).unwrap();
+                let steps = engine.run_with_steps(at).unwrap();
                 engine.view(steps, &[0, 1])
             };
             (0..=self.0.operations).map(view).collect()
@@ -243,7 +244,7 @@ pub(crate) mod tests {
         fn visit<D: Design>(self, design: D) -> Vec<u64> {
             let mut engine = Engine::new(design, self.0);
             let mut stops = Vec::new();
-            // In pieces, as a page does it.
+            // The stream runs in pieces, as a web page runs it.
             for end in (0..=self.0.operations).step_by(250) {
                 while let Some(found) = engine.run_until(&self.1, end).unwrap() {
                     stops.push(found.operation);
@@ -254,7 +255,7 @@ pub(crate) mod tests {
         }
     }
     #[test]
-    fn run_until_stops_where_the_views_show_the_condition() {
+    fn run_until_stops_when_the_views_meet_the_condition() {
         let stream = stream();
         for (design, _) in all::<NoPolicy>() {
             let spec: Spec = design.parse().unwrap();

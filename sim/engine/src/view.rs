@@ -1,4 +1,4 @@
-//! All that a picture of one state needs, as JSON.
+//! The state that a picture shows, as JSON.
 
 use crate::design::{CacheCounts, Design};
 use crate::engine::Engine;
@@ -9,7 +9,7 @@ use crate::stream::{Mark, Stream};
 use serde::Serialize;
 use uslab_buddy::{Kind, Order};
 
-/// The state after an operation.
+/// The state of the machine after an operation.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct View {
@@ -19,13 +19,13 @@ pub struct View {
     pub time_ns: u64,
     /// The steps of the last operation.
     pub steps: Vec<Step>,
-    /// The number of allocations so far that the machine could not serve.
+    /// The number of allocations so far that failed.
     pub failed: u64,
-    /// The caches that are known by now, by number in the stream.
+    /// The caches known so far, by number in the stream.
     pub caches: Vec<SeenCache>,
     /// The requested caches, slab by slab.
     pub shown: Vec<ShownCache>,
-    /// The pages.
+    /// The state of the machine's pages.
     pub pages: Pages,
 }
 
@@ -33,13 +33,13 @@ pub struct View {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct About<'s> {
-    /// Its title.
+    /// The stream's title.
     pub title: &'s str,
     /// The number of CPUs.
     pub cpus: u32,
     /// The number of operations.
     pub operations: u64,
-    /// The names of its caches, by number.
+    /// The names of the stream's caches, by number.
     pub caches: Vec<&'s str>,
     /// Texts that user space wrote into the trace.
     pub marks: &'s [Mark],
@@ -52,15 +52,15 @@ impl<'s> From<&'s Stream> for About<'s> {
     }
 }
 
-/// A cache of the stream.
+/// A cache of the stream, with its counts.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct SeenCache {
-    /// Its name.
+    /// The cache's name.
     pub name: String,
     /// Allocations and frees that the stream requested so far.
     pub served: u64,
-    /// Its counts.
+    /// The design's counts of the cache.
     #[serde(flatten)]
     pub counts: CacheCounts,
 }
@@ -69,23 +69,23 @@ pub struct SeenCache {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Pages {
-    /// All managed pages.
+    /// The number of managed pages.
     pub managed: u64,
-    /// In slabs.
+    /// The number of pages in slabs.
     pub slab: u64,
-    /// In large objects of kmalloc.
+    /// The number of pages in large kmalloc objects.
     pub large: u64,
-    /// In blocks that the stream holds.
+    /// The number of pages in blocks that the stream holds.
     pub blocks: u64,
-    /// In per-CPU magazines.
+    /// The number of pages in per-CPU magazines.
     pub per_cpu: u64,
-    /// Pages that are free and committed.
+    /// The number of free, committed pages.
     pub free: u64,
-    /// Pages that are free and not committed.
+    /// The number of free, uncommitted pages.
     pub uncommitted: u64,
     /// Free blocks by order, for each migrate type.
     pub orders: Vec<[u32; 3]>,
-    /// The number of them that are not committed, by order.
+    /// The number of uncommitted free blocks, by order.
     pub uncommitted_orders: Vec<u32>,
     /// Blocks in the per-CPU magazines of each CPU, by order.
     pub cpus: Vec<Vec<u32>>,
@@ -97,22 +97,22 @@ pub struct Pages {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PageIs {
-    /// Not committed, or free.
+    /// The page is free, or not committed.
     Free = 0,
-    /// In a magazine of a CPU's pages.
+    /// The page is in a CPU's magazine of pages.
     PerCpu = 1,
-    /// In a slab, or in a large object.
+    /// The page is in a slab, or in a large object.
     Slab = 2,
-    /// In a block that the stream holds.
+    /// The page is in a block that the stream holds.
     Block = 3,
 }
 
-/// The number of values of [`Engine::sample`] that concern all caches.
+/// The number of values in [`Engine::sample`] that concern all caches.
 pub const SUMS: usize = 8;
 
 impl<D: Design> Engine<'_, D> {
-    /// The state after the last operation, whose steps are `steps`, with the caches of `shown` (numbers in the stream) slab by
-    /// slab.
+    /// Returns the state after the last operation, whose steps are `steps`. The caches numbered in `shown` are included
+    /// slab by slab.
     pub fn view(&self, steps: Vec<Step>, shown: &[u32]) -> View {
         let seen = |cache: u32| SeenCache {
             name: self.stream.caches[cache as usize].name.clone(),
@@ -194,9 +194,10 @@ impl<D: Design> Engine<'_, D> {
         to.truncate(end.next_multiple_of(1 << uslab_buddy::MAX_ORDER) as usize);
     }
 
-    /// Values for a time line. First [`SUMS`] sums: objects in use, cached (in magazines and depots), free in slabs, slabs, and
-    /// the operations on objects so far that were served by a depot, a slab, the pages and the system. Then for each cache of the
-    /// stream, known by now or not: objects in use, cached, and its operations so far.
+    /// Writes the values of a time line to `to`. The first [`SUMS`] values are sums: objects in use, cached (in
+    /// magazines and depots), free in slabs, slabs, and operations served by a depot, a slab, the pages and the system.
+    /// Three values follow for each cache of the stream, even if not yet known: objects in use, objects cached, and the
+    /// cache's operations.
     pub fn sample(&self, to: &mut Vec<f64>) {
         to.clear();
         to.resize(SUMS + 3 * self.stream.caches.len(), 0.0);
@@ -233,12 +234,12 @@ mod tests {
 
     impl Visitor for Samples<'_> {
         type Out = ();
-        /// Compares the sums with the views and the steps of every operation.
+        /// Compares the sums with the views and steps of every operation.
         fn visit<D: Design>(self, design: D) {
             let mut engine = Engine::new(design, self.0);
             let (mut sample, mut expected) = (Vec::new(), vec![0.0; SUMS + 3 * self.0.caches.len()]);
             for at in 1..=self.0.operations {
-                let steps = engine.run_and_tell(at).unwrap();
+                let steps = engine.run_with_steps(at).unwrap();
                 for path in steps.iter().filter_map(|step| step.path).filter(|path| *path > Path::Cpu) {
                     expected[3 + path.min(self.1) as usize] += 1.0;
                 }
@@ -260,10 +261,10 @@ mod tests {
         }
     }
     #[test]
-    fn sample_agrees_with_the_views_and_steps() {
+    fn view_sample_agrees_with_views_and_steps() {
         let stream = crate::until::tests::stream();
         for (design, _) in all::<NoPolicy>() {
-            // A model does not count commits of its page allocator separately: they count as operations on pages.
+            // A model counts the commits of its page allocator as operations on pages.
             let dearest = if design == "uslab" { Path::Commit } else { Path::Pages };
             design.parse::<Spec>().unwrap().on(&stream, Samples(&stream, dearest)).unwrap();
         }

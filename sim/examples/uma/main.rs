@@ -43,9 +43,9 @@ impl Policy for Uma {
         let [from, to] = &mut self.cpus[op.cpu as usize];
         if from.is_empty() && !to.is_empty() {
             swap(from, to);
-            op.did(Deed::Swap);
+            op.did(CostEvent::Swap);
         } else if from.is_empty() {
-            *from = self.zone.pop().inspect(|_| op.did(Deed::Exchange)).unwrap_or_default();
+            *from = self.zone.pop().inspect(|_| op.did(CostEvent::Exchange)).unwrap_or_default();
             while from.len() < self.entries
                 && let Some(slab) =
                     op.slabs.first(PARTIAL).or(op.slabs.first(FREE)).or_else(|| op.make(FREE).ok())
@@ -53,7 +53,7 @@ impl Policy for Uma {
                 from.extend(op.slabs.take(slab));
                 let list = if op.slabs.free(slab) == 0 { FULL } else { PARTIAL };
                 op.slabs.relist(slab, list, End::Front);
-                op.did(Deed::Refill(1));
+                op.did(CostEvent::Refill(1));
             }
         }
         from.pop().ok_or(NoMemory)
@@ -65,7 +65,7 @@ impl Policy for Uma {
         }
         if to.len() == self.entries {
             self.zone.push(take(to));
-            op.did(Deed::Exchange);
+            op.did(CostEvent::Exchange);
         }
         to.push(object);
     }

@@ -13,48 +13,48 @@ fn play(play: impl FnOnce(&mut Script<'_, Uma>)) {
 }
 
 #[test]
-fn a_bucket_is_filled_object_by_object_and_the_last_one_is_the_first_to_go() {
+fn bucket_fills_by_object_and_empties_in_lifo_order() {
     play(|script| {
         script.alloc(0, 1);
         assert_eq!((script.place(0), script.counts()), ((0, 1), (1, 2)));
-        assert_eq!(script.deeds(), [Deed::Made, Deed::Refill(1), Deed::Refill(1)]);
+        assert_eq!(script.cost_events(), [CostEvent::Made, CostEvent::Refill(1), CostEvent::Refill(1)]);
         script.alloc(0, 1);
-        assert_eq!((script.place(1), script.deeds()), ((0, 0), &[][..]));
+        assert_eq!((script.place(1), script.cost_events()), ((0, 0), &[][..]));
     });
 }
 
 #[test]
-fn frees_fill_the_bucket_to_allocate_from_and_then_the_other_one() {
+fn frees_fill_the_allocation_bucket_before_the_free_bucket() {
     play(|script| {
         script.alloc(0, 4);
         let places = [3, 0, 1, 2].map(|number| script.place(number));
         script.free(0, [0, 1, 2, 3]);
-        assert_eq!((script.deeds(), script.counts()), (&[][..], (1, 4)), "both are full");
+        assert_eq!((script.cost_events(), script.counts()), (&[][..], (1, 4)), "both are full");
         script.alloc(0, 2);
         assert_eq!([script.place(4), script.place(5)], [places[2], places[1]]);
         script.alloc(0, 1);
         assert_eq!(
-            (script.place(6), script.deeds()),
-            (places[0], &[Deed::Swap][..]),
+            (script.place(6), script.cost_events()),
+            (places[0], &[CostEvent::Swap][..]),
             "the two change places"
         );
     });
 }
 
 #[test]
-fn a_full_bucket_goes_by_the_zone_to_another_cpu() {
+fn full_bucket_moves_through_the_zone_to_another_cpu() {
     play(|script| {
         script.alloc(0, 6);
         let place = script.place(3);
         script.free(0, 0..5);
-        assert_eq!(script.deeds(), [Deed::Exchange]);
+        assert_eq!(script.cost_events(), [CostEvent::Exchange]);
         script.alloc(1, 1);
-        assert_eq!((script.place(6), script.deeds()), (place, &[Deed::Exchange][..]));
+        assert_eq!((script.place(6), script.cost_events()), (place, &[CostEvent::Exchange][..]));
     });
 }
 
 #[test]
-fn a_partial_slab_serves_before_a_free_one_and_both_before_a_new_one() {
+fn partial_slabs_serve_before_free_and_new_slabs() {
     play(|script| {
         script.alloc(0, 12);
         script.free(0, (0..4).chain([4]));
@@ -70,7 +70,7 @@ fn a_partial_slab_serves_before_a_free_one_and_both_before_a_new_one() {
 }
 
 #[test]
-fn nothing_goes_back_before_memory_is_asked_for() {
+fn nothing_is_returned_until_memory_is_reclaimed() {
     play(|script| {
         script.alloc(0, 40);
         script.free(0, 0..40);
@@ -80,7 +80,7 @@ fn nothing_goes_back_before_memory_is_asked_for() {
 }
 
 #[test]
-fn buckets_are_as_large_as_objects_are_small() {
+fn bucket_capacity_falls_with_object_size() {
     for (size, entries) in [(16, 256), (64, 256), (65, 128), (512, 32), (3000, 4), (4096, 2)] {
         script(size, Knobs::default(), |script: &mut Script<'_, Uma>| {
             script.alloc(0, 1);

@@ -1,4 +1,4 @@
-//! The command line: each experiment is a verb.
+//! The command line of the lab: each experiment is a verb.
 
 use crate::demos;
 use crate::experiments::{Context, Experiment};
@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use uslab_output::command::Outcome;
 use uslab_output::{Form, Place, Progress, json_text, say, tell, write_all};
 
-/// Ask allocators questions: an experiment is a verb, and without one they are listed.
+/// Compare allocators in experiments. Without an experiment's name, the command lists all experiments.
 ///
-/// Textbook allocators (pools, free lists, linear, stack, first fit, buddy, TLSF, slot maps) are compared with each other and
-/// with the shipping ones. Counts follow from the seed and are the same on any machine; times are measured in interleaved rounds,
-/// and --exact leaves out everything that is measured. A claim about times is undecided if the median's interval is not on one
-/// side of it. Each experiment has a picture, on the terminal and in the page that --html writes.
+/// The lab compares textbook allocators (pools, free lists, linear, stack, first fit, buddy, TLSF, slot maps) with each
+/// other and with the shipping ones. Counts follow from the seed and are the same on any machine. Times are measured in
+/// interleaved rounds; --exact omits all measured values. A claim about times is undecided if the median's interval is
+/// not on one side of its limit. Each experiment has a picture, on the terminal and on the page that --html writes.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_subcommand = true,
@@ -30,17 +30,16 @@ Examples:
 pub struct Args {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// Determines all random choices; printed with the result.
+    /// Seed of all random choices; printed with the result.
     #[arg(long, global = true, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Leave out everything that is measured (times, page faults, instructions): the same seed gives the same bytes, on any
-    /// machine.
+    /// Omit all measured values (times, page faults, instructions): the same seed gives the same bytes on any machine.
     #[arg(long, global = true)]
     exact: bool,
     /// Do a tenth of the work or less: everything runs, figures mean little, and verdicts are marked as quick.
     #[arg(long, global = true)]
     quick: bool,
-    /// Write tables and pictures as CSV, a line for each value: to FILE, or to standard output if FILE is `-` or left out.
+    /// Write tables and pictures as CSV, one line per value: to FILE, or to standard output if FILE is `-` or omitted.
     #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     csv: Option<PathBuf>,
     /// Write a self-contained page with tables and pictures.
@@ -56,10 +55,10 @@ enum Verb {
     Demo(demos::Args),
 }
 
-/// Runs the requested experiment, or lists them all. The result goes to `json` if there is such a place.
+/// Runs the requested experiment, or lists all experiments. The result is written to `json` if that is set.
 ///
 /// # Errors
-/// Options that exclude each other, an experiment that fails, or a file that cannot be written.
+/// Fails if options exclude each other, an experiment fails, or a file cannot be written.
 pub fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let place = |form, path: &Option<PathBuf>| path.as_ref().map(|path| Place::open(form, path)).transpose();
     let (csv, html) = (place(Form::Csv, &args.csv)?, place(Form::Html, &args.html)?);
@@ -92,7 +91,7 @@ pub fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     }
     findings.quick = args.quick;
     let findings = findings.on_this_machine();
-    // All formats are made before the first one is written.
+    // All formats are generated before the first file is written.
     let json = json.map(|place| json_text(&findings).map(|text| (place, text))).transpose()?;
     let csv = csv.map(|place| findings.csv().map(|text| (place, text))).transpose()?;
     let html = html.map(|place| findings.page().map(|text| (place, text))).transpose()?;

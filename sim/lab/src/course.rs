@@ -1,6 +1,6 @@
-//! A magazine layer as an exercise: its interface, the locks for it, and the models that check it.
+//! A magazine layer as an exercise: its interface, its locks, and the models that check it.
 //!
-//! The course's lab `exchange` starts from a file with an empty layer; [`classic`](crate::classic) is a complete one.
+//! The course's lab `exchange` starts from a file with an empty layer; [`classic`](crate::classic) is a complete layer.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -12,19 +12,20 @@ uslab_magazine::sync::thread_local! {
     static VISITS: core::cell::Cell<u64> = core::cell::Cell::new(0);
 }
 
-/// Receives each magazine: see [`Layer::each_magazine`].
+/// A callback that receives each magazine: see [`Layer::each_magazine`].
 pub type See<'s, T> = &'s mut dyn FnMut(Option<usize>, &'static str, &[T]);
 
-/// A magazine layer for rounds of type `T`. The caller has the slab layer.
+/// A magazine layer for rounds of type `T`. The caller provides the slab layer.
 ///
-/// Any number of threads call it concurrently, several of them on one CPU.
+/// Any number of threads call the layer concurrently, several of them on one CPU.
 pub trait Layer<T>: fmt::Debug + Send + Sync {
     /// Creates an empty layer for `cpus` CPUs, with magazines of `rounds` rounds.
     fn new(cpus: usize, rounds: usize) -> Self;
-    /// Allocates a round for a caller on this CPU. `None` if neither the CPU nor the depot has one; then the caller uses the slab
-    /// layer.
+    /// Allocates a round for a caller on CPU `cpu`. Returns `None` if neither the CPU nor the depot has a round; the
+    /// caller then uses the slab layer.
     fn alloc(&self, cpu: usize) -> Option<T>;
-    /// Frees a round from a caller on this CPU. There is always room: the depot takes any number of magazines.
+    /// Frees a round from a caller on CPU `cpu`. A free always succeeds, because the depot takes any number of
+    /// magazines.
     fn free(&self, cpu: usize, round: T);
     /// Removes and returns all rounds.
     fn drain(&self) -> Vec<T>;
@@ -32,18 +33,18 @@ pub trait Layer<T>: fmt::Debug + Send + Sync {
     fn each_magazine(&self, see: See<'_, T>);
 }
 
-/// One CPU's state, under its lock. A thread that holds a CPU's lock may request the depot's, but not the reverse: debug builds
-/// and models panic.
+/// One CPU's state, under its lock. A thread that holds a CPU's lock may lock the depot, but not the reverse: debug
+/// builds and models panic.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct PerCpu<T>(Mutex<T>);
 
 impl<T> PerCpu<T> {
-    /// Alone in its cache line.
+    /// Creates the state, alone in its cache line.
     pub fn new(own: T) -> Self {
         Self(Mutex::ranked(Rank::Cpu, own))
     }
-    /// Waits for the lock.
+    /// Waits for the CPU's lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock()
     }
@@ -58,24 +59,24 @@ impl<T> Shared<T> {
     pub fn new(own: T) -> Self {
         Self(Mutex::ranked(Rank::Depot, own))
     }
-    /// Waits for the lock, and counts a visit.
+    /// Waits for the depot's lock, and counts a visit.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         VISITS.with(|visits| visits.set(visits.get() + 1));
         self.0.lock()
     }
 }
 
-/// How often this thread has locked a [`Shared`].
+/// Returns how often the calling thread has locked a [`Shared`].
 pub fn visits() -> u64 {
     VISITS.with(core::cell::Cell::get)
 }
 
-/// Checks the layer under every interleaving with two pre-emptions: two threads on one CPU, rounds that move from one CPU to
-/// another, and a drain concurrent with a caller. Magazines have two rounds.
+/// Checks a layer under every interleaving with two pre-emptions. The models cover two threads on one CPU, rounds that
+/// move between CPUs, and a drain concurrent with a caller. Magazines have two rounds.
 ///
 /// # Panics
-/// Panics if a round has two owners or none, a magazine exceeds its capacity, or a lock is taken in the wrong order or never
-/// acquired. The trace is printed, and written to the file that `STORY_JSON` names.
+/// Panics if a round has two owners or none, a magazine exceeds its capacity, or a lock is misused: taken in the wrong
+/// order, or never. The counterexample trace is printed, and written to the file that `STORY_JSON` names.
 #[cfg(loom)]
 pub fn models<L: Layer<usize> + 'static>() {
     use core::ops::RangeInclusive;
@@ -97,7 +98,8 @@ pub fn models<L: Layer<usize> + 'static>() {
         tell!("a caller on CPU {cpu} has {rounds:?}");
         rounds
     }
-    /// The initial rounds are freed on a CPU; the rounds of both threads are added later.
+    /// A layer under test, and its rounds. The initial rounds are freed on a CPU; the rounds of both threads are added
+    /// later.
     struct World<L> {
         name: &'static str,
         first: (usize, usize),
@@ -150,7 +152,7 @@ pub fn models<L: Layer<usize> + 'static>() {
             let other = layer.clone();
             let thread = thread::spawn(move || there(&other));
             let mut all = here(&layer);
-            all.extend(thread.join().expect("it panics in its own name"));
+            all.extend(thread.join().expect("the panic names its own source"));
             layer.each_magazine(&mut |_, name, rounds| {
                 assert!(rounds.len() <= 2, "the {name} magazine, of 2 rounds, has {rounds:?}");
             });

@@ -1,4 +1,4 @@
-//! Allocators from textbooks and papers, as real code: to read, to check with loom, to measure.
+//! Allocators from textbooks and papers, as real code to read, to check with loom, and to measure.
 //!
 //! | module | |
 //! |---|---|
@@ -10,13 +10,13 @@
 //! | `experiments` | the experiments, each in a file: the verbs of `uslab lab` |
 //! | `findings` | the results of an experiment, as data, text, CSV and pages |
 //!
-//! [`classic`] and [`course`] are always compiled; all other modules need the feature `experiments`. `allocators` and `demos`,
-//! which need no OS, are also in the feature `demos`.
+//! [`classic`] and [`course`] are always compiled; all other modules need the feature `experiments`. `allocators` and
+//! `demos`, which need no OS, are also in the feature `demos`.
 //!
-//! `README.md` next to this crate's manifest is a tutorial: it checks [`classic`] with loom, from the first model to bugs that
-//! only a checker finds.
+//! `README.md` next to this crate's manifest is a tutorial. The tutorial checks [`classic`] with loom, from the first
+//! model to bugs that only a checker finds.
 
-// The models use cells to record owners; the code under test has no unsafe code.
+// The models use cells to record owners; the checked code has no unsafe code.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 #[cfg(all(uslab_models, not(loom)))]

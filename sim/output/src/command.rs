@@ -1,4 +1,4 @@
-//! The end of a command: exit codes, and messages on standard error.
+//! The end of a command: its exit code, and its messages on standard error.
 //!
 //! Exit codes: 0 for success, 1 for a failed check (a conservation law, a requested comparison), 2 for wrong usage or input. Data
 //! goes to standard output, progress and messages to standard error.
@@ -8,10 +8,10 @@ use clap::error::{ContextKind, ErrorKind};
 use std::io::Write;
 use std::process::ExitCode;
 
-/// The result of a command.
+/// The result of a command, which determines its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Success.
+    /// The command succeeded.
     Done,
     /// A check failed.
     Violated,
@@ -34,7 +34,7 @@ pub fn run<C: Parser>(run: impl FnOnce(&C) -> anyhow::Result<Outcome>) -> ExitCo
     }
 }
 
-/// Prints clap's message: help, or an error; for an unknown verb, also the known verbs.
+/// Prints clap's message: help, or an error. For an unknown verb, also prints the known verbs.
 fn told<C: Parser>(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     if error.kind() == ErrorKind::InvalidSubcommand {

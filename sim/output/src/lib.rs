@@ -1,4 +1,4 @@
-//! Shows results: files that are never half-written, tables, a progress bar on a terminal, and exit codes.
+//! Writes results: files that are never half-written, tables, a progress bar on a terminal, and exit codes.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use comfy_table::{CellAlignment, Table, TableStyle};
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
-/// A table with a row for each item; the first column is text, the others are numbers.
+/// Creates a table with a row for each item; the first column is text, the others are numbers.
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(TableStyle::new()).set_header(header);
@@ -24,17 +24,17 @@ pub fn table(header: &[&str]) -> Table {
     table
 }
 
-/// A table's text without trailing blanks on lines.
+/// Returns a table's text without trailing blanks on lines.
 pub fn text(table: &Table) -> String {
     table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub fn grouped(n: u64) -> String {
     HumanCount(n).to_string()
 }
 
-/// A signed difference, as `+3` or `-3`.
+/// Formats a signed difference, as `+3` or `-3`.
 pub fn signed(n: i64) -> String {
     format!("{n:+}")
 }
@@ -48,10 +48,10 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Parses bytes as options have them: a number, alone or with K, M or G.
+/// Parses the bytes of an option: a number, alone or with K, M or G.
 ///
 /// # Errors
-/// It is not a number, is 0, or is too large.
+/// Fails if the text is not a number, is 0, or is too large.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
@@ -69,7 +69,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The word, quoted if a shell needs that.
+/// Returns the word, quoted if a shell needs quotes.
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,%+@".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -78,7 +78,7 @@ pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// A progress bar on standard error, if that is a terminal.
+/// A progress bar on standard error, visible only on a terminal.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
@@ -91,17 +91,18 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Creates a bar that is hidden until [`stage`](Self::stage), and always if standard error is not a terminal.
+    /// Creates a bar that is hidden until [`stage`](Self::stage), and always hidden if standard error is not a
+    /// terminal.
     pub fn new() -> Self {
         Self { bar: ProgressBar::hidden() }
     }
-    /// Begins a stage of `length` steps; 0 if their number is not known.
+    /// Begins a stage of `length` steps; 0 if the number of steps is unknown.
     pub fn stage(&self, name: &'static str, length: u64) -> Stage {
         if !std::io::stderr().is_terminal() {
             return Stage(self.bar.clone());
         }
         let bar = if length == 0 { ProgressBar::new_spinner() } else { ProgressBar::new(length) };
-        // The template is a constant; if it were wrong, the default style would be used.
+        // The template is a constant; an invalid template would fall back to the default style.
         if let Ok(style) = ProgressStyle::with_template("{msg:12} {wide_bar} {percent:>3} %  {eta:>4} left") {
             bar.set_style(style);
         }
@@ -113,7 +114,7 @@ impl Progress {
     pub fn line(&mut self, text: String) {
         if self.bar.is_hidden() && std::io::stderr().is_terminal() {
             self.bar = ProgressBar::new_spinner();
-            // As above.
+            // The template is a constant; an invalid template would fall back to the default style.
             if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
                 self.bar.set_style(style);
             }
@@ -129,7 +130,7 @@ impl Drop for Progress {
     }
 }
 
-/// A stage of a [`Progress`]; its bar is removed on drop.
+/// A stage of a [`Progress`], whose bar is removed on drop.
 #[derive(Debug)]
 pub struct Stage(ProgressBar);
 
@@ -155,14 +156,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_quoted_where_a_shell_would_cut_or_expand_them() {
+    fn shell_words_are_quoted_when_needed() {
         assert_eq!(quoted("/a/b-1.toml"), "/a/b-1.toml");
         assert_eq!(quoted("a b"), "'a b'");
         assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
         assert_eq!(quoted(""), "''");
     }
     #[test]
-    fn numbers_are_grouped() {
+    fn digits_are_grouped_by_thousands() {
         assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([1, -1, 0].map(signed), ["+1", "-1", "+0"]);
     }

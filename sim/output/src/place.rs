@@ -14,11 +14,11 @@ use tempfile::NamedTempFile;
 pub enum Form {
     /// JSON: an object, or a list.
     Json,
-    /// CSV with a line for each value, after the names of the columns.
+    /// CSV with a line for each value, after a line of column names.
     Csv,
     /// CSV with a line for each point of a curve.
     Curves,
-    /// CSV with a line for each number of a moment.
+    /// CSV with a line for each number of a snapshot.
     Series,
     /// CSV with a line for each run of a sweep.
     Rows,
@@ -31,7 +31,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The option that requests it.
+    /// Returns the option that requests the format.
     fn option(self) -> &'static str {
         match self {
             Self::Json => "--json",
@@ -42,10 +42,10 @@ impl Form {
             Self::Operations => "OUT",
         }
     }
-    /// The possible beginnings of a report in this format, and the description of a file that begins otherwise.
+    /// Returns the possible beginnings of a report in the format, and a description of files that begin otherwise.
     fn marks(self) -> (&'static [&'static str], &'static str) {
         match self {
-            // A bracket alone is not enough: settings and logs may begin with one, too.
+            // A bracket alone does not identify JSON, because option files and logs may begin with a bracket.
             Self::Json => (&["{", "[\n", "[]"], "no JSON"),
             Self::Csv => (&["part,"], "no table of the lab"),
             Self::Curves => (&["workload,"], "no table of `uslab scale`"),
@@ -63,7 +63,7 @@ impl Form {
 pub struct Place {
     form: Form,
     target: Target,
-    /// The device and inode number, if it exists already.
+    /// The device and inode number of the file, if it exists.
     id: Option<(u64, u64)>,
 }
 
@@ -72,16 +72,16 @@ enum Target {
     Stdout,
     /// A device or a pipe, which is written directly.
     Stream(PathBuf),
-    /// A file, with its permissions if it exists already.
+    /// A file, with its permissions if it exists.
     File(PathBuf, Option<Permissions>),
 }
 
 impl Place {
-    /// Checks the destination before any work is done.
+    /// Checks a report's destination before any work is done.
     ///
     /// # Errors
-    /// The folder does not exist, the path is a folder, or an existing file is not a report in this format: it would be
-    /// overwritten by mistake (a trace, for example).
+    /// Fails if the folder does not exist, or the path is a folder. Also fails if an existing file is not a report in
+    /// this format, because overwriting it (a trace, for example) would be a mistake.
     pub fn open(form: Form, path: &Path) -> anyhow::Result<Self> {
         if path == Path::new("-") {
             return Ok(Self { form, target: Target::Stdout, id: None });
@@ -100,7 +100,8 @@ impl Place {
             bail!("{shown}: is a directory, expected a file name");
         }
         let id = Some(id_of(&meta));
-        // Another name of standard output (/dev/stdout): replacing the file would lose what is printed there.
+        // The path may be another name of standard output, such as /dev/stdout. Replacing that file would lose the
+        // printed output.
         if !meta.file_type().is_char_device() && stdout_id() == id {
             return Ok(Self { form, target: Target::Stdout, id });
         }
@@ -115,7 +116,7 @@ impl Place {
                 bail!("{shown}: the file exists and holds {other}; it is not overwritten");
             }
         }
-        // The target of a link is replaced, not the link.
+        // A link's target is replaced, not the link.
         let path = path.canonicalize().with_context(|| shown)?;
         Ok(Self { form, target: Target::File(path, Some(meta.permissions())), id })
     }
@@ -125,7 +126,7 @@ impl Place {
         matches!(self.target, Target::Stdout)
     }
 
-    /// Returns `true` if two reports would go to one file, by whatever names.
+    /// Returns `true` if two reports would be written to one file, under any names.
     pub fn is_same_as(&self, other: &Self) -> bool {
         match (&self.target, &other.target) {
             (Target::Stdout, Target::Stdout) => true,
@@ -134,10 +135,10 @@ impl Place {
         }
     }
 
-    /// Checks that all of these are different files.
+    /// Checks that all given destinations are different files.
     ///
     /// # Errors
-    /// Two of them are one file.
+    /// Fails if two destinations are one file.
     pub fn apart<'p>(places: impl IntoIterator<Item = &'p Option<Self>>) -> anyhow::Result<()> {
         let mut earlier: Vec<&Self> = vec![];
         for place in places.into_iter().flatten() {
@@ -149,7 +150,7 @@ impl Place {
         Ok(())
     }
 
-    /// The option with its argument, for error messages.
+    /// Returns the option with its argument, for error messages.
     pub fn shown(&self) -> String {
         let path = match &self.target {
             Target::Stdout => Path::new("-"),
@@ -161,7 +162,7 @@ impl Place {
     /// Writes the report as JSON.
     ///
     /// # Errors
-    /// As [`write_all`].
+    /// Fails for the reasons of [`write_all`].
     pub fn json(self, report: &impl Serialize) -> anyhow::Result<()> {
         write_all([(self, json_text(report)?)])
     }
@@ -179,10 +180,10 @@ impl Place {
     }
 }
 
-/// A report as JSON.
+/// Returns a report as JSON.
 ///
 /// # Errors
-/// A key is not text.
+/// Fails if a key is not text.
 pub fn json_text(report: &impl Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(report)? + "\n")
 }
@@ -190,27 +191,27 @@ pub fn json_text(report: &impl Serialize) -> anyhow::Result<String> {
 /// Writes text to standard output.
 ///
 /// # Errors
-/// Standard output cannot be written, for example because the reader of a pipe has closed it.
+/// Fails if standard output cannot be written, for example because the reader of a pipe has closed it.
 pub fn say(text: &str) -> anyhow::Result<()> {
     std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")
 }
 
-/// Writes a report as JSON if `json` is set, and its text to standard output unless the JSON went there.
+/// Writes a report as JSON if `json` is set. Prints its text unless the JSON was written to standard output.
 ///
 /// # Errors
-/// As [`write_all`] and [`say`].
+/// Fails as [`write_all`] and [`say`] do.
 pub fn tell(report: &impl Serialize, text: &str, json: Option<Place>) -> anyhow::Result<()> {
     let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
     json.map(|json| json.json(report)).transpose()?;
     if to_stdout { Ok(()) } else { say(text) }
 }
 
-/// Writes all reports or none. Files are first written to temporary files next to them, and renamed when everything that can fail
-/// has succeeded. Devices and pipes, whose output cannot be undone, are written before the renaming. A closed pipe is only
-/// reported at the end: its reader has what it wanted, and the files are wanted, too.
+/// Writes all reports or none. Files are first written under temporary names in the same folder, and renamed when
+/// everything that can fail has succeeded. Devices and pipes, whose output cannot be undone, are written before the
+/// renaming. A closed pipe is reported only at the end: its reader has read enough, and the files are still needed.
 ///
 /// # Errors
-/// A destination cannot be written.
+/// Fails if a destination cannot be written.
 pub fn write_all<T: AsRef<[u8]>>(reports: impl IntoIterator<Item = (Place, T)>) -> anyhow::Result<()> {
     let (mut staged, mut streams) = (vec![], vec![]);
     for (place, text) in reports {
@@ -246,7 +247,7 @@ fn id_of(meta: &Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
 }
 
-/// The device and inode number of standard output; `None` if it is closed.
+/// Returns the device and inode number of standard output; `None` if it is closed.
 fn stdout_id() -> Option<(u64, u64)> {
     let stdout = std::io::stdout().as_fd().try_clone_to_owned().ok()?;
     File::from(stdout).metadata().ok().as_ref().map(id_of)
@@ -261,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_never_overwrites_what_is_no_report() {
+    fn report_overwrites_only_a_report() {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("trace.txt");
         std::fs::write(&trace, "# tracer: nop\n").unwrap();
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_by_two_names_is_one() {
+    fn file_with_two_names_is_one_output() {
         let folder = tempfile::tempdir().unwrap();
         let at = |form, name: &str| Place::open(form, &folder.path().join(name)).unwrap();
         let same = |one: &str, other: &str| at(Form::Json, one).is_same_as(&at(Form::Csv, other));
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_all_written_or_none_is() {
+    fn reports_are_written_all_or_none() {
         let folder = tempfile::tempdir().unwrap();
         let (good, old) = (folder.path().join("good.csv"), folder.path().join("old.json"));
         std::fs::write(&old, "{}").unwrap();

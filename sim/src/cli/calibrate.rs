@@ -1,10 +1,10 @@
-//! `uslab calibrate`.
+//! The options of `uslab calibrate`.
 
 use crate::calibrate;
 use crate::output::command::Outcome;
 use crate::output::{Place, Progress, table, tell, text};
 
-/// Measure what things cost on this machine: a profile for `uslab scale`, with spreads, as JSON.
+/// Measure prices on this machine: a profile for `uslab scale`, with spreads, as JSON.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Name of the profile.

@@ -1,4 +1,4 @@
-//! `uslab convert`.
+//! The options of `uslab convert`.
 
 use crate::output::command::Outcome;
 use crate::output::{Form, Place, Progress, grouped, json_text, say, write_all};
@@ -6,11 +6,12 @@ use crate::replay;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Convert a trace to columns of operations, some three bytes each, which `replay --design` and `scale --trace` read without parsing.
+/// Convert a trace to columns of operations, some three bytes each, which `replay --design` and `scale --trace` read
+/// without parsing.
 ///
-/// The columns keep names of caches, sizes, CPUs, times and marks, and what the conversion found out: the cache of each event,
-/// and where a hidden allocation was. They do not keep addresses, call sites and the kernel's page moves. The trace's tables are
-/// still looked for in the folder of OUT.
+/// The columns keep cache names, sizes, CPUs, times and marks, and inferred facts: the cache of each event, and the
+/// place of hidden allocations. The columns do not keep addresses, call sites and the kernel's page moves. The trace's
+/// tables are expected in the folder of OUT.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -21,13 +22,13 @@ pub(super) struct Args {
     /// The trace, as `uslab replay` reads it; `-` is standard input.
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// File for the operations. An existing file that holds something else is not overwritten.
+    /// File for the operations. An existing file with other contents is not overwritten.
     #[arg(value_name = "OUT")]
     out: PathBuf,
     /// Simulated CPUs. Default: as many as the trace names.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
-    /// Go on although more than 5 of 100 lines of kmem events are not understood; they are left out.
+    /// Continue although more than 5 of 100 lines of kmem events are not understood; such lines are skipped.
     #[arg(long)]
     partial: bool,
 }

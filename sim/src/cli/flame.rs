@@ -1,4 +1,4 @@
-//! `uslab flame`.
+//! The options of `uslab flame`.
 
 use crate::flame::Flame;
 use crate::output::command::Outcome;
@@ -8,9 +8,9 @@ use std::path::PathBuf;
 
 /// Show which code holds how much memory: a heap profile as a flame graph.
 ///
-/// A program under the preload library writes such a file on a signal; a program that links the library can write one at any
-/// time. Functions get their names from the files that the profile names; these must still be at the same paths. Without an
-/// option the stacks that hold the most are printed.
+/// A program under the preload library writes a profile on a signal; a program that links the library can write one at
+/// any time. The names of functions come from the files that the profile names; these files must still be at the same
+/// paths. Without an option, the stacks that hold the most memory are printed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +31,7 @@ pub(super) struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// The file is not a profile, or an output cannot be written.
+/// Fails if the file is not a profile, or an output cannot be written.
 pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
     Place::apart([&json, &html])?;

@@ -1,4 +1,4 @@
-//! `uslab geometry`.
+//! The options of `uslab geometry`.
 
 use crate::geometry;
 use crate::output::command::Outcome;
@@ -8,9 +8,9 @@ use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 use uslab::OrderRule;
 
-/// Show how objects are laid out in slabs: order, objects per slab, waste, computed by Linux's rule.
+/// Show how objects are placed in slabs: order, objects per slab, waste, computed by Linux's rule.
 ///
-/// The number of CPUs is an input of the rule: on a machine with more CPUs the same size gets larger slabs.
+/// The rule depends on the number of CPUs: on a machine with more CPUs the same object size gets larger slabs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,8 +26,8 @@ pub(super) struct Args {
     /// Alignment of the objects in bytes, a power of two.
     #[arg(long, value_name = "BYTES", default_value_t = 8)]
     align: usize,
-    /// Present CPUs. Default: this machine's; with --against the number in the tables, or the largest number that agrees with the
-    /// orders there.
+    /// Number of present CPUs. Default: this machine's; with --against the number in the kernel's tables, or the
+    /// largest number that agrees with their orders.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
     /// The kernel's option slab_max_order, from 0 to 10.
@@ -36,13 +36,14 @@ pub(super) struct Args {
     /// The kernel's option slab_min_order, from 0 to 10.
     #[arg(long, value_name = "ORDER", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=10))]
     min_order: u8,
-    /// The kernel's option slab_min_objects: the number of objects that a slab should have; with 0 it depends on the number of
-    /// CPUs.
+    /// The kernel's option slab_min_objects: the number of objects that a slab should have; 0 derives it from the
+    /// number of CPUs.
     #[arg(long, value_name = "N", default_value_t = 0)]
     min_objects: u32,
-    /// Compare row by row with a kernel: FILE is a /proc/slabinfo, a copy of /sys/kernel/slab, a table of its attributes
-    /// (tab-separated, with columns slab_size, objs_per_slab and order), a folder that has these (a sosreport, a recording), or
-    /// `live` for this machine. If some rows differ, the settings of the kernel that explain them are named.
+    /// Compare row by row with a kernel. PLACE is a /proc/slabinfo, a copy of /sys/kernel/slab, a table of its
+    /// attributes (tab-separated, with columns slab_size, objs_per_slab and order), a folder that has these (a
+    /// sosreport, a recording), or `live` for this machine. If some rows differ, the kernel options that explain them
+    /// are named.
     #[arg(long, value_name = "PLACE")]
     against: Option<PathBuf>,
 }

@@ -1,5 +1,5 @@
-//! The command line: each command has its options in its module here, or in the module that it runs.
-//! [`output::command`](crate::output::command) turns the result into the exit code.
+//! The command line: each command has its options in its own module here, or in the module that it runs.
+//! [`output::command`](crate::output::command) turns the result of a command into the exit code.
 
 mod calibrate;
 mod convert;
@@ -29,7 +29,7 @@ use uslab_engine::Policy;
 use uslab_engine::designs::NoPolicy;
 use uslab_lab::cli as lab;
 
-/// Replay kernel memory traces through a Linux-style slab allocator, and study it.
+/// Replay kernel memory traces through a Linux-style slab allocator, and study the allocator.
 ///
 /// Without a command, the bundled trace (a real kernel under a file workload) is replayed and explained.
 #[derive(Debug, Parser)]
@@ -37,7 +37,7 @@ use uslab_lab::cli as lab;
 struct Cli {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// Write the result as JSON to FILE, or to standard output if FILE is `-` or left out.
+    /// Write the result as JSON to FILE, or to standard output if FILE is `-` or omitted.
     #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
 }
@@ -71,14 +71,14 @@ pub fn main() -> ExitCode {
     main_with::<NoPolicy>()
 }
 
-/// Runs the command line with a policy that the calling program provides: `--design` finds it by its name.
+/// Runs the command line with a policy of the calling program: `--design` finds the policy by its name.
 ///
 /// `examples/uma/main.rs` in this crate is such a program.
 pub fn main_with<P: Policy>() -> ExitCode {
     command::run(run::<P>)
 }
 
-/// Returns `true` if a command, or a command of a command, has this name.
+/// Returns `true` if a command, or a subcommand, has this name.
 fn is_verb(command: &clap::Command, name: &Path) -> bool {
     command.get_subcommands().any(|verb| name == Path::new(verb.get_name()) || is_verb(verb, name))
 }

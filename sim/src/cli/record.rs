@@ -1,4 +1,4 @@
-//! `uslab record`.
+//! The options of `uslab record`.
 
 use crate::output::command::Outcome;
 use crate::output::{Place, bytes, tell};
@@ -7,20 +7,22 @@ use anyhow::bail;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Record what `uslab replay` needs: a trace of the kernel's memory events, and its own tables before and after.
+/// Record what `uslab replay` needs: a trace of the kernel's memory events, and the kernel's own tables before and
+/// after.
 ///
-/// Into a new folder go the trace (trace.txt.zst), with marks at the moments of the tables; slabinfo, buddyinfo, zoneinfo,
-/// pagetypeinfo, vmstat and meminfo of each moment; the counters and the attributes of all caches in /sys/kernel/slab; what each CPU's
-/// buffer lost; the formats of the events; the kernel's release and command line.
+/// The new folder holds the trace (trace.txt.zst), with marks at the moments of the tables; slabinfo, buddyinfo,
+/// zoneinfo, pagetypeinfo, vmstat and meminfo of each moment; the counters and attributes of all caches in
+/// /sys/kernel/slab; the losses of each CPU's buffer; the formats of the events; the kernel's release and command line.
 ///
-/// The running kernel is recorded as root, with tracefs mounted, in a separate tracing instance, which is removed afterwards; other
-/// tracing is not disturbed. Events are written to the folder while they happen, so the disk limits the length; what the kernel lost all the
-/// same is counted. Moments: `before` and `after`, and with --shrink `end`. Ctrl-C ends it, and nothing is kept.
+/// Recording the running kernel needs root and a mounted tracefs. `uslab record` uses a separate tracing instance,
+/// which is removed afterwards; other tracing is not disturbed. Events are written to the folder as they happen, so the
+/// disk limits the length; events that the kernel lost are counted. The moments are `before` and `after`, and with
+/// --shrink `end`. Ctrl-C ends the recording and discards it.
 ///
-/// With --qemu a kernel of a distribution is booted for it, and needs no root: qemu-system-x86_64 and a static busybox do (Debian:
-/// qemu-system-x86, busybox-static). Events are on from early boot; caches are shrunk before `before` and before `end`, so that these
-/// two tables are exact. KVM is used if it works, else the CPUs are emulated: then times mean little, and everything else is as the
-/// kernel does it.
+/// With --qemu, a distribution's kernel is booted for the recording, which does not need root but qemu-system-x86_64
+/// and a static busybox (Debian: qemu-system-x86, busybox-static). A booted kernel's events are enabled from early
+/// boot. Caches are shrunk before `before` and before `end`, so that these two tables are exact. KVM is used if it
+/// works. Without KVM the CPUs are emulated: times then mean little, but everything else is as on a real CPU.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -38,15 +40,16 @@ pub(super) struct Args {
     /// Seconds to record without a COMMAND. Default: 10.
     #[arg(long, value_name = "N", conflicts_with_all = ["command", "qemu"], value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
-    /// Memory of each CPU's trace buffer: bytes, or with K, M, G. An event takes some 50. The running kernel's buffers are emptied all the time;
-    /// a booted kernel's buffers hold the whole trace.
+    /// Memory of each CPU's trace buffer: bytes, or with K, M, G. An event takes about 50 bytes. The running kernel's
+    /// buffers are drained continuously; a booted kernel's buffers hold the whole trace.
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = bytes)]
     buffer: u64,
-    /// Shrink all caches before the table `before`, and again after `after`, before a last table `end`. It costs the running kernel a
-    /// moment, and makes the numbers exact: otherwise objects that CPUs hold back count as in use.
+    /// Shrink all caches before the table `before`, and again after `after`, before a last table `end`. A shrink
+    /// briefly slows the running kernel, and makes the numbers exact: without it, objects that CPUs hold back count as
+    /// in use.
     #[arg(long, conflicts_with = "qemu")]
     shrink: bool,
-    /// Where tracefs is mounted. Default: /sys/kernel/tracing or /sys/kernel/debug/tracing.
+    /// The mount point of tracefs. Default: /sys/kernel/tracing or /sys/kernel/debug/tracing.
     #[arg(long, value_name = "DIR", conflicts_with = "qemu")]
     tracefs: Option<PathBuf>,
     /// Boot this kernel: the folder of unpacked packages (linux-image of Debian, linux-binary and linux-modules from 7.x on, kernel-core
@@ -56,7 +59,7 @@ pub(super) struct Args {
     /// With --qemu, more of the kernel's command line, e.g. `slab_max_order=0 slab_nomerge` (before 6.6 `slub_max_order=0`).
     #[arg(long, value_name = "TEXT", requires = "qemu", default_value = "", allow_hyphen_values = true)]
     append: String,
-    /// With --qemu, written to /sys/kernel/slab/*/KEY before the workload: cpu_partial and min_partial, say.
+    /// With --qemu, set /sys/kernel/slab/*/KEY before the workload: cpu_partial and min_partial, for example.
     #[arg(long, value_name = "KEY=NUMBER", requires = "qemu", value_parser = setting)]
     set: Vec<String>,
     /// With --qemu, the number of CPUs of the booted machine.
@@ -65,21 +68,22 @@ pub(super) struct Args {
     /// With --qemu, the memory of the booted machine: bytes, or with K, M, G.
     #[arg(long, value_name = "BYTES", requires = "qemu", default_value = "1G", value_parser = bytes)]
     memory: u64,
-    /// With --qemu, a static program or a shell script to put into its /bin. The first one runs, unless there is a COMMAND.
+    /// With --qemu, a static program or a shell script to put into the guest's /bin. The first one runs, unless COMMAND
+    /// is given.
     #[arg(long, value_name = "FILE", requires = "qemu")]
     workload: Vec<PathBuf>,
     /// With --qemu, the time limit of the whole recording, in seconds.
     #[arg(long, value_name = "N", requires = "qemu", default_value_t = 1800)]
     timeout: u64,
-    /// With --qemu, emulate its CPUs even if KVM is available.
+    /// With --qemu, emulate the CPUs even if KVM is available.
     #[arg(long, requires = "qemu")]
     emulate: bool,
-    /// The workload: a program and its arguments. Its standard output goes to standard error.
+    /// The workload: a program and its arguments. The workload's standard output is redirected to standard error.
     #[arg(value_name = "COMMAND", last = true)]
     command: Vec<String>,
 }
 
-/// `cpu_partial=0`.
+/// Parses a cache attribute such as `cpu_partial=0`.
 fn setting(text: &str) -> Result<String, String> {
     let known = |(key, value): &(&str, &str)| {
         !key.is_empty()

@@ -1,4 +1,4 @@
-//! `uslab replay`.
+//! The options of `uslab replay`.
 
 use crate::output::command::Outcome;
 use crate::output::{Form, Place, Progress, bytes, json_text, quoted, say, write_all};
@@ -13,28 +13,28 @@ use uslab_engine::designs::{self, NoPolicy, Spec};
 
 /// Replay a kernel memory trace: every traced allocation and free, on the CPU that the trace names.
 ///
-/// The shipping allocator does the work, on simulated CPUs: object events use caches of the traced names and sizes, page events
-/// use the buddy allocator. At the end the report shows the kernel's columns, with numbers that slabinfo does not have (used, in
-/// magazines, in the depot, free in slabs); if the kernel's tables are in the folder of the trace, it shows the kernel's numbers
-/// for comparison.
+/// The shipping allocator serves the trace on simulated CPUs: object events use caches of the traced names and sizes,
+/// page events use the buddy allocator. The report at the end has the kernel's columns, and numbers that slabinfo does
+/// not have (used, in magazines, in the depot, free in slabs). If the trace's folder has the kernel's tables, the
+/// report compares with them.
 ///
-/// Record a trace with ftrace (`trace-cmd record -e kmem`, or /sys/kernel/tracing with events kmem:*) or with perf (`perf record
-/// -a -e 'kmem:*'`). The texts of trace, trace_pipe, `perf script` and `trace-cmd report` can be read, with ftrace's options
-/// record-tgid, irq-info, latency-format, verbose and fields, with `perf script -F`, and with `trace-cmd report -R -l -t`. Texts
-/// of several CPUs that were put into one file, one after the other, are sorted by time. Other inputs are wee_alloc's traces of a
-/// program's malloc (`Alloc(552),` and `Free(0),`), which are replayed by kmalloc on one CPU, and Fleetbench's distributions
-/// (lines of `SIZE, RATE, LIVE`), from which a trace is made. A recording of a program by libuslab.so (`LD_PRELOAD=libuslab.so
-/// USLAB_OPTIONS=record=FILE program`) is replayed call by call, on the CPUs that it ran on. All may be plain or compressed with
-/// gzip, xz or zstd. The first lines of the report name the defects of a trace: missing events, a last line that is cut off,
-/// addresses that do not show their pages. (Kernels print hashed addresses unless they are booted with no_hash_pointers;
-/// randomised ones can be read.)
+/// Record a trace with ftrace (`trace-cmd record -e kmem`, or /sys/kernel/tracing with events kmem:*) or with perf
+/// (`perf record -a -e 'kmem:*'`). `uslab replay` reads the texts of trace, trace_pipe, `perf script` and `trace-cmd
+/// report`, with ftrace's options record-tgid, irq-info, latency-format, verbose and fields, with `perf script -F`, and
+/// with `trace-cmd report -R -l -t`. Concatenated texts of several CPUs are sorted by time. Other inputs are
+/// wee_alloc's traces of a program's malloc (`Alloc(552),` and `Free(0),`), which kmalloc replays on one CPU, and
+/// Fleetbench's distributions (lines of `SIZE, RATE, LIVE`), from which a trace is generated. A recording of a program
+/// by libuslab.so (`LD_PRELOAD=libuslab.so USLAB_OPTIONS=record=FILE program`) is replayed call by call, on the CPUs on
+/// which the program ran. All inputs may be plain or compressed with gzip, xz or zstd. The first lines of the report
+/// name the defects of a trace: missing events, a last line that is cut off, addresses that do not show their pages.
+/// (Kernels print hashed addresses unless they are booted with no_hash_pointers; randomised addresses can be read.)
 #[derive(Debug, clap::Args)]
 #[command(after_help = help())]
 pub(super) struct Args {
     /// The trace: a file, or `-` for standard input. Default: the bundled trace.
     trace: Option<PathBuf>,
-    /// Simulated CPUs, 1 to 1024. Default: as many as the traced machine had. Events of the trace's CPU n are replayed on CPU n
-    /// modulo N; if there are more CPUs than the trace names, the others stay idle, but make slabs larger.
+    /// Simulated CPUs, 1 to 1024. Default: as many as the traced machine had. Events of the trace's CPU n are replayed
+    /// on CPU n modulo N. CPUs beyond those of the trace stay idle, but make slabs larger.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
     /// Memory nodes, 1 to 16; CPUs are spread over them in contiguous ranges.
@@ -43,68 +43,71 @@ pub(super) struct Args {
     /// Objects in a magazine: `auto` (by object size), `off`, or a number from 1 to 64.
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     magazine: Magazines,
-    /// Memory of the simulated machine: bytes, or with K, M, G. Only what is used is committed.
+    /// Memory of the simulated machine: bytes, or with K, M, G. Only used memory is committed.
     #[arg(long, value_name = "BYTES", default_value = "16G", value_parser = bytes)]
     limit_memory: u64,
-    /// Page size of the traced machine: 4k, 16k or 64k. Default: found from the slabinfo in the folder of the trace, or from the
-    /// trace's addresses; otherwise 4k. The simulated machine has pages of 4 KiB: a larger page is a block of them.
+    /// Page size of the traced machine: 4k, 16k or 64k. Default: inferred from the slabinfo in the trace's folder, or
+    /// from the trace's addresses; otherwise 4k. The simulated machine has pages of 4 KiB: a larger page is a block of
+    /// such pages.
     #[arg(long, value_name = "SIZE")]
     page_size: Option<PageSize>,
-    /// Check the conservation laws after every N operations, at each mark and at the end.
+    /// Check the conservation invariants after every N operations, at each mark and at the end.
     #[arg(long, value_name = "N")]
     snapshot_every: Option<u64>,
-    /// Stop with an error, with its line, at the first free of an object whose allocation is not in the trace.
+    /// Stop at the first free of an object whose allocation is not in the trace, with an error that names its line.
     #[arg(long)]
     strict: bool,
-    /// Go on although more than 5 of 100 lines of kmem events are not understood; they are left out.
+    /// Continue although more than 5 of 100 lines of kmem events are not understood; such lines are skipped.
     #[arg(long)]
     partial: bool,
     /// Show all caches, not only the busiest.
     #[arg(long)]
     all: bool,
-    /// Show which code allocates, how long objects live, and what leaks: N call sites with the numbers of `perf kmem stat
-    /// --caller`, lifetimes in N caches, N call sites with the most bytes still live at the end, and the objects that keep
-    /// partial slabs of N caches. JSON has all of them. Default: 20.
+    /// Show which code allocates, how long objects live, and what leaks: N call sites with the numbers of `perf kmem
+    /// stat --caller`, lifetimes in N caches, N call sites with the most bytes still live at the end, and the objects
+    /// that keep partial slabs of N caches. The JSON report has all rows. Default: 20.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20", value_parser = rows)]
     callers: Option<usize>,
-    /// Designs that replay the trace, e.g. `linux,linux:slab_max_order=0,uslab`. `linux` is the policy of the kernel that was
-    /// traced: its release is read from kernel.txt in the folder of the trace (without that file slab-attributes.tsv decides),
-    /// its boot parameters from cmdline.txt, the sizes of its sheaves from slab-attributes.tsv. The report compares the slabs of
-    /// each design with the kernel's tables in the folder of the trace, and the kernel's free pages, rebuilt from the trace's
-    /// events, with its buddyinfo. Designs and their knobs are listed at the end.
+    /// Designs that replay the trace, e.g. `linux,linux:slab_max_order=0,uslab`. `linux` is the policy of the traced
+    /// kernel. Its release is read from kernel.txt in the trace's folder (without that file slab-attributes.tsv
+    /// decides), its boot parameters from cmdline.txt, its sheaf sizes from slab-attributes.tsv. The report compares
+    /// the slabs of each design with the kernel's tables in the trace's folder. The report also compares the kernel's
+    /// free pages, rebuilt from the trace's events, with its buddyinfo. Designs and their options are listed at the
+    /// end.
     #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "html"])]
     design: Vec<String>,
-    /// With two designs: predict how the kernel's slabs would have changed with the second design's settings instead of the first
-    /// design's.
+    /// With two designs: predict how the kernel's slabs would have changed with the second design's options instead of
+    /// the first design's.
     #[arg(long, requires = "design")]
     predict: bool,
-    /// With designs: write the course of the run as CSV, with every cache, CPU and order of free blocks at a hundred points.
-    /// FILE, or `-` for standard output.
+    /// With designs: write the course of the run as CSV, with every cache, CPU and order of free blocks at a hundred
+    /// points. FILE, or `-` for standard output.
     #[arg(long, value_name = "FILE", requires = "design")]
     series: Option<PathBuf>,
-    /// With `--predict`: FOLDER is a recording of a boot with the second design's settings (another number of CPUs, another
-    /// kernel, `slab_nomerge`), without the workload. The prediction uses before.slabinfo (which caches there are, how large
-    /// their objects are, how many slabs they have before the workload), the aliases in slab-attributes.tsv, and, if the
-    /// recording has a trace, which call site allocates from which cache. It uses no count of a later moment than `before`.
-    /// Without this option the prediction knows only the traced kernel.
+    /// With `--predict`: FOLDER is a recording of a boot with the second design's options (another number of CPUs,
+    /// another kernel, `slab_nomerge`), without the workload. The prediction uses before.slabinfo (the caches, their
+    /// object sizes, and their slabs before the workload), the aliases in slab-attributes.tsv, and, if the recording
+    /// has a trace, the cache of each call site. The prediction uses no count of a later moment than `before`. Without
+    /// this option the prediction knows only the traced kernel.
     #[arg(long, value_name = "FOLDER", requires = "predict")]
     start: Option<PathBuf>,
-    /// With `--predict`: FOLDER has the tables of a boot that really had the second design's settings, to compare with. The
-    /// prediction does not use them.
+    /// With `--predict`: FOLDER has the tables of a boot that really had the second design's options, for comparison.
+    /// The prediction does not use these tables.
     #[arg(long, value_name = "FOLDER", requires = "predict")]
     beside: Option<PathBuf>,
-    /// With `--beside`: FOLDER has the tables of another boot with the first design's settings and the same workload. A cache's
-    /// change counts only if it is larger than the difference between these boots. May be given several times.
+    /// With `--beside`: FOLDER has the tables of another boot with the first design's options and the same workload. A
+    /// cache's change counts only if it is larger than the difference between these boots. The option may be given
+    /// several times.
     #[arg(long, value_name = "FOLDER", requires = "beside")]
     again: Vec<PathBuf>,
-    /// With --json: write, in place of the report, the moment after N operations, or several such moments, as the page of --html
-    /// shows them: what the last operation did, and where every object and page is. With --design NAME the moments of that
-    /// design.
+    /// With --json: write, instead of the report, the state after N operations (or several such states) as the page of
+    /// --html shows it: the last operation's effect, and the place of every object and page. With --design NAME, the
+    /// states are that design's.
     #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "predict", "series", "html"])]
     at: Vec<u64>,
-    /// Write a page that animates the replay: FILE, or `-` for standard output. The page is one file for any browser and needs no
-    /// network. It runs the allocator itself as WebAssembly, operation by operation, forward and back, on a machine of 1 GiB with
-    /// one node.
+    /// Write a page that animates the replay: FILE, or `-` for standard output. The page is one file for any browser
+    /// and needs no network. The page runs the allocator itself as WebAssembly, operation by operation, forward and
+    /// back, on a machine of 1 GiB with one node.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "magazine", "limit_memory"])]
     html: Option<PathBuf>,
 }
@@ -169,7 +172,7 @@ impl Args {
         }
     }
 
-    /// The command line that replays the same operations.
+    /// Returns the command line that replays the same operations.
     fn command(&self) -> String {
         let mut command = "uslab replay".to_owned();
         if let Some(path) = &self.trace {
@@ -235,7 +238,7 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
     if !args.at.is_empty() {
         return run_at(args, &options, &[Spec::<P>::default()], json, &progress);
     }
-    // There is no report of a converted trace, because it has no events.
+    // A converted trace has no events, so it has no report.
     let only_page = |path: &&Path| html.is_some() && json.is_none() && replay::is_converted(path);
     if let Some(path) = args.trace.as_deref().filter(only_page) {
         let given = [
@@ -266,7 +269,7 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
         None => (replay::run(args.trace.as_deref(), &options, &progress)?, None),
     };
     drop(progress);
-    // All forms are made before the first one is written.
+    // All outputs are generated before the first file is written.
     let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
     write_all(json.into_iter().chain(html.zip(page)))?;
     if !to_stdout {

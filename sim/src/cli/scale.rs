@@ -1,4 +1,4 @@
-//! `uslab scale`.
+//! The options of `uslab scale`.
 
 use crate::output::command::Outcome;
 use crate::output::{Form, Place, Progress, json_text, say, write_all};
@@ -10,18 +10,18 @@ use uslab_engine::clock::{self, Profile};
 
 /// Simulate a design on 1 to 1,024 CPUs, in virtual time: throughput, waits for locks, transfers of cache lines.
 ///
-/// Every CPU has a clock. The CPU whose clock is furthest behind does the next operation, and its clock advances by the price of
-/// that operation on the machine of the profile. The same seed gives the same numbers.
+/// Every CPU has a clock. The CPU whose clock is furthest behind does the next operation. The CPU's clock then advances
+/// by the operation's price on the profile's machine. The same seed gives the same numbers.
 ///
-/// For design `uslab-model`, on 2, 4 and 8 CPUs, the transfers of cache lines were compared with the count of a MESI protocol
-/// under the loads and stores of the shipping code: they agree within 10 %. For other designs and for more CPUs they are
-/// simulated only.
+/// For design `uslab-model`, on 2, 4 and 8 CPUs, the transfers of cache lines agree within 10 % with a MESI protocol
+/// that counted the loads and stores of the shipping code. For other designs and more CPUs, the transfers are simulated
+/// only.
 #[derive(Debug, clap::Args)]
 #[command(after_help = scale_help())]
 pub(super) struct Args {
-    /// Use a recorded trace in the place of made workloads, as `uslab replay` reads it; `-` is standard input, and without FILE
-    /// it is the bundled trace. Each CPU does the trace's operations on objects of that CPU as fast as it can. An object that
-    /// another CPU frees was allocated before.
+    /// Use a recorded trace instead of generated workloads, as `uslab replay` reads it; `-` is standard input, and
+    /// without FILE it is the bundled trace. Each CPU runs the trace's object operations of that CPU as fast as it can.
+    /// A free on another CPU waits for the allocation.
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["workload", "size", "ops", "think", "seed", "svg", "html"])]
     trace: Option<Option<PathBuf>>,
     /// CPU counts: numbers and ranges FIRST..LAST by doublings, separated by commas. Default: 1..64; for a trace, as many as it
@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// Workload of each CPU.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "bursts")]
     workload: Vec<clock::Workload>,
-    /// Designs to simulate, with knobs as `uslab replay --help` lists them.
+    /// Designs to simulate, with options as `uslab replay --help` lists them.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "bonwick94,magazines01")]
     design: Vec<String>,
     /// Prices: the name of a profile, or a file that `uslab calibrate` or `uslab validate` wrote.

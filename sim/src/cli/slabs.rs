@@ -1,4 +1,4 @@
-//! `uslab slabs`.
+//! The options of `uslab slabs`.
 
 use crate::output::command::Outcome;
 use crate::output::{Form, Place, Progress, json_text, say, write_all};
@@ -10,16 +10,18 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Show what a kernel's caches hold, how much of it is holes, and what would return it. No trace is needed.
+/// Show what a kernel's caches hold, how much of it is holes, and what would return the memory. The command needs no
+/// trace.
 ///
-/// Without PLACE, this machine's: /proc/slabinfo, /sys/kernel/slab, meminfo and buddyinfo (as root). PLACE is a folder of copies (a
-/// sosreport that was unpacked; `slabinfo` next to `slab` or `sys/kernel/slab`; a recording of `uslab record`), a moment
-/// of a recording (FOLDER/before), or one slabinfo. Of a vmcore it is what `kmem -s` of crash or `corelens -M slabinfo` of drgn-tools prints.
+/// Without PLACE, it reads this machine's tables: /proc/slabinfo, /sys/kernel/slab, meminfo and buddyinfo (as root).
+/// PLACE is a folder of copies (an unpacked sosreport; `slabinfo` next to `slab` or `sys/kernel/slab`; a recording of
+/// `uslab record`), a moment of a recording (FOLDER/before), or a single slabinfo. For a vmcore, use the output of
+/// `kmem -s` in crash or of `corelens -M slabinfo` in drgn-tools.
 ///
-/// Holes are free objects in slabs that have others in use. A shrink frees only slabs that are wholly empty, which the tables do not
-/// count: the bounds follow from the kernel's rules (a node keeps at most `min_partial` empty slabs; CPUs hold a few more; free objects in
-/// sheaves count as in use). Without sysfs the bounds are wider. drop_caches is another thing: it frees objects that nothing uses, of
-/// reclaimable caches.
+/// Holes are free objects in slabs that have other objects in use. A shrink frees only completely empty slabs, which
+/// the tables do not count. The bounds follow from the kernel's rules (a node keeps at most `min_partial` empty slabs;
+/// CPUs hold a few more; free objects in sheaves count as in use). Without sysfs the bounds are wider. Writing
+/// drop_caches does something else: it frees unused objects of reclaimable caches.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -39,22 +41,23 @@ Copies to look at elsewhere:
   sudo cat /proc/slabinfo > slabinfo; cat /proc/meminfo > meminfo; cat /proc/buddyinfo > buddyinfo
   sudo cp -r --no-dereference /sys/kernel/slab slab 2>/dev/null")]
 pub(super) struct Args {
-    /// A folder of tables, a moment of a recording, or a slabinfo (`-` is one on standard input). Left out: this machine's.
+    /// A folder of tables, a moment of a recording, or a slabinfo (`-` is one on standard input). Default: this
+    /// machine's.
     #[arg(value_name = "PLACE")]
     place: Option<PathBuf>,
-    /// Show the differences from PLACE to this later place, or to `live`, this machine now.
+    /// Show the differences from PLACE to this later place, or to `live`, the current state of this machine.
     #[arg(long, value_name = "PLACE", conflicts_with = "watch")]
     against: Option<PathBuf>,
-    /// The column that the rows are sorted by.
+    /// The column by which rows are sorted.
     #[arg(long, value_enum, default_value = "bytes")]
     sort: Sort,
-    /// How many caches to show.
+    /// The number of caches to show.
     #[arg(long, value_name = "N", default_value_t = 15)]
     rows: usize,
     /// Show every cache.
     #[arg(long, conflicts_with = "rows")]
     all: bool,
-    /// Present CPUs of the machine. Default: as the tables say.
+    /// Present CPUs of the machine. Default: the number in the tables.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
     /// The trace of the recording whose moment PLACE is. The model of the traced kernel replays it up to this moment; then it knows
@@ -69,7 +72,7 @@ pub(super) struct Args {
     /// Write the report as a page: FILE, or `-` for standard output. One file for any browser, without a network.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "against"])]
     html: Option<PathBuf>,
-    /// Read again every SECONDS (0.1 to 3600; default 2) and show what changed, until it is interrupted.
+    /// Read the tables again every SECONDS (0.1 to 3600; default 2) and show what changed, until interrupted.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "2", value_parser = seconds)]
     watch: Option<Duration>,
     /// With --watch: end after N readings.
@@ -86,12 +89,12 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, 0.1 to 3600".to_owned())
 }
 
-/// The report as JSON.
+/// The JSON report of `uslab slabs`.
 #[derive(Serialize)]
-struct Told {
+struct SlabsJson {
     #[serde(flatten)]
     report: Report,
-    /// With `--against`.
+    /// The differences that `--against` requests.
     change: Option<Change>,
 }
 
@@ -143,13 +146,13 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let (told, text) = match &args.against {
         None => {
             let text = report.text(args.rows());
-            (Told { report, change: None }, text)
+            (SlabsJson { report, change: None }, text)
         }
         Some(later) => {
             let later = args.read(Some(later))?;
             let change = Change::new(&report, &later);
             let text = format!("{}\n{}", change.text(args.rows()), later.text(args.rows()));
-            (Told { report: later, change: Some(change) }, text)
+            (SlabsJson { report: later, change: Some(change) }, text)
         }
     };
     let json = json.map(|place| json_text(&told).map(|text| (place, text))).transpose()?;
@@ -160,10 +163,10 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Prints one table after the other. On a terminal each table replaces the previous one.
+/// Prints the tables in order. On a terminal each table replaces the previous one.
 fn watch(args: &Args, interval: Duration) -> anyhow::Result<Outcome> {
     let terminal = std::io::stdout().is_terminal();
-    // A size that fits on most terminals.
+    // The number of rows fits on most terminals.
     let rows = if args.all { usize::MAX } else { args.rows };
     let mut last: Option<(Report, Instant)> = None;
     for reading in 1.. {

@@ -1,4 +1,4 @@
-//! `uslab stress`.
+//! The options of `uslab stress`.
 
 use crate::output::command::Outcome;
 use crate::output::{Form, Place, Progress, json_text, say, tell, write_all};
@@ -13,54 +13,55 @@ use uslab_sync::shard::Shard;
 
 /// Load the allocator with threads on this machine's CPUs and verify every object.
 ///
-/// Each object has a stamp of its owner, checked when it is allocated, held and freed. Eight times, the objects that the threads
-/// hold are compared with the counts of the caches and with a walk of all slabs and pages; at the end everything is freed, and
-/// nothing may be left. A violation is reported with the cache and the object, the object's history as far as threads remember
-/// it, and the last operations of the threads involved; the exit code is then 1. Ctrl-C ends the run early, with its census.
-/// USLAB_RSEQ=off in the environment tests the claimed slot in place of restartable sequences.
+/// Each object has a stamp of its owner, checked when it is allocated, held and freed. Eight times, the objects that
+/// the threads hold are compared with the counts of the caches and with a walk of all slabs and pages. At the end
+/// everything is freed, and nothing may remain. A violation is reported with the cache, the object, its history as far
+/// as the threads recorded it, and the last operations of the threads involved; the exit code is then 1. Ctrl-C ends
+/// the run early, with a census. USLAB_RSEQ=off in the environment tests claimed slots instead of restartable
+/// sequences.
 #[derive(Debug, clap::Args)]
 #[command(after_help = stress_help())]
 pub(super) struct Args {
-    /// Duration in seconds. Default: 10, unless --ops is given; with both, the one that ends first.
+    /// Duration in seconds. Default: 10, unless --ops is given; with both, the run ends at the first limit.
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
-    /// Number of operations in all: allocations, frees, refusals, other calls.
+    /// Number of operations of all threads: allocations, frees, refusals, other calls.
     #[arg(long, value_name = "N")]
     ops: Option<u64>,
-    /// Threads at a time. Default: four for each CPU.
+    /// Number of threads at a time. Default: four for each CPU.
     #[arg(long, value_name = "N")]
     threads: Option<u32>,
-    /// Seed of the threads' decisions; printed in the report. Default: a different one each time.
+    /// Seed of the threads' decisions; printed in the report. Default: a different seed each time.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Faults: which calls are refused, see below.
+    /// Faults: rules for refused calls, described below.
     #[arg(long, value_name = "RULES")]
     faults: Option<FaultSpec>,
     /// Workloads of the threads, separated by commas. Default: all.
     #[arg(long, value_name = "NAME", value_enum, value_delimiter = ',')]
     workload: Vec<Workload>,
-    /// Leak an object on purpose, to see that the checks find it: the first object that is freed to this cache (raw-64, say) is
-    /// allocated again and kept, and a census follows immediately.
+    /// Leak an object on purpose, to see that the checks find it: the first object that is freed to this cache (raw-64,
+    /// for example) is allocated again and kept, and a census follows immediately.
     #[arg(long, value_name = "CACHE")]
     leak: Option<String>,
-    /// After a violation, write a page that steps through the last operations of all threads before it, with the operations on
-    /// the object marked: FILE, or `-` for standard output. The page is one file for any browser and needs no network. Without a
-    /// violation no page is written.
+    /// After a violation, write a page that steps through the last operations of all threads, with operations on the
+    /// object highlighted: FILE, or `-` for standard output. The page is one file for any browser and needs no network.
+    /// Without a violation no page is written.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Number of runs, one after the other, with seeds that follow --seed; --seconds and --ops apply to each run. One line of
-    /// each run is shown.
+    /// Number of runs, one after the other, with consecutive seeds from --seed; --seconds and --ops apply to each run.
+    /// The output has one line for each run.
     #[arg(long, value_name = "N", requires = "seed", conflicts_with_all = ["html", "leak"])]
     runs: Option<NonZeroU64>,
-    /// Do only share I of N of the runs, I from 0, whose rows are written to a file. Default: the share that the engine has set
-    /// which starts this command, by SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or by JOB_COMPLETION_INDEX with
-    /// JOB_COMPLETIONS; without these, all runs.
+    /// Do only shard I of N of the runs, I from 0, whose rows are written to a file. Default: the shard that a batch
+    /// system has set, by SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or by JOB_COMPLETION_INDEX with
+    /// JOB_COMPLETIONS; otherwise all runs.
     #[arg(long, value_name = "I/N", requires = "runs")]
     shard: Option<Shard>,
-    /// File for the share's rows, written completely or not at all. Default: stress.I-of-N.rows.
+    /// File for the shard's rows, written completely or not at all. Default: stress.I-of-N.rows.
     #[arg(long, value_name = "FILE", requires = "runs")]
     rows: Option<PathBuf>,
-    /// Run nothing, and put together the rows of all shares from these files.
+    /// Run nothing; merge the rows of all shards from these files.
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["runs", "shard", "rows", "seed", "ops", "seconds", "workload", "html"])]
     merge: Vec<PathBuf>,
 }
@@ -93,7 +94,7 @@ Examples:
 
 pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     if !args.merge.is_empty() {
-        return told_of_runs(&stress::Runs::merge(&args.merge)?, json);
+        return report_runs(&stress::Runs::merge(&args.merge)?, json);
     }
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
     Place::apart([&json, &html])?;
@@ -154,7 +155,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     Ok(if report.violated() { Outcome::Violated } else { Outcome::Done })
 }
 
-/// Does many runs, or a share of them.
+/// Does many runs, or a shard of them.
 fn run_stresses(
     args: &Args,
     of: NonZeroU64,
@@ -165,33 +166,33 @@ fn run_stresses(
     let shard = asked.or(args.rows.is_some().then_some(Shard::WHOLE));
     let runs = stress::Runs::run(options, of.get(), shard.unwrap_or(Shard::WHOLE), &Progress::new())?;
     let rows = shard.map(|shard| runs.leave(options, shard, args.rows.as_deref())).transpose()?;
-    let outcome = told_of_runs(&runs, json)?;
+    let outcome = report_runs(&runs, json)?;
     if let Some(rows) = rows {
         eprintln!("uslab: {}", rows.display());
     }
     Ok(outcome)
 }
 
-fn told_of_runs(runs: &stress::Runs, json: Option<Place>) -> anyhow::Result<Outcome> {
+fn report_runs(runs: &stress::Runs, json: Option<Place>) -> anyhow::Result<Outcome> {
     tell(runs, &runs.page(), json)?;
     Ok(if runs.violated() { Outcome::Violated } else { Outcome::Done })
 }
 
-/// Leaks one object of the cache with that name, and records in `leaked` that it did.
+/// Returns a saboteur that leaks one object of the named cache, and records the leak in `leaked`.
 fn leaker(name: String, leaked: Arc<AtomicBool>) -> stress::Saboteur {
     Arc::new(move |cache, freed| {
         if cache.name() != name || leaked.swap(true, Relaxed) {
             return false;
         }
-        // The allocation must return the object that was just freed, because a thread's log remembers it; otherwise the next free
-        // is tried.
+        // The allocation must return the object that was just freed, because a thread's log remembers that object;
+        // otherwise the next free is tried.
         let block = cache.alloc_block(uslab::Gfp::KERNEL).ok().filter(|block| block.address() == freed);
         leaked.store(block.is_some(), Relaxed);
         block.map(std::mem::forget).is_some()
     })
 }
 
-/// A different seed each time.
+/// Returns a different seed each time.
 fn any_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos().into())
 }

@@ -1,15 +1,15 @@
-//! `uslab what`.
+//! The options of `uslab what`.
 
 use crate::output::command::Outcome;
 use crate::output::{Place, tell};
-use crate::what::What;
+use crate::what::FileDescription;
 use std::path::PathBuf;
 
 /// Name the format of a file, how such files are made, and which command reads it.
 ///
-/// It knows every format that a command here reads, compressed or not: traces of kernels and of programs, recordings, tables of a
-/// kernel, heap profiles, results of the commands. It also knows files that cannot be read, and says what to do instead
-/// (perf.data, trace.dat, bpftrace's output, kernel dumps, archives).
+/// The command knows every format that another command reads, compressed or not: traces of kernels and of programs,
+/// recordings, tables of a kernel, heap profiles, results of commands. For other known files, it says what to do
+/// instead (perf.data, trace.dat, bpftrace's output, kernel dumps, archives).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -24,7 +24,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
-    let what = What::of(&args.file)?;
+    let what = FileDescription::of(&args.file)?;
     tell(&what, &what.to_string(), json)?;
     Ok(Outcome::Done)
 }

@@ -1,4 +1,5 @@
-//! Exercises: a file is compiled to a program, which runs in a separate process and reports its verdict.
+//! Exercises of the course: a student's file is compiled to a program, which runs in a separate process and reports its
+//! verdict.
 
 use crate::output::Progress;
 use crate::story::Story;
@@ -13,11 +14,11 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use uslab_engine::course::{Check, Verdict};
 
-/// Built from `sim/web` by `.ci/web --write`.
+/// The page template, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/failure.html");
 
-/// The program that runs an exercise and reports the marks. The exercise is in the same process, so the report counts only if it
-/// carries a secret word, which the exercise cannot read.
+/// The program that runs an exercise and reports the marks. The exercise runs in the same process. A report therefore
+/// counts only with a secret word, which the exercise cannot read.
 const MAIN: &str = r#"
 #![allow(dead_code)]
 #![forbid(unsafe_code)]
@@ -45,16 +46,16 @@ fn main() {
 
 /// The verdict on an exercise.
 #[derive(Serialize)]
-pub(super) struct Judged {
+pub(super) struct ExerciseVerdict {
     file: String,
     #[serde(flatten)]
     pub(super) verdict: Verdict,
-    /// The step at which the exercise fails.
+    /// A page that shows the step at which the exercise fails.
     #[serde(skip)]
     pub(super) page: Option<String>,
 }
 
-impl Judged {
+impl ExerciseVerdict {
     pub(super) fn text(&self) -> String {
         let Verdict { lab, seed, checks, .. } = &self.verdict;
         let rows = checks.iter().map(|check| {
@@ -67,9 +68,9 @@ impl Judged {
     }
 }
 
-/// How an exercise is judged.
+/// The options for judging an exercise.
 pub(super) struct How {
-    /// uslab's sources.
+    /// The folder of uslab's sources.
     pub(super) source: PathBuf,
     /// Seed of the operation streams.
     pub(super) seed: u32,
@@ -86,8 +87,8 @@ struct Crate<'h> {
 /// Compiles an exercise and runs it.
 ///
 /// # Errors
-/// The sources, cargo, or space for files is missing. A fault of the exercise itself is a verdict, not an error.
-pub(super) fn judge(lab: &str, code: &str, file: &Path, how: &How) -> anyhow::Result<Judged> {
+/// Fails if the sources, cargo or disk space is missing. A fault of the exercise itself is a verdict, not an error.
+pub(super) fn judge(lab: &str, code: &str, file: &Path, how: &How) -> anyhow::Result<ExerciseVerdict> {
     let folder = tempfile::tempdir().context("a folder for the exercise")?;
     let own = Crate { folder, how };
     own.write(lab, code)?;
@@ -112,7 +113,7 @@ pub(super) fn judge(lab: &str, code: &str, file: &Path, how: &How) -> anyhow::Re
             }
         }
     }
-    Ok(Judged { file: file.display().to_string(), verdict, page })
+    Ok(ExerciseVerdict { file: file.display().to_string(), verdict, page })
 }
 
 impl Crate<'_> {
@@ -165,13 +166,13 @@ debug-assertions = true
             .and_then(|()| write("src/main.rs", &main))
             .and_then(|()| write("src/exercise.rs", code));
         written.with_context(|| self.folder.path().display().to_string())?;
-        // The versions of dependencies are uslab's, so that nothing has to be fetched.
+        // Dependencies have the versions of uslab's lock file, so nothing has to be downloaded.
         let lock = self.how.source.join("Cargo.lock");
         fs::copy(&lock, self.path("Cargo.lock")).with_context(|| lock.display().to_string())?;
         Ok(())
     }
 
-    /// The program, or the compiler's messages.
+    /// Builds the exercise; returns the program, or the compiler's messages.
     fn build(&self, loom: bool) -> anyhow::Result<Result<PathBuf, String>> {
         let target = self.how.source.join(if loom { "target/course-loom" } else { "target/course" });
         let profile = if loom { "loom" } else { "dev" };
@@ -193,7 +194,8 @@ debug-assertions = true
         Ok(Ok(program))
     }
 
-    /// Runs a program and returns the verdict that it printed, if any. `None` if it did not end in time.
+    /// Runs a program and returns the verdict that it printed, if any. Returns `None` if the program did not end in
+    /// time.
     fn run(&self, command: &mut Command) -> anyhow::Result<Option<(ExitStatus, Option<String>)>> {
         let mut word = [0; 16];
         fs::File::open("/dev/urandom")
@@ -223,10 +225,10 @@ debug-assertions = true
         }
     }
     fn late(&self) -> Check {
-        Check::new(format!("it ends within {} s", self.how.limit.as_secs()), "it does not", false)
+        Check::new(format!("the program ends within {} s", self.how.limit.as_secs()), "it does not", false)
     }
 
-    /// The verdict on the exercise from streams of operations.
+    /// Judges the exercise by streams of operations.
     fn judge(&self, program: &Path, verdict: &mut Verdict) -> anyhow::Result<()> {
         let mut command = Command::new(program);
         command.env("RUST_BACKTRACE", "0").stdout(std::io::stderr());
@@ -236,12 +238,12 @@ debug-assertions = true
         };
         match said.and_then(|text| serde_json::from_str(&text).ok()) {
             Some(found) if status.success() => *verdict = found,
-            _ => verdict.checks.push(Check::new("it says what came of it", status.to_string(), false)),
+            _ => verdict.checks.push(Check::new("the program reports its result", status.to_string(), false)),
         }
         Ok(())
     }
 
-    /// The verdict on its locks over all orders of steps, with the counterexample trace if one fails.
+    /// Judges the exercise's locks over all orders of steps; returns the counterexample trace if a model fails.
     fn models(&self, verdict: &mut Verdict) -> anyhow::Result<Option<Story>> {
         const WANTED: &str = "each round has one owner in every order of the threads' steps";
         let program = match self.build(true)? {
@@ -274,7 +276,7 @@ debug-assertions = true
         let panic = fs::read_to_string(self.path("panic")).unwrap_or_default();
         let found = match &story {
             Some(story) => story.end.clone(),
-            None if status.success() => "it ended before all orders were tried".to_owned(),
+            None if status.success() => "the program ended before all orders were tried".to_owned(),
             None => panic.trim().to_owned(),
         };
         verdict.checks.push(Check::new(WANTED, found, false));
@@ -282,7 +284,7 @@ debug-assertions = true
     }
 }
 
-/// A value from the row that a model writes: `MODEL name | ... | executions 17 | ...`.
+/// Returns a value from a model's row: `MODEL name | ... | executions 17 | ...`.
 fn executions(row: &str) -> Option<u64> {
     row.split(" | ").find_map(|part| part.strip_prefix("executions "))?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! `uslab course`: the labs of the course, the starting files of their exercises, and marks for the answers.
+//! The command `uslab course`: the labs of the course, the starting files of exercises, and marks for answers.
 
 mod exercise;
 mod sheet;
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use uslab_engine::course::{Code, Lab, Work, labs};
 
-/// Labs on this system: questions whose answers the engine computes, and exercises that it judges.
+/// Labs about this allocator: questions whose answers the engine computes, and exercises that it judges.
 ///
-/// The page (`uslab page`, then Course in index.html) asks the questions and writes an answer sheet. An exercise begins with a
-/// file, which `start` writes and `grade` judges: by its behaviour on operation streams that its author has not seen, by its
-/// cost, and under loom if it has a lock. Without a command the labs are listed.
+/// The page (`uslab page`, then Course in index.html) asks the questions and writes an answer sheet. An exercise begins
+/// with a file that `start` writes. `grade` judges it by its behaviour on unseen operation streams, by its cost, and
+/// under loom if it has a lock. Without a command, the labs are listed.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
@@ -53,10 +53,10 @@ struct Start {
 
 /// Mark an answer sheet, or judge an exercise.
 ///
-/// Exit code 0: everything is right. 1: something is wrong. 2: there is nothing to mark.
+/// Exit code 0: all answers are right. Exit code 1: an answer is wrong. Exit code 2: the file has nothing to mark.
 ///
-/// An exercise is compiled (cargo and uslab's sources are needed) and runs as a program with your rights: judge files of people
-/// you do not know in a container, or on a machine that you can do without.
+/// An exercise is compiled (cargo and uslab's sources are needed) and runs with your rights: judge files of strangers
+/// in a container or on a disposable machine.
 #[derive(Debug, ClapArgs)]
 struct Grade {
     /// An answer sheet (FILE.json), or an exercise (LAB.rs, or ANYTHING-LAB.rs).
@@ -68,18 +68,19 @@ struct Grade {
     /// Seed of the operation streams of an exercise: choose one that the students do not know.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u32,
-    /// If an exercise fails at a step: write a page that shows the step and those before it. FILE, or `-` for standard output.
+    /// If an exercise fails at a step: write a page that shows the step and the preceding steps. FILE, or `-` for
+    /// standard output.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Seconds that an exercise may run, and again as many under loom.
+    /// Seconds that an exercise may run, and may run again under loom.
     #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
-    /// The sources of uslab. Default: those that this program was built from.
+    /// The sources of uslab. Default: the sources from which this program was built.
     #[arg(long, value_name = "DIR")]
     source: Option<PathBuf>,
 }
 
-/// Print the answers to all questions, with the numbers that a seed makes: for teachers.
+/// Print the answers to all questions, with the numbers that a seed gives: for teachers.
 #[derive(Debug, ClapArgs)]
 struct Answers {
     /// Seed of the numbers in the questions.
@@ -125,7 +126,7 @@ fn exercise(name: &str) -> anyhow::Result<(Lab, Code)> {
     let names: Vec<_> = exercises.clone().map(|(lab, _)| lab.name).collect();
     exercises
         .find(|(lab, _)| lab.name == name)
-        .with_context(|| format!("no exercise `{name}`; there are {}", names.join(", ")))
+        .with_context(|| format!("unknown exercise `{name}`; expected one of {}", names.join(", ")))
 }
 
 impl Start {
@@ -140,8 +141,7 @@ impl Start {
         made.write_all(code.starter.as_bytes()).with_context(|| file.display().to_string())?;
         let shown = file.display();
         let judged: String = code.judged_by.iter().map(|by| format!("  {by}\n")).collect();
-        let text =
-            format!("{shown}: {}. `uslab course grade {shown}` judges it by this:\n{judged}", lab.title);
+        let text = format!("{shown}: {}. `uslab course grade {shown}` checks this:\n{judged}", lab.title);
         tell(&lab, &text, json)?;
         Ok(Outcome::Done)
     }
@@ -203,7 +203,7 @@ impl Grade {
     }
 }
 
-/// The lab that a file's name ends with: `ann-merge.rs` is an exercise of the lab `merge`.
+/// Returns the lab that ends a file's name: `ann-merge.rs` is an exercise of the lab `merge`.
 fn lab_of(file: &Path) -> anyhow::Result<String> {
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let last = stem.rsplit(['-', '_']).next().unwrap_or_default().to_owned();

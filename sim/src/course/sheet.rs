@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use uslab_engine::course::{Expects, Graded, Sheet, Work, answer, labs};
 
-/// Marks a sheet: the marks, and the same in words.
+/// Marks a sheet; returns the marks, and the marks as text.
 pub(super) fn grade(file: &Path, sheet: &str) -> anyhow::Result<(Graded, String)> {
     let sheet = Sheet::read(sheet).with_context(|| file.display().to_string())?;
     let graded = sheet.grade();
@@ -22,9 +22,9 @@ pub(super) fn grade(file: &Path, sheet: &str) -> anyhow::Result<(Graded, String)
     Ok((graded, text(&rows) + &said))
 }
 
-/// A question and its answer.
+/// A question with its right answer.
 #[derive(Debug, Serialize)]
-pub(super) struct Answered {
+pub(super) struct AnsweredQuestion {
     lab: &'static str,
     /// Number of the question, from 1.
     question: usize,
@@ -36,8 +36,8 @@ pub(super) struct Answered {
     why: String,
 }
 
-/// The questions that a seed gives, with the right answers, and the same in words.
-pub(super) fn answers(seed: u32) -> (Vec<Answered>, String) {
+/// Returns the questions for a seed with the right answers, and the same as text.
+pub(super) fn answers(seed: u32) -> (Vec<AnsweredQuestion>, String) {
     let (mut all, mut words) = (Vec::new(), format!("answers for seed {seed}\n"));
     for lab in labs(seed) {
         let Work::Questions(questions) = lab.work else { continue };
@@ -51,7 +51,7 @@ pub(super) fn answers(seed: u32) -> (Vec<Answered>, String) {
             };
             let _ = writeln!(words, "  {}. {}\n     = {said}. {}", at + 1, question.text, answer.why);
             let (text, right, why) = (question.text, answer.right, answer.why);
-            all.push(Answered { lab: lab.name, question: at + 1, text, right, said, why });
+            all.push(AnsweredQuestion { lab: lab.name, question: at + 1, text, right, said, why });
         }
     }
     (all, words)

@@ -1,4 +1,4 @@
-//! Functions at addresses, from the symbols and debug information of a file.
+//! Finds functions by address, from the symbols and debug information of a file.
 
 use super::names::Place;
 use addr2line::{Loader, demangle_auto};
@@ -16,9 +16,9 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// Opens the file, if it has that build id, or if no build id is known.
+    /// Opens the file if its build id matches, or if no build id is known.
     pub(super) fn open(file: &str, build_id: &str) -> anyhow::Result<Self> {
-        // A pipe might block forever.
+        // A pipe might block for ever.
         ensure!(std::fs::metadata(file)?.is_file(), "not a file");
         let content = ReadCache::new(File::open(file)?);
         let object = object::File::parse(&content)?;
@@ -35,7 +35,7 @@ impl Code {
         let loader = Loader::new(file).map_err(|error| anyhow::anyhow!("{error}"))?;
         Ok(Self { loader, segments })
     }
-    /// The address of the place by the file's numbering.
+    /// Returns the address of the place by the file's numbering.
     fn address(&self, place: Place) -> Option<u64> {
         match place {
             Place::InFile(at) => self.segments.iter().find_map(|(address, offset, size)| {
@@ -49,7 +49,7 @@ impl Code {
             }
         }
     }
-    /// The functions at a place, the innermost first: several if calls were inlined.
+    /// Returns the functions at a place, innermost first: several if calls were inlined.
     pub(super) fn functions(&self, place: Place) -> Vec<String> {
         let Some(address) = self.address(place) else { return vec![] };
         let mut names = vec![];

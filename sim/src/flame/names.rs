@@ -12,14 +12,14 @@ pub(super) enum Place {
     Mapped(u64),
 }
 
-/// The files that were needed so far.
+/// The files opened so far.
 #[derive(Default)]
 pub(super) struct Names {
     files: BTreeMap<(String, String), anyhow::Result<Code>>,
 }
 
 impl Names {
-    /// The functions at a place, the innermost first; if the file has no names there, a text that names the place.
+    /// Returns the functions at a place, innermost first, or a text that names the place if the file has no names.
     pub(super) fn look_up(&mut self, file: &str, build_id: &str, place: Place) -> Vec<String> {
         let key = (file.to_owned(), build_id.to_owned());
         let code = self.files.entry(key).or_insert_with(|| Code::open(file, build_id));
@@ -28,25 +28,25 @@ impl Names {
         if names.is_empty() { vec![format!("{file}+{at:#x}")] } else { names }
     }
 
-    /// The functions of a frame of a folded stack: `/usr/bin/app+0x52a0` is looked up, other frames stay as they are.
+    /// Returns the functions of a frame of a folded stack: `/usr/bin/app+0x52a0` is looked up, other frames are kept.
     pub(super) fn of_frame(&mut self, frame: &str) -> Vec<String> {
         let place = frame.rsplit_once("+0x").filter(|(file, _)| file.starts_with('/'));
         let place = place.and_then(|(file, digits)| Some((file, u64::from_str_radix(digits, 16).ok()?)));
         place.map_or_else(|| vec![frame.to_owned()], |(file, at)| self.look_up(file, "", Place::Mapped(at)))
     }
 
-    /// The files that could not be used, each with the reason.
+    /// Returns the files that could not be used, each with the reason.
     pub(super) fn unused(self) -> Vec<String> {
         let failed = self.files.into_iter().filter_map(|((file, _), code)| Some((file, code.err()?)));
         failed.map(|(file, error)| format!("no names from `{file}`: {error:#}")).collect()
     }
 }
 
-/// The most frames that are kept of a stack: the outer ones beyond them are left out, so that the same place at different depths
-/// is one stack.
+/// The most frames kept of a stack. Outer frames beyond it are omitted, so that the same code at different depths is
+/// one stack.
 const OUTER: usize = 24;
 
-/// The part of a stack outside of the allocator, the innermost function first: it also leaves out the functions of Rust's and C's
+/// Returns the part of a stack outside the allocator, innermost function first, without functions of Rust's and C's
 /// libraries that call the allocator.
 pub(super) fn outside(stack: &[String]) -> &[String] {
     let inner = stack.iter().take_while(|name| Whose::named(name) != Whose::Others);
@@ -60,9 +60,9 @@ pub(super) fn outside(stack: &[String]) -> &[String] {
 /// The owner of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
-    /// The allocator, or a part of Rust's library that only allocates.
+    /// The function is the allocator's, or a part of Rust's library that only allocates.
     Allocator,
-    /// Rust's library: in builds without inlining its frames are between frames of the allocator.
+    /// The function is Rust's library's, whose frames can be between the allocator's in builds without inlining.
     Library,
     Others,
 }
@@ -94,7 +94,8 @@ impl Whose {
         ];
         let path = name.trim_start_matches(['<', '&']);
         let is_of = |of: &str| path.strip_prefix(of).is_some_and(|rest| rest.starts_with("::"));
-        // A blanket implementation such as `<T as alloc::string::ToString>::to_string`, but not an implementation in a program.
+        // A blanket implementation such as `<T as alloc::string::ToString>::to_string` counts, but an implementation in
+        // a program does not.
         let blanket = path.split_once(" as ").filter(|(of, _)| !of.contains("::"));
         let function = name.split_once('(').map_or(name, |(function, _)| function);
         let file = name.rsplit_once("+0x").and_then(|(file, _)| file.rsplit('/').next());
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_inner_frames_of_the_allocator_and_its_library_callers_are_cut() {
+    fn only_the_allocators_inner_frames_are_removed() {
         use Whose::{Allocator, Library, Others};
         for (name, whose) in [
             ("uslab::process::global_alloc::Uslab::alloc", Allocator),
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_is_resolved_only_if_it_has_a_file_and_an_offset() {
+    fn frame_without_file_and_offset_stays_an_address() {
         let mut names = Names::default();
         for frame in ["main", "f+0x10", "/app+0x", "/app+0xzz", "/app", "0x10"] {
             assert_eq!(names.of_frame(frame), [frame]);
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_build_gives_no_names() {
+    fn file_of_another_build_resolves_no_name() {
         let own = std::env::current_exe().unwrap().into_os_string().into_string().unwrap();
         let mut names = Names::default();
         assert_eq!(names.look_up(&own, "00ff", Place::InFile(16)), [format!("{own}+0x10")]);

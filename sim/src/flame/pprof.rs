@@ -1,4 +1,4 @@
-//! Profiles in pprof's format, as `uslab` and others write them.
+//! Reads profiles in pprof's format, as `uslab` and other programs write them.
 
 use super::names::{Names, Place};
 use super::{Flame, Stack};
@@ -8,10 +8,10 @@ use prost::Message;
 use std::collections::HashMap;
 use std::io::Read;
 
-/// The most bytes of an unpacked profile.
+/// The largest size of an unpacked profile in bytes.
 const MOST: u64 = 1 << 30;
 
-// Only the fields that are read are listed.
+// The struct has only the fields that are read.
 #[derive(Clone, PartialEq, Message)]
 struct Profile {
     #[prost(message, repeated, tag = "1")]
@@ -93,13 +93,13 @@ impl Profile {
         text.map(String::as_str).with_context(|| format!("it has no string {at}"))
     }
 
-    /// The position of the number that is shown of each sample: the default one, or the last.
+    /// Returns the index of the sample value to show: the default one, or the last.
     fn shown(&self) -> anyhow::Result<usize> {
         let default = self.sample_type.iter().position(|of| of.r#type == self.default_sample_type);
         default.or(self.sample_type.len().checked_sub(1)).context("its samples have no numbers")
     }
 
-    /// The functions of a location, the innermost first.
+    /// Returns the functions of a location, innermost first.
     fn functions(&self, location: &Location, names: &mut Names) -> anyhow::Result<Vec<String>> {
         if !location.line.is_empty() {
             let name = |line: &Line| {
@@ -120,7 +120,7 @@ impl Profile {
     }
 }
 
-/// The profile in a compressed file.
+/// Returns the profile in a compressed file.
 pub(super) fn read(title: &str, packed: &[u8], names: &mut Names) -> anyhow::Result<Flame> {
     let mut message = vec![];
     MultiGzDecoder::new(packed).take(MOST + 1).read_to_end(&mut message).context("it cannot be unpacked")?;

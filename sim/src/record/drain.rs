@@ -1,11 +1,11 @@
-//! Takes events from the kernel's ring buffers while a recording runs: its length is limited by the disk, not by the buffers.
+//! Takes events from the kernel's ring buffers while a recording runs, so that only the disk limits its length.
 //!
 //! ```text
 //! trace_pipe_raw of a CPU ──> a thread ──> zstd ──> cpuN.raw.zst ──(afterwards, by time)──> trace.txt.zst
 //! ```
 //!
-//! Pages are copied with `read`, for which the kernel allocates nothing. `splice` would spare the copy, but it allocates for each page, and
-//! each of these allocations is an event of the trace.
+//! Pages are copied with `read`, for which the kernel allocates nothing. `splice` would spare the copy, but it
+//! allocates for each page, and each such allocation is an event of the trace.
 
 use super::format::{Format, Printer};
 use super::ring::{Cursor, Layout};
@@ -27,28 +27,28 @@ use uslab_magazine::sync::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// CPUs of a thread.
+/// The number of CPUs that a thread drains.
 const CPUS: usize = 8;
-/// Pages that are taken from a CPU before the next one's turn.
+/// The number of pages taken from a CPU before the next CPU's turn.
 const TURN: usize = 256;
-/// How long a thread sleeps if its CPUs had few pages: at 10 million events a second a CPU has 10 MB then.
+/// The pause of a thread whose CPUs had few pages: at 10 million events a second, a CPU fills 10 MB in that time.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How fast pages are packed, and how fast the text, which is kept, is.
+/// The compression level of the temporary pages; the level of the final text follows.
 const PAGES_LEVEL: i32 = 1;
 const TEXT_LEVEL: i32 = 3;
 
-/// The state that threads and the progress line share.
+/// The state that the drain threads and the progress line share.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Set once the kernel writes no more events.
+    /// `true` once the kernel writes no more events.
     stopped: AtomicBool,
-    /// Set if the recording is discarded.
+    /// `true` if the recording is discarded.
     abandoned: AtomicBool,
     events: AtomicU64,
     bytes: AtomicU64,
 }
 
-/// The threads that take pages.
+/// The threads that drain the ring buffers.
 #[derive(Debug)]
 pub(super) struct Drain {
     layout: Layout,
@@ -57,7 +57,7 @@ pub(super) struct Drain {
     shared: Arc<Shared>,
 }
 
-/// Events and bytes that were taken so far.
+/// The number of events and bytes taken so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) events: u64,
@@ -65,10 +65,10 @@ pub(super) struct Taken {
 }
 
 impl Drain {
-    /// Begins to take what the CPUs of an instance write, into files in `folder`.
+    /// Starts to take what the CPUs of a tracing instance write, into files in `folder`.
     pub(super) fn start(tracefs: &Path, instance: &Path, folder: &Path) -> anyhow::Result<Self> {
         let header = tracefs.join("events/header_page");
-        // The kernel gives it to the first read only.
+        // The kernel returns the text only to the first read.
         let mut text = [0; 4096];
         let read = File::open(&header).and_then(|mut file| file.read(&mut text));
         let text = &text[..read.map_err(|error| refused(&header, &error))?];
@@ -106,7 +106,7 @@ impl Drain {
         Taken { events: self.shared.events.load(Relaxed), bytes: self.shared.bytes.load(Relaxed) }
     }
 
-    /// True if a thread could not go on.
+    /// Returns `true` if a thread has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
     }
@@ -149,7 +149,7 @@ impl Drain {
             let mut printed = 0;
             while let Some(Reverse((time, index))) = next.pop() {
                 let stream = &mut streams[index];
-                stream.tell_lost(&mut text);
+                stream.report_lost(&mut text);
                 printer.line(stream.cpu, time, stream.record(), &mut text);
                 if stream.advance()? {
                     next.push(Reverse((stream.cursor.time, index)));
@@ -177,7 +177,7 @@ impl Drain {
 impl Drop for Drain {
     fn drop(&mut self) {
         self.shared.abandoned.store(true, Relaxed);
-        // Another error is already being returned; it is the one to report.
+        // Another error is already being returned, which is the error to report.
         let _ = self.stop();
     }
 }
@@ -186,7 +186,7 @@ fn raw(folder: &Path, cpu: usize) -> PathBuf {
     folder.join(format!("cpu{cpu}.raw.zst"))
 }
 
-/// A CPU's buffer, and where its pages go.
+/// The ring buffer of a CPU, and the file for its pages.
 struct Cpu {
     pipe: File,
     from: PathBuf,
@@ -196,7 +196,8 @@ struct Cpu {
 }
 
 impl Cpu {
-    /// Takes the available pages, some at a time, and returns their number. `all` includes the page that the CPU is writing.
+    /// Takes the available pages, some at a time, and returns their number. `all` includes the page that the CPU is
+    /// writing.
     fn take(&mut self, layout: Layout, all: bool, shared: &Shared) -> anyhow::Result<usize> {
         for pages in 0..TURN {
             let read = match self.pipe.read(&mut self.page) {
@@ -219,7 +220,7 @@ impl Cpu {
             }
             shared.events.fetch_add(events, Relaxed);
             shared.bytes.fetch_add(used.len() as u64, Relaxed);
-            // The CPU is writing this one: it has more a little later.
+            // The CPU is still writing this page, which will have more events later.
             if !all && used.len() < layout.page / 2 {
                 return Ok(pages);
             }
@@ -228,10 +229,10 @@ impl Cpu {
     }
 }
 
-/// The loop of a thread.
+/// The loop of a drain thread.
 fn take(mut cpus: Vec<Cpu>, layout: Layout, shared: &Shared) -> anyhow::Result<()> {
     loop {
-        // Acquire: pairs with the Release in `stop`. The pages written before it are read below.
+        // Acquire: pairs with the Release in `stop`. Pages that were written before the stop are read below.
         let is_last = shared.stopped.load(Acquire);
         let mut most = 0;
         for cpu in &mut cpus {
@@ -260,7 +261,7 @@ struct Stream {
     file: zstd::Decoder<'static, BufReader<File>>,
     page: Vec<u8>,
     cursor: Cursor,
-    /// The last record.
+    /// The range of the last record.
     record: Range<usize>,
 }
 
@@ -274,7 +275,7 @@ impl Stream {
         &self.page[self.record.clone()]
     }
 
-    /// Goes to the next record. `false` at the end.
+    /// Advances to the next record. Returns `false` at the end.
     fn advance(&mut self) -> io::Result<bool> {
         loop {
             if let Some(record) = self.cursor.next(&self.page) {
@@ -300,7 +301,7 @@ impl Stream {
     }
 
     /// Reports once the events that were lost before the last record, as ftrace does.
-    fn tell_lost(&mut self, text: &mut Vec<u8>) {
+    fn report_lost(&mut self, text: &mut Vec<u8>) {
         // Writing to a vector cannot fail.
         let _ = match self.cursor.lost.take() {
             Some(0) => writeln!(text, "CPU:{} [LOST EVENTS]", self.cpu),
@@ -310,7 +311,7 @@ impl Stream {
     }
 }
 
-/// The formats of these events in tracefs, and of marks.
+/// Reads the formats of the recorded events in tracefs, and of marks.
 pub(super) fn formats(tracefs: &Path, events: &[&str]) -> anyhow::Result<Vec<Format>> {
     let kmem = events.iter().map(|event| format!("kmem/{event}"));
     kmem.chain(["ftrace/print".to_owned()])
@@ -330,7 +331,7 @@ mod tests {
     use rustc_hash::FxHashMap;
 
     #[test]
-    fn pages_of_all_cpus_are_printed_by_time() {
+    fn ring_buffer_pages_of_all_cpus_are_merged_by_time() {
         let folder = tempfile::tempdir().expect("a folder");
         let layout = Layout::of(HEADER_PAGE).expect("a layout");
         let free = |ptr: u64| record(657, 7, &[&0x10_u64.to_ne_bytes(), &ptr.to_ne_bytes()]);

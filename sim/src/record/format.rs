@@ -1,9 +1,9 @@
-//! The text of a record, after the `format` file of its event: the values that ftrace prints, in the order in which it prints them.
+//! Prints a record as text, following the `format` file of its event: the values that ftrace prints, in the same order.
 
 use rustc_hash::FxHashMap;
 use std::io::Write;
 
-/// How a field is printed.
+/// The way in which a field is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Unsigned,
@@ -13,9 +13,9 @@ enum Kind {
     Site,
     Flags,
     Frame,
-    /// A place in the record, and a length there: a text.
+    /// A text at an offset and length stored in the record.
     Text,
-    /// The rest of the record is a text.
+    /// A text that fills the rest of the record.
     Rest,
 }
 
@@ -27,23 +27,24 @@ struct Field {
     kind: Kind,
 }
 
-/// The event of a mark.
+/// The name of the event for marks.
 const MARK: &str = "print";
 
-/// An event.
+/// The format of an event.
 #[derive(Clone, Debug)]
 pub(super) struct Format {
     id: u16,
     name: String,
     fields: Vec<Field>,
-    /// The print format has a value that is no field: before 5.19, whether pages of order 0 are for a CPU's list.
+    /// `true` if the print format has a value that is not a field. Before 5.19, that was whether pages of order 0 are
+    /// for a CPU's list.
     refill_by_order: bool,
-    /// Allocation flags and their names, in the order in which they are tried.
+    /// The allocation flags with their names, in the order in which they are tried.
     flags: Vec<(u64, String)>,
 }
 
 impl Format {
-    /// Reads the file `format` of an event.
+    /// Parses the file `format` of an event.
     pub(super) fn of(text: &str) -> Option<Self> {
         let line = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
         let name = line("name: ")?.trim().to_owned();
@@ -54,10 +55,10 @@ impl Format {
             .lines()
             .filter_map(|line| field(line.trim().strip_prefix("field:")?))
             .filter(|field| !field.name.starts_with("common_"))
-            // Of a mark, the address of its writer says nothing.
+            // The address of a mark's writer is omitted.
             .filter(|field| name != MARK || field.kind == Kind::Rest)
             .collect();
-        // Readers look for fields in the order of the text.
+        // Readers expect fields in the order of the text.
         let place = |field: &Field| quoted.find(&format!("{}=", field.name)).unwrap_or(usize::MAX);
         fields.sort_by_key(place);
         let refill_by_order =
@@ -141,12 +142,12 @@ fn signed(value: u64, size: usize) -> i64 {
     (value << unused) as i64 >> unused
 }
 
-/// Up to the first NUL.
+/// Returns the text up to the first NUL.
 fn text(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// The table of `__print_flags`: `{EXPRESSION, "NAME"}, ...`. Entries that are not numbers are left out.
+/// Parses the table of `__print_flags`: `{EXPRESSION, "NAME"}, ...`. Entries that are not numbers are omitted.
 fn flags(print: &str) -> Vec<(u64, String)> {
     let Some((_, table)) = print.split_once("__print_flags(REC->gfp_flags, \"|\",") else { return vec![] };
     let mut flags = vec![];
@@ -160,7 +161,7 @@ fn flags(print: &str) -> Vec<(u64, String)> {
     flags
 }
 
-/// An expression of C with numbers, `|`, `&`, `~`, `<<`, parentheses and casts.
+/// A C expression with numbers, `|`, `&`, `~`, `<<`, parentheses and casts.
 struct Expression<'t> {
     rest: &'t str,
 }
@@ -233,17 +234,17 @@ impl<'t> Expression<'t> {
     }
 }
 
-/// Names of addresses and of flags, each found once.
+/// The names of addresses and of flags, each looked up once.
 #[derive(Debug, Default)]
 struct Strings {
-    /// Addresses in order, each with the last name that begins there.
+    /// The symbols by address, each with the last name that begins there.
     symbols: Vec<(u64, String)>,
     sites: FxHashMap<u64, String>,
     flags: FxHashMap<u64, String>,
 }
 
 impl Strings {
-    /// Reads /proc/kallsyms; no symbols if the kernel hides addresses.
+    /// Parses /proc/kallsyms; the result is empty if the kernel hides addresses.
     fn new(kallsyms: &str) -> Self {
         let symbol = |line: &str| {
             let mut words = line.split_ascii_whitespace();
@@ -253,13 +254,13 @@ impl Strings {
             Some((address, format!("{name}|{module}")))
         };
         let mut symbols: Vec<_> = kallsyms.lines().filter_map(symbol).collect();
-        // Of several names the kernel prints the first one.
+        // The kernel prints the first of several names.
         symbols.sort_by_key(|(address, _)| *address);
         symbols.dedup_by_key(|(address, _)| *address);
         Self { symbols, ..Self::default() }
     }
 
-    /// `function+0x1b/0x40`.
+    /// Returns a call site such as `function+0x1b/0x40`.
     fn site(&mut self, address: u64) -> &str {
         let symbols = &self.symbols;
         self.sites.entry(address).or_insert_with(|| {
@@ -299,7 +300,7 @@ pub(super) struct Printer {
     commands: FxHashMap<i32, String>,
 }
 
-/// The parts that all records begin with: type, flags, preemption, process.
+/// The length of the fields that all records begin with: type, flags, preemption, process.
 const COMMON: usize = 8;
 
 impl Printer {
@@ -308,7 +309,7 @@ impl Printer {
         Self { formats, strings: Strings::new(kallsyms), commands }
     }
 
-    /// Appends the line of a record. `false` if it is of no known event, or cut.
+    /// Appends the line of a record. Returns `false` if the record's event is unknown, or the record is cut.
     pub(super) fn line(&mut self, cpu: usize, time: u64, record: &[u8], out: &mut Vec<u8>) -> bool {
         let known = number(record, 0, 2).and_then(|id| self.formats.get(&(id as u16)));
         let (Some(format), Some(pid)) = (known, number(record, 4, 4).filter(|_| record.len() >= COMMON))
@@ -335,7 +336,8 @@ impl Printer {
     }
 }
 
-/// `d.s2.`: interrupts, need to reschedule, kind of context, depths of preemption and of migration.
+/// Formats the flags as `d.s2.`: interrupts, need to reschedule, kind of context, depths of preemption and of
+/// migration.
 fn context(flags: u8, preempt: u8) -> String {
     let has = |bit: u8| flags & bit != 0;
     let interrupts = match (has(0x01), has(0x80)) {
@@ -373,7 +375,7 @@ pub(super) mod tests {
 \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
 ";
 
-    /// The head of a record.
+    /// Builds a record with the given head and body.
     pub(in super::super) fn record(id: u16, pid: i32, body: &[&[u8]]) -> Vec<u8> {
         let mut record = [&id.to_ne_bytes()[..], &[0x10, 0x21], &pid.to_ne_bytes()].concat();
         body.iter().for_each(|part| record.extend(*part));

@@ -1,7 +1,8 @@
-//! A trace of a running kernel, with its tables: what `uslab replay` compares with, in one command.
+//! The command `uslab record`: records a trace of a running kernel, with its tables, for `uslab replay`.
 //!
-//! The steps are the same on the running kernel and in one that is [booted](qemu) for it (`steps.sh`): shell, because a guest has nothing else.
-//! The running kernel's events are taken while it records (`drain`); a guest keeps them in its buffers.
+//! The running kernel and a kernel [booted](qemu) for recording take the same steps (`steps.sh`). The steps are in
+//! shell, because a guest has nothing else. The running kernel's events are drained during the recording (`drain`); a
+//! guest keeps its events in its buffers.
 
 mod drain;
 mod format;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 
-/// Marks and tables.
+/// The script that writes marks and copies tables.
 const STEPS: &str = include_str!("steps.sh");
 
 /// The events of group `kmem` that replays read. Kernels before 6.1 have separate `_node` events.
@@ -42,38 +43,38 @@ const EVENTS: [&str; 11] = [
     "mm_page_alloc_extfrag",
 ];
 
-/// Where tracefs is mounted, as a rule.
+/// The usual mount points of tracefs.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// How to record the running kernel.
+/// Options for recording the running kernel.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where tracefs is mounted; `None` is in one of the usual places.
+    /// The mount point of tracefs; `None` tries the usual ones.
     pub tracefs: Option<PathBuf>,
-    /// Bytes of the buffer of each CPU.
+    /// The size of each CPU's buffer in bytes.
     pub buffer: u64,
-    /// Shrink all caches before and after.
+    /// `true` to shrink all caches before and after the recording.
     pub shrink: bool,
-    /// How long, if there is no command.
+    /// The length of the recording in seconds, if no command is given.
     pub seconds: u64,
-    /// The workload.
+    /// The workload: a program and its arguments.
     pub command: Vec<String>,
 }
 
-/// The counts of a recording.
+/// The counts of a finished recording.
 #[derive(Debug, Serialize)]
 pub struct Recorded {
-    /// The folder with all of it.
+    /// The folder of the recording.
     pub folder: PathBuf,
     /// The kernel's release.
     pub kernel: String,
-    /// Events in the trace.
+    /// The number of events in the trace.
     pub events: u64,
-    /// Events that the kernel's buffers had no room for.
+    /// The number of events that did not fit into the kernel's buffers.
     pub lost: u64,
-    /// CPUs that lost some.
+    /// The CPUs that lost events.
     pub losers: Vec<String>,
-    /// How the command ended.
+    /// The exit status of the command.
     pub status: u32,
 }
 
@@ -97,10 +98,10 @@ impl fmt::Display for Recorded {
     }
 }
 
-/// The trace in a recording's folder.
+/// The file name of the trace in a recording's folder.
 const TRACE: &str = "trace.txt.zst";
 
-/// A folder that gets its final name when it is complete; if dropped before, it is removed.
+/// A folder that gets its final name when it is complete. If it is dropped earlier, the folder is removed.
 #[derive(Debug)]
 struct Folder {
     to: PathBuf,
@@ -138,7 +139,7 @@ impl Folder {
         packed.with_context(|| path.display().to_string())
     }
 
-    /// Names it, when its trace is written.
+    /// Gives the folder its final name, after the trace is written.
     fn finish(self, status: &str) -> anyhow::Result<Recorded> {
         let stats = self.read("ftrace-stats.txt")?;
         let lost = lost(&stats);
@@ -157,12 +158,12 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // It has its name, or there is nothing to be done about it.
+        // The folder has its final name, or the error cannot be handled.
         let _ = fs::remove_dir_all(&self.partial);
     }
 }
 
-/// The counts of these names in statistics of ftrace's buffers.
+/// Sums the named counts in the statistics of ftrace's buffers.
 fn sum(stats: &str, names: &[&str]) -> u64 {
     let counts = stats.lines().filter_map(|line| line.split_once(": "));
     counts.filter(|(name, _)| names.contains(name)).filter_map(|(_, n)| n.trim().parse::<u64>().ok()).sum()
@@ -171,14 +172,14 @@ fn sum(stats: &str, names: &[&str]) -> u64 {
 /// The names of lost events in the statistics.
 const LOSSES: [&str; 3] = ["overrun", "commit overrun", "dropped events"];
 
-/// CPUs that lost events, and how many.
+/// Returns the CPUs that lost events, and the number of lost events.
 fn lost(stats: &str) -> Vec<(String, u64)> {
     let cpus = stats.split("== ").filter_map(|cpu| cpu.split_once('\n'));
     let lost = cpus.map(|(cpu, stats)| (cpu.to_owned(), sum(stats, &LOSSES)));
     lost.filter(|(_, lost)| *lost > 0).collect()
 }
 
-/// Set by Ctrl-C.
+/// Returns a flag that Ctrl-C sets.
 fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
@@ -186,14 +187,14 @@ fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(interrupted)
 }
 
-/// Waits for a child as long as `go_on` returns `true`; then kills it.
+/// Waits for a child as long as `go_on` returns `Ok`; then kills it.
 fn wait(child: &mut Child, mut go_on: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
         if let Err(error) = go_on() {
-            // It may have exited already.
+            // The child may have exited already.
             let _ = child.kill();
             child.wait()?;
             return Err(error);
@@ -207,7 +208,8 @@ const SIGINT: i32 = 2;
 /// The error of a recording that Ctrl-C interrupts.
 const INTERRUPTED: &str = "interrupted; nothing is kept";
 
-/// A separate tracing instance, which does not disturb other tracing. It is removed when this is dropped.
+/// A separate tracing instance, which does not disturb other tracing. Dropping the value removes the instance from the
+/// kernel.
 #[derive(Debug)]
 struct Instance(PathBuf);
 
@@ -226,9 +228,9 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // If the kernel does not remove the instance, the error cannot be reported from here.
+        // If the kernel does not remove the instance, the error cannot be reported from `drop`.
         let _ = self.write("tracing_on", "0");
-        // It may be busy for a moment after its last file was closed.
+        // The instance may be busy for a moment after its last file was closed.
         for _ in 0..40 {
             match fs::remove_dir(&self.0) {
                 Err(error) if error.kind() == ErrorKind::ResourceBusy => {
@@ -240,7 +242,8 @@ impl Drop for Instance {
     }
 }
 
-/// The error of a kernel file that cannot be used: the missing right or mount, and the command that gives it.
+/// Returns the error of a kernel file that cannot be used: the missing right or mount, and the command that provides
+/// it.
 fn refused(path: &Path, error: &io::Error) -> anyhow::Error {
     let what = match error.kind() {
         ErrorKind::PermissionDenied => {
@@ -250,7 +253,7 @@ fn refused(path: &Path, error: &io::Error) -> anyhow::Error {
         ErrorKind::NotFound
             if path == Path::new("/proc/slabinfo") || path.starts_with("/sys/kernel/slab") =>
         {
-            "not there; expected a kernel with CONFIG_SLUB_DEBUG, and both mounted (mount -t proc proc /proc; mount -t sysfs sysfs /sys)"
+            "missing; expected a kernel with CONFIG_SLUB_DEBUG, and both mounted (mount -t proc proc /proc; mount -t sysfs sysfs /sys)"
         }
         ErrorKind::NotFound => {
             "not there; expected tracefs (mount -t tracefs tracefs /sys/kernel/tracing, or --tracefs DIR where it is mounted) of a \
@@ -272,13 +275,13 @@ fn tracefs(given: Option<&Path>) -> anyhow::Result<PathBuf> {
             Err(error) => _ = why.get_or_insert_with(|| refused(&events, &error)),
         }
     }
-    Err(why.context("no place of tracefs")?)
+    Err(why.context("tracefs is not mounted")?)
 }
 
 /// Records the running kernel into the new folder `out`.
 ///
 /// # Errors
-/// The folder exists, or the kernel does not let itself be traced, or it was interrupted; nothing is left then.
+/// Fails, leaving nothing, if the folder exists, the kernel cannot be traced, or the recording is interrupted.
 pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
     let folder = Folder::new(out)?;
     let tracefs = tracefs(options.tracefs.as_deref())?;
@@ -291,7 +294,7 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
     let instance = Instance::new(&tracefs)?;
     instance.write("buffer_size_kb", &(options.buffer / 1024).max(1).to_string())?;
     instance.write("trace_clock", "global")?;
-    // Older kernels print hashed addresses whatever the option.
+    // Older kernels print hashed addresses regardless of the option.
     let _ = instance.write("options/hash-ptr", "0");
     let mut drain = Drain::start(&tracefs, &instance.0, &folder.partial)?;
     let events: Vec<_> =
@@ -322,7 +325,7 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
         bail!(INTERRUPTED);
     }
     if !status.success() {
-        bail!("the steps of the recording: {status}; what failed stands above");
+        bail!("the recording failed: {status}; the failed step is above");
     }
     drain.stop()?;
     let commands = seen.finish();
@@ -340,14 +343,15 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
     folder.finish(&status)
 }
 
-/// CPUs that are online.
+/// Returns the number of online CPUs.
 fn online() -> usize {
     let cpus = fs::read_to_string("/sys/devices/system/cpu/online").ok();
     let count = cpus.and_then(|cpus| crate::slabs::cpus_of_ranges(&cpus));
     count.unwrap_or_else(|| uslab_magazine::Cpus::os().count()) as usize
 }
 
-/// The interval at which the names of commands are read: the kernel keeps the names of the last few hundred processes.
+/// The interval at which the names of commands are read, because the kernel keeps only the names of the last few
+/// hundred processes.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The names of commands, read while a recording runs, and its progress on a terminal.
@@ -395,14 +399,14 @@ impl Seen {
         ));
     }
 
-    /// Events that the buffers lost so far.
+    /// Returns the number of events that the buffers have lost so far.
     fn lost(&self) -> u64 {
         let cpus = fs::read_dir(self.instance.join("per_cpu")).into_iter().flatten().flatten();
         let stats = cpus.filter_map(|cpu| fs::read_to_string(cpu.path().join("stats")).ok());
         stats.map(|stats| sum(&stats, &LOSSES)).sum()
     }
 
-    /// The name of a process that has exited since is known from an earlier reading.
+    /// The name of an exited process is known from an earlier reading.
     fn read_commands(&mut self) {
         let text = fs::read(self.tracefs.join("saved_cmdlines")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

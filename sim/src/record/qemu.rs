@@ -1,7 +1,7 @@
-//! A kernel of a distribution's package, booted in qemu to be recorded.
+//! Boots a kernel of a distribution's package in qemu, to record it.
 //!
-//! The guest has nothing but a static busybox, the workload, and the package's modules for the way out (9p; without it, a serial port).
-//! Events are on from early boot, so that nearly all objects are seen allocated.
+//! The guest has only a static busybox, the workload, and the kernel modules for transferring the trace (9p; without
+//! it, a serial port). Events are enabled from early boot, so that the trace has the allocation of nearly every object.
 
 use super::{EVENTS, Folder, INTERRUPTED, Recorded, STEPS, interrupts, wait};
 use anyhow::{Context, bail};
@@ -14,44 +14,45 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Process 1 of the guest.
+/// The script that runs as process 1 of the guest.
 const GUEST: &str = include_str!("guest.sh");
 
-/// Modules that bring the trace out; those that a kernel does not have as modules are part of it.
+/// The modules that transfer the trace; a kernel without these modules has them built in.
 const WAY_OUT: [&str; 3] = ["virtio_pci", "9pnet_virtio", "9p"];
 
 /// The time within which a guest under KVM must report that it is up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The kernel to boot, and the machine to boot it on.
+/// The kernel to boot, and the guest machine.
 #[derive(Clone, Debug)]
 pub struct Guest {
-    /// A kernel's file, or the folder of unpacked packages.
+    /// The kernel's file, or the folder of unpacked packages.
     pub kernel: PathBuf,
-    /// More of the kernel's command line.
+    /// Additional text for the kernel's command line.
     pub append: String,
-    /// Written to files of these names of all caches before anything is recorded: `cpu_partial=0`.
+    /// Attributes to set for all caches before the recording: `cpu_partial=0`.
     pub set: Vec<String>,
-    /// CPUs.
+    /// The number of the guest's CPUs.
     pub cpus: u32,
-    /// Bytes of memory.
+    /// The memory of the guest in bytes.
     pub memory: u64,
-    /// Bytes of the trace's buffer of each CPU.
+    /// The size of each CPU's trace buffer in bytes.
     pub buffer: u64,
-    /// Programs and scripts; the first one runs, unless there is a command.
+    /// Programs and scripts; the first one runs, unless a command is given.
     pub workload: Vec<PathBuf>,
     /// The workload: a program and its arguments.
     pub command: Vec<String>,
-    /// How long all of it may take.
+    /// The time limit of the whole recording.
     pub limit: Duration,
-    /// Do not even try KVM.
+    /// `true` to emulate the CPUs without trying KVM.
     pub emulate: bool,
 }
 
-/// Boots a kernel, lets it record itself into the new folder `out`, and ends it.
+/// Boots a kernel that records itself into the new folder `out`, and ends it.
 ///
 /// # Errors
-/// The folder exists; a program or file is missing; the guest did not come to its end in time. Nothing is left then.
+/// Fails if the folder exists, a program or file is missing, or the guest did not finish in time. A failed recording
+/// leaves nothing.
 pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
     let folder = Folder::new(out)?;
     let (kernel, modules) = kernel(&guest.kernel)?;
@@ -97,7 +98,7 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
             Ok(_) => {
                 let said = fs::read_to_string(folder.file("qemu.txt")).unwrap_or_default();
                 let said = said.lines().last().map(|line| format!("; qemu: {line}")).unwrap_or_default();
-                bail!("the guest ended before its recording did{said}{}", last_words(&console))
+                bail!("the guest stopped before the recording was complete{said}{}", last_words(&console))
             }
         }
     }
@@ -107,7 +108,7 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
     let status = folder.read("done")?;
     let text = folder.file("trace.txt");
     let trace = File::open(&text)?;
-    // Its name goes now, its text when it is packed.
+    // The file's name is removed now, its text when the trace is packed.
     for name in ["done", "trace.txt"] {
         fs::remove_file(folder.file(name))?;
     }
@@ -115,10 +116,10 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
     folder.finish(&status)
 }
 
-/// The guest's output on its second serial port: an archive, if its kernel has no 9p.
+/// The file of the guest's second serial port: an archive, if the guest's kernel has no 9p.
 const PORT: &str = "port.tar";
 
-/// Unpacks what came through the serial port, if anything did. Returns `true` if the recording is complete.
+/// Unpacks the archive from the serial port, if it exists. Returns `true` if the recording is complete.
 fn from_port(folder: &Folder) -> anyhow::Result<bool> {
     let port = folder.file(PORT);
     if fs::metadata(&port).is_ok_and(|port| port.len() > 0) {
@@ -138,14 +139,14 @@ fn from_port(folder: &Folder) -> anyhow::Result<bool> {
 /// The first line that the guest prints.
 const UP: &[u8] = b"uslab: the guest is up";
 
-/// The reason why KVM is not used.
+/// The error text for a guest that did not start under KVM.
 const NOT_UP: &str = "the guest is not up";
 
 fn writable(path: &str) -> bool {
     File::options().read(true).write(true).open(path).is_ok()
 }
 
-/// The last line of a guest's console that is one: firmware moves the cursor about.
+/// Returns the last text line of a guest's console, skipping the firmware's cursor movements.
 fn last_words(console: &Path) -> String {
     let text = fs::read(console).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -186,10 +187,10 @@ fn qemu(guest: &Guest, accelerator: &str, kernel: &Path, initramfs: &Path, out: 
     qemu
 }
 
-/// The kernel, and the folder of its modules if there is one.
+/// Finds the kernel, and the folder of its modules if it has one.
 ///
-/// Distributions have it as `boot/vmlinuz-RELEASE` (Debian until 6.x), or as `vmlinuz` in the folder of its modules (Debian from 7.x on,
-/// Fedora, Arch). A kernel that was built is any other file, and has no modules.
+/// Distributions have the kernel as `boot/vmlinuz-RELEASE` (Debian until 6.x), or as `vmlinuz` in the folder of its
+/// modules (Debian from 7.x on, Fedora, Arch). Any other file is a kernel that the user built, without modules.
 fn kernel(given: &Path) -> anyhow::Result<(PathBuf, Option<PathBuf>)> {
     let shown = given.display();
     let kernel = if given.is_dir() {
@@ -201,7 +202,7 @@ fn kernel(given: &Path) -> anyhow::Result<(PathBuf, Option<PathBuf>)> {
             let own = files(&given.join(folder))?.into_iter().map(|folder| folder.join("vmlinuz"));
             kernels.extend(own.filter(|kernel| kernel.is_file()));
         }
-        // `lib` may be a link to `usr/lib`.
+        // The folder `lib` may be a link to `usr/lib`.
         kernels.sort_by_cached_key(|kernel| kernel.canonicalize().ok());
         kernels.dedup_by_key(|kernel| kernel.canonicalize().ok());
         let [kernel] = &kernels[..] else {
@@ -226,10 +227,10 @@ fn kernel(given: &Path) -> anyhow::Result<(PathBuf, Option<PathBuf>)> {
     Ok((kernel.clone(), modules))
 }
 
-/// Where modules are, each release's in a folder.
+/// The folders of modules, with a subfolder for each release.
 const MODULES: [&str; 2] = ["lib/modules", "usr/lib/modules"];
 
-/// The files in a folder; none if there is no such folder.
+/// Returns the files in a folder; an empty list if the folder does not exist.
 fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Ok(vec![]);
@@ -242,7 +243,7 @@ fn release(kernel: &Path) -> Option<&str> {
     kernel.file_name().and_then(OsStr::to_str)?.strip_prefix("vmlinuz-")
 }
 
-/// All files of the guest.
+/// Returns all files of the guest.
 fn root(guest: &Guest, modules: Option<&Path>) -> anyhow::Result<Archive> {
     let mut root = Archive::default();
     for folder in ["bin", "dev", "host", "modules", "out", "proc", "sys", "tmp"] {
@@ -270,7 +271,7 @@ fn root(guest: &Guest, modules: Option<&Path>) -> anyhow::Result<Archive> {
     let settings: String = guest.set.iter().map(|set| format!("{set}\n")).collect();
     root.add("settings", FILE, settings.as_bytes());
     let mut order = String::new();
-    for (name, bytes) in way_out(modules)? {
+    for (name, bytes) in tracing_modules(modules)? {
         order += &format!("{name}.ko\n");
         root.add(&format!("modules/{name}.ko"), FILE, &bytes);
     }
@@ -278,20 +279,20 @@ fn root(guest: &Guest, modules: Option<&Path>) -> anyhow::Result<Archive> {
     Ok(root)
 }
 
-/// A program that needs no libraries, or a script.
+/// Reads a program that needs no libraries, or a script.
 fn program(path: &Path) -> anyhow::Result<Vec<u8>> {
     let bytes = fs::read(path).with_context(|| path.display().to_string())?;
     if bytes.starts_with(b"\x7fELF") && bytes.windows(8).any(|part| part == b"/ld-linu") {
         bail!(
-            "{}: needs libraries, and the guest has none; expected a static program or a script of busybox's shell",
+            "{}: dynamically linked, but the guest has no libraries; expected a static program or a busybox shell script",
             path.display()
         );
     }
     Ok(bytes)
 }
 
-/// The modules that bring the trace out, each after those that it needs.
-fn way_out(folder: Option<&Path>) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+/// Returns the modules that transfer the trace, each after its dependencies.
+fn tracing_modules(folder: Option<&Path>) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let mut files = BTreeMap::new();
     let mut folders: Vec<_> = folder.map(Path::to_owned).into_iter().collect();
     while let Some(folder) = folders.pop() {
@@ -341,7 +342,7 @@ fn unpacked(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The modules that a module says it needs.
+/// Returns the names of a module's dependencies.
 fn needs(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|part| part == KEY) else { return Vec::new() };
@@ -350,12 +351,12 @@ fn needs(module: &[u8]) -> Vec<String> {
     names.map(|name| String::from_utf8_lossy(name).replace('-', "_")).collect()
 }
 
-/// The mode of a program.
+/// The file mode of a program.
 const PROGRAM: u32 = 0o100_755;
-/// The mode of other files.
+/// The file mode of other files.
 const FILE: u32 = 0o100_644;
 
-/// An archive as the kernel unpacks it: cpio's "newc".
+/// An archive in the format that the kernel unpacks: cpio's "newc".
 #[derive(Debug, Default)]
 struct Archive {
     bytes: Vec<u8>,
@@ -366,7 +367,8 @@ impl Archive {
     fn add(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.files += 1;
         let (size, length) = (content.len(), name.len() + 1);
-        // Number, mode, owner, group, links, time, size, four numbers of devices, length of the name, checksum.
+        // The header has number, mode, owner, group, links, time, size, four device numbers, length of the name,
+        // checksum.
         let head = [self.files, mode, 0, 0, 1, 0, size as u32, 0, 0, 0, 0, length as u32, 0];
         let head: String = head.iter().map(|field| format!("{field:08x}")).collect();
         let _ = write!(self.bytes, "070701{head}{name}\0");
@@ -397,7 +399,7 @@ mod tests {
         let bytes = archive.finish();
         let text = String::from_utf8(bytes).expect("text");
         assert!(text.starts_with("07070100000001000041ed"), "{text}");
-        // 110 bytes of head and the name with its NUL, to a multiple of four; the same for the content.
+        // The header of 110 bytes and the name with its NUL are padded to a multiple of four, and so is the content.
         assert_eq!(text.find("abcde"), Some(116 + 116), "{text:?}");
         assert!(text[116..].starts_with("07070100000002000081ed"));
         assert_eq!(text.find("TRAILER!!!"), Some(116 + 116 + 8 + 110));
@@ -415,14 +417,17 @@ mod tests {
         module("virtio-ring.ko", "virtio");
         module("9p.ko", "9pnet");
         module("9pnet.ko", "");
-        let names: Vec<_> =
-            way_out(Some(folder.path())).expect("modules").into_iter().map(|(name, _)| name).collect();
+        let names: Vec<_> = tracing_modules(Some(folder.path()))
+            .expect("modules")
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
         assert_eq!(names, ["virtio", "virtio_ring", "virtio_pci", "9pnet", "9p"]);
-        assert_eq!(way_out(None).expect("none"), []);
+        assert_eq!(tracing_modules(None).expect("none"), []);
     }
 
     #[test]
-    fn a_kernel_is_a_file_or_the_folder_of_a_package() {
+    fn kernel_is_a_file_or_a_package_folder() {
         let folder = tempfile::tempdir().expect("a folder");
         let package = folder.path();
         fs::create_dir_all(package.join("usr/lib/modules/6.1")).expect("a folder");
@@ -439,7 +444,7 @@ mod tests {
             (kernel(package).expect("a kernel"), kernel(&file).expect("a kernel")),
             (found.clone(), found)
         );
-        // Packages of 7.x, of Fedora and of Arch.
+        // The layout of the packages of 7.x, of Fedora and of Arch.
         let modules = package.join("usr/lib/modules/7.2");
         fs::create_dir_all(modules.join("kernel")).expect("a folder");
         let with_modules = modules.join("vmlinuz");
@@ -459,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_with_libraries_is_refused() {
+    fn dynamically_linked_program_is_refused() {
         let told = program(Path::new("/proc/self/exe")).expect_err("tests have libraries").to_string();
         assert!(told.contains("expected a static program"), "{told}");
     }

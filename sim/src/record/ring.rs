@@ -1,4 +1,4 @@
-//! Pages of the kernel's ring buffer, as `trace_pipe_raw` has them: events with the time between them.
+//! Parses pages of the kernel's ring buffer, as `trace_pipe_raw` has them: events with the time between them.
 //!
 //! ```text
 //! time of the page (8 bytes)  length and flags (8, or 4)  event event event ... [number of lost events]
@@ -7,34 +7,34 @@
 
 use std::ops::Range;
 
-/// Some events before this page were lost.
+/// Flag of a page before which events were lost.
 const MISSED: u64 = 1 << 31;
-/// Their number is behind the last event.
+/// Flag of a page that stores the number of lost events after its last event.
 const MISSED_IS_STORED: u64 = 1 << 30;
-/// The bits of the length.
+/// The bits of a page's length.
 const LENGTH: u64 = (1 << 27) - 1;
 
 const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;
-/// Bits of an event's own time.
+/// The number of bits of an event's own time.
 const SHORT_TIME: u32 = 27;
-/// An absolute time lacks the bits above these.
+/// The number of bits that an absolute time has.
 const STAMP_BITS: u32 = 59;
 
-/// Where the parts of a page are, by `events/header_page`.
+/// The layout of a page, by `events/header_page`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Bytes of a page.
+    /// The size of a page in bytes.
     pub(super) page: usize,
-    /// Bytes of the length.
+    /// The size of the length field in bytes.
     commit: usize,
-    /// Where events begin.
+    /// The offset at which events begin.
     data: usize,
 }
 
 impl Layout {
-    /// Reads `events/header_page`.
+    /// Parses `events/header_page`.
     pub(super) fn of(text: &str) -> Option<Self> {
         let number = |line: &str, key: &str| -> Option<usize> {
             let (_, rest) = line.split_once(key)?;
@@ -49,18 +49,18 @@ impl Layout {
             .then_some(layout)
     }
 
-    /// The bytes of a page that say something.
+    /// Returns the used part of a page.
     pub(super) fn used<'p>(&self, page: &'p [u8]) -> Option<&'p [u8]> {
         let head = page.get(..self.data)?;
         page.get(..self.data + self.rest(head))
     }
 
-    /// Bytes of a page's head.
+    /// Returns the size of a page's head in bytes.
     pub(super) fn head(&self) -> usize {
         self.data
     }
 
-    /// Bytes of the used part behind the head.
+    /// Returns the bytes of the used part after the head.
     pub(super) fn rest(&self, head: &[u8]) -> usize {
         let flags = self.flags(head);
         let stored = flags & (MISSED | MISSED_IS_STORED) == MISSED | MISSED_IS_STORED;
@@ -85,24 +85,24 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// 0 if it is missing.
+/// Reads a word; 0 if it is missing.
 fn long(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }
 
-/// A place in a page.
+/// The position in a page while it is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cursor {
     at: usize,
     end: usize,
     /// The time of the last event, in nanoseconds.
     pub(super) time: u64,
-    /// Events that were lost before this page; 0 if the kernel does not tell how many.
+    /// The number of events lost before this page; 0 if the kernel does not report the number.
     pub(super) lost: Option<u64>,
 }
 
 impl Cursor {
-    /// Where the next record is in the page's used part.
+    /// Returns the range of the next record in the page's used part.
     pub(super) fn next(&mut self, used: &[u8]) -> Option<Range<usize>> {
         while self.at + 4 <= self.end {
             let head = word(used, self.at)?;
@@ -148,7 +148,7 @@ impl Cursor {
 pub(super) mod tests {
     use super::*;
 
-    /// `events/header_page` of a 64-bit kernel.
+    /// The text `events/header_page` of a 64-bit kernel.
     pub(in super::super) const HEADER_PAGE: &str = "\
 \tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;
 \tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;
@@ -156,7 +156,7 @@ pub(super) mod tests {
 \tfield: char data;\toffset:16;\tsize:4080;\tsigned:0;
 ";
 
-    /// A page with these records: nanoseconds since the record before, and bytes.
+    /// Builds a page with these records: nanoseconds since the previous record, and bytes.
     pub(in super::super) fn page(time: u64, lost: Option<u64>, records: &[(u32, Vec<u8>)]) -> Vec<u8> {
         let mut data = vec![];
         for (delta, record) in records {
@@ -178,7 +178,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn times_of_records_are_sums_of_their_differences() {
+    fn record_times_are_sums_of_deltas() {
         let layout = Layout::of(HEADER_PAGE).expect("a layout");
         assert_eq!(layout, Layout { page: 4096, commit: 8, data: 16 });
         let page = page(1000, Some(7), &[(0, vec![1; 8]), (5, vec![2; 200]), (3, vec![3; 4])]);

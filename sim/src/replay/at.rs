@@ -1,4 +1,4 @@
-//! Moments of a replay, as a page shows them.
+//! Snapshots of a replay, as a web page shows them.
 
 use super::{Options, ReplayError, moments, run_to_stream};
 use crate::output::Progress;
@@ -7,24 +7,24 @@ use std::path::Path;
 use uslab_engine::designs::{Spec, Visitor};
 use uslab_engine::{Design, Engine, EngineError, Policy, Stream, View};
 
-/// The state of a design's machine after given numbers of operations.
+/// Snapshots of a design's machine after given numbers of operations.
 #[derive(Debug, Serialize)]
 pub struct Moments {
-    /// Name of the trace.
+    /// The name of the trace.
     pub trace: String,
-    /// Name of the design.
+    /// The name of the design.
     pub design: String,
-    /// Number of operations of the whole stream.
+    /// The number of operations of the whole stream.
     pub operations: u64,
-    /// The moments, in the order of the request; caches slab by slab.
+    /// The snapshots, in the order of the request, with caches slab by slab.
     pub moments: Vec<View>,
 }
 
 impl Moments {
-    /// The moments after the given numbers of operations, in the stream that a page of this trace runs.
+    /// Returns the snapshots after the given numbers of operations, in the stream that a page of this trace runs.
     ///
     /// # Errors
-    /// See [`ReplayError`]; or a number is larger than that of the operations.
+    /// Returns a [`ReplayError`]; also fails if a number exceeds the number of operations.
     pub fn new<P: Policy>(
         path: Option<&Path>,
         options: &Options,
@@ -46,10 +46,10 @@ impl Moments {
     }
 }
 
-/// The stream that a page of this trace runs.
+/// Returns the stream that a page of this trace runs.
 ///
 /// # Errors
-/// See [`ReplayError`].
+/// Returns a [`ReplayError`].
 pub fn page_stream(
     path: Option<&Path>,
     options: &Options,
@@ -57,7 +57,7 @@ pub fn page_stream(
 ) -> Result<Stream, ReplayError> {
     match path.map(moments::converted).transpose()?.flatten() {
         Some(mut stream) => {
-            // A page's machine has one zone.
+            // The machine of a page has one zone.
             stream.zones.clear();
             moments::on(stream, options)
         }
@@ -80,11 +80,11 @@ impl Visitor for Views<'_> {
         order.sort_unstable_by_key(|(_, at)| *at);
         let mut views: Vec<(usize, View)> = Vec::with_capacity(order.len());
         for (place, at) in order {
-            // The engine cannot run the same operation twice, so equal numbers share a view.
+            // The engine cannot run the same operation twice, so equal numbers share a snapshot.
             let view = match views.last().filter(|(_, view)| view.operation == at) {
                 Some((_, same)) => same.clone(),
                 None => {
-                    let steps = engine.run_and_tell(at)?;
+                    let steps = engine.run_with_steps(at)?;
                     engine.view(steps, &all)
                 }
             };

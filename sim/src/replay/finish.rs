@@ -1,4 +1,4 @@
-//! The end of a replay: the numbers are taken, everything is freed, and what is left is counted.
+//! The end of a replay: takes the numbers, frees everything, and counts the remainder.
 
 use super::{CacheAt, Run, Snapshot};
 use crate::machine::Build;
@@ -17,14 +17,14 @@ use uslab_buddy::{BuddyInfo, Order};
 pub(super) struct Taken<'t> {
     pub(super) build: Build,
     pub(super) tables: &'t Tables,
-    /// CPUs of the traced machine.
+    /// The number of CPUs of the traced machine.
     pub(super) traced_cpus: u64,
     pub(super) read: Duration,
     pub(super) replayed: Duration,
     pub(super) rss: [u64; 2],
 }
 
-/// Violations that are kept with their text.
+/// The most violations that are kept with their text.
 const VIOLATIONS_KEPT: usize = 20;
 
 impl Run<'_, '_> {
@@ -205,7 +205,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// Between the moments that the kernel's tables call exact: right after all caches were shrunk.
+/// Compares the change between the moments at which the kernel's tables are exact: right after all caches were shrunk.
 fn against_kernel(
     facts: &Facts,
     snapshots: &[Snapshot],
@@ -225,7 +225,8 @@ fn against_kernel(
         .iter()
         .map(|row| {
             let (a, b) = ours(row);
-            // The replay has no objects from before the trace. Their frees are subtracted here, as they lower the kernel's count.
+            // The replay has no objects from before the trace. Frees of objects from before the trace are subtracted,
+            // because they lower the kernel's count.
             let pre = b.pre_trace_frees as i64 - a.pre_trace_frees as i64;
             let site = facts.objects.hidden_free_sites.iter().find(|(cache, ..)| *cache == row.cache);
             let mut compared = KernelRow {

@@ -1,4 +1,4 @@
-//! Slabs from before a trace, which the trace shows by the objects that it allocates from them and frees to them.
+//! Infers the slabs from before a trace, by the objects that the trace allocates from them and frees to them.
 
 use super::linux;
 use super::steps::readings;
@@ -9,21 +9,21 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// A slab from before the trace, as far as the trace shows it.
 pub(super) struct FromBefore {
     pub(super) cache: CacheId,
-    /// Objects that it has.
+    /// The number of objects of the slab.
     pub(super) objects: u32,
-    /// Objects that are freed in the trace, by address.
+    /// The objects that are freed in the trace, by address.
     pub(super) used: Vec<u64>,
-    /// Objects that are allocated in the trace first, and others that are taken to be free.
+    /// The number of free objects: allocated first in the trace, or assumed to be free.
     pub(super) free: u32,
-    /// Of the free ones, those that are taken to be free.
+    /// The number of free objects that are only assumed to be free.
     pub(super) guessed: u32,
-    /// The CPU whose own it is.
+    /// The CPU that owns the slab, if any.
     pub(super) owner: Option<u16>,
-    /// The first CPU that allocated a free object of it.
+    /// The first CPU that allocated a free object of the slab.
     first: Option<u16>,
-    /// Free objects that it gained until the moment `before`.
+    /// The number of free objects that the slab gained until the moment `before`.
     gained: i64,
-    /// Its page was given back before the moment `before`.
+    /// `true` if the slab's page was freed before the moment `before`.
     is_gone: bool,
 }
 
@@ -41,25 +41,27 @@ impl FromBefore {
             is_gone: false,
         }
     }
-    /// Returns `true` if no object of it is in the trace.
+    /// Returns `true` if no object of the slab is in the trace.
     pub(super) fn is_unseen(&self) -> bool {
         self.used.is_empty() && self.first.is_none()
     }
 }
 
-/// Slabs from before the trace, in the order in which the kernel allocates from them. An address that an allocation has before any
-/// free, on a page that was not handed out in the trace, was free at its beginning; one that is freed first was in use.
+/// Infers the slabs from before the trace, in the order in which the kernel allocates from them. Consider an address on
+/// a page that the trace did not allocate. If its first event is an allocation, the object was free at the beginning;
+/// if a free, it was in use.
 ///
-/// Of the other objects the trace shows nothing. How many are free follows from the kernel's table at `before`: places that an allocation
-/// could have, in slabs that the kernel did not come to. They are in as many slabs as sysfs counts on the list of partial ones. Without
-/// such a table they stay in use, unless the page is freed.
+/// The trace shows nothing about all other objects. The number of free objects follows from the kernel's table at
+/// `before`. They are at places that an allocation could have, in slabs that the kernel did not use. Free objects are
+/// spread over as many slabs as sysfs counts on the partial list. Without the table, unknown objects stay in use,
+/// unless the page is freed.
 pub(super) fn slabs_from_before(traced: Traced<'_>) -> Vec<FromBefore> {
     let Traced { resolver, ops, tables } = traced;
     let Some(slabinfo) = tables.latest_slabinfo() else { return vec![] };
     let (before, is_shrunk) = moment_before(traced);
     let (mut handed_out, mut seen) = (FxHashSet::default(), FxHashSet::default());
     let (mut places, mut pages, mut slabs) = (FxHashMap::default(), FxHashMap::default(), Vec::new());
-    // Slabs that were made until the moment `before`, by first page: their cache, and their objects in use.
+    // The slabs created until the moment `before`, by first page, with their cache and objects in use.
     let mut made: FxHashMap<u64, (CacheId, i64)> = FxHashMap::default();
     for (at, op) in ops.iter().enumerate() {
         let (cache, ptr, taken) = match op.kind {
@@ -73,7 +75,7 @@ pub(super) fn slabs_from_before(traced: Traced<'_>) -> Vec<FromBefore> {
                     if handed_out.insert(page)
                         && let Some(slab) = pages.get(&page)
                     {
-                        // Nothing of it was in use at last: what was not seen was free.
+                        // No object of the freed slab was in use, so unknown objects were free.
                         let slab: &mut FromBefore = &mut slabs[*slab];
                         slab.free = slab.objects - slab.used.len() as u32;
                         slab.is_gone = at < before;
@@ -125,7 +127,7 @@ pub(super) fn slabs_from_before(traced: Traced<'_>) -> Vec<FromBefore> {
     slabs
 }
 
-/// The operation at which the kernel read its table `before`, and whether it had shrunk its caches by then.
+/// Returns the operation at which the kernel read its table `before`, and `true` if caches were shrunk by then.
 fn moment_before(traced: Traced<'_>) -> (usize, bool) {
     let Traced { resolver, ops, .. } = traced;
     let mut is_shrunk = false;
@@ -141,8 +143,8 @@ fn moment_before(traced: Traced<'_>) -> (usize, bool) {
     (0, is_shrunk)
 }
 
-/// Which slabs are a CPU's own: the one that it allocates from first is its current slab. Those that follow are on its partial list, as
-/// far as sysfs counts slabs there.
+/// Finds the slabs that CPUs own: the slab from which a CPU allocates first is its current slab. The slabs that the CPU
+/// uses next are on its partial list, as far as sysfs counts slabs there.
 fn find_owners(Traced { resolver, tables, .. }: Traced<'_>, slabs: &mut [FromBefore]) {
     let attributes = &tables.kernel.attributes;
     let counters = tables.at("before").map(|before| &before.counters);
@@ -164,8 +166,8 @@ fn find_owners(Traced { resolver, tables, .. }: Traced<'_>, slabs: &mut [FromBef
     }
 }
 
-/// Free objects that the trace does not show, by the table of the moment `before`. A trace that shows most slabs made, from the boot on, shows
-/// their free objects, too.
+/// Adds free objects that the trace does not show, by the table of the moment `before`. A trace from the boot on, which
+/// shows the creation of most slabs, also shows their free objects.
 fn add_unseen(
     Traced { resolver, tables, .. }: Traced<'_>,
     slabs: &mut Vec<FromBefore>,
@@ -173,11 +175,11 @@ fn add_unseen(
 ) {
     #[derive(Default)]
     struct Shown {
-        /// Free objects, slabs, and slabs with free objects; slabs of a CPU do not count.
+        /// The number of free objects, of slabs, and of slabs with free objects, without the slabs of CPUs.
         free: i64,
         partial: i64,
         slabs: i64,
-        /// Slabs without a known free object.
+        /// The slabs without a known free object.
         full: Vec<usize>,
     }
     let Some(before) = tables.at("before") else { return };
@@ -221,7 +223,7 @@ fn add_unseen(
             continue;
         }
         let counted = before.counters.count(tables.kernel.attributes.folder(&info.name), "partial");
-        // Half of a partial slab is free, if nothing counts them.
+        // Half of a partial slab is assumed free if no counter exists.
         let partial = counted.map_or(2 * free / objects, |all| (all as i64 - shown.partial).max(0) as u64);
         let partial = partial.max(free.div_ceil(objects)).clamp(1, candidates);
         let free = free.min(partial * objects);
@@ -245,18 +247,18 @@ mod tests {
     use crate::replay::testing::{SLABINFO, Trace};
 
     #[test]
-    fn what_an_address_is_first_used_for_tells_what_it_was_at_the_beginning() {
+    fn first_use_of_an_address_determines_its_initial_state() {
         let trace = Trace::new(
             &[
-                // Page 4096: one free object, which is allocated twice, and one in use.
+                // Page 4096 has one free object, which is allocated twice, and one object in use.
                 "0 alloc f+0x1 node ffff888001000000",
                 "0 free node ffff888001000000",
                 "0 alloc f+0x1 node ffff888001000000",
                 "0 free node ffff888001000200",
-                // Page 4097 was handed out in the trace.
+                // Page 4097 was allocated in the trace.
                 "0 page 4097",
                 "0 alloc f+0x1 node ffff888001001000",
-                // Page 4098 is freed: what was not seen of it was free.
+                // Page 4098 is freed, so its unknown objects were free.
                 "0 free node ffff888001002400",
                 "0 unpage 4098",
                 "0 page 4098",
@@ -294,11 +296,12 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let (own, shown) = ((Some(0), 0, 1, 0), (None, 0, 1, 0));
-        // 28 are free, 27 of them unseen: in five more partial slabs, among them the one that an object was freed to.
+        // 28 objects are free, 27 of them not in the trace: in five more partial slabs, including the slab to which an
+        // object was freed.
         let unseen = [5, 6, 5, 6].map(|free| (None, 0, free, free));
         let expected: Vec<_> = [own, own, shown, (None, 1, 5, 5)].into_iter().chain(unseen).collect();
         assert_eq!(found(&texts), expected);
-        // Without counters a CPU has its current slab, and half of a partial one is free.
+        // Without counters a CPU has its current slab, and half of a partial slab is free.
         let found = found(&texts[..1]);
         let guessed: Vec<_> = found.iter().map(|slab| slab.3).collect();
         assert_eq!((&found[..3], guessed.iter().sum::<u32>()), (&[own, shown, shown][..], 26));

@@ -1,25 +1,25 @@
-//! Allocations and frees without an event, or whose event is in the wrong place: when they happened.
+//! Finds the likely times of allocations and frees that have no event, or whose event is in the wrong place.
 
 use super::linux;
 use super::traced::{Traced, function};
 use crate::trace::{CacheId, FreeOrigin, HiddenFreeSign, Op, OpKind, Ptr, SiteId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Puts events of one object in the order in which they must have happened. The trace has some of different CPUs the other way round.
-/// They look like a hidden free and a hidden allocation:
+/// Sorts the events of one object into the order in which they must have happened. A trace has some events of different
+/// CPUs in the wrong order. A wrong order looks like a hidden free and a hidden allocation:
 ///
-/// - `alloc, alloc, free, free`: the first free came before the second allocation.
-/// - `free, alloc, alloc`, where the free has no allocation: it came after the first allocation.
+/// - `alloc, alloc, free, free`: the first free preceded the second allocation.
+/// - `free, alloc, alloc`, if the free has no allocation: the free followed the first allocation.
 pub(super) fn put_in_order(ops: &mut Vec<Op>) {
     /// The last event of an object, by operation.
     enum Seen {
         /// A free without an allocation.
         Early(usize),
-        /// The same, and an allocation.
+        /// A free without an allocation, and then an allocation.
         EarlyThenAlloc(usize, usize),
         /// A hidden free; the allocation follows.
         Reused(usize),
-        /// A hidden free, and the free that is matched with the allocation after it.
+        /// A hidden free, and the free that matches the allocation after it.
         ReusedThenFree(usize, usize),
     }
     let mut seen: FxHashMap<u64, Seen> = FxHashMap::default();
@@ -77,22 +77,22 @@ pub(super) fn put_in_order(ops: &mut Vec<Op>) {
     }
 }
 
-/// When objects were given to `kfree_rcu`, which has no event: the operation, and their addresses.
+/// Finds when objects were passed to `kfree_rcu`, which has no event: the operation, and the objects' addresses.
 ///
-/// An object that a function allocates right after another one, and whose call site has no seen free, dies with that other one:
-/// `kernfs_fop_open` allocates an open file and what its inode has for all open files. Until 7.0 `kfree_rcu` collects for five seconds.
-/// An object without such a companion dies when its address is handed out again.
+/// Some functions allocate an object right after another. If its call site has no traced free, it is assumed to die
+/// with the other: `kernfs_fop_open` allocates an open file, and what its inode has for all open files. Until 7.0
+/// `kfree_rcu` collects for five seconds. An object without a companion dies when its address is allocated again.
 pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Vec<u64>> {
     const COLLECTED_NS: u64 = 5_000_000_000;
-    /// Operations between the two allocations.
+    /// The most operations between an object's allocation and its companion's.
     const NEAR: usize = 8;
     let collected = if linux::is_of_7(&tables.kernel) { 0 } else { COLLECTED_NS };
     struct Life {
         site: SiteId,
         ptr: u64,
-        /// The life of the object that the same function allocated before it.
+        /// The life of the object that the same function allocated just before.
         companion: Option<usize>,
-        /// The operation that ends it, if there is one.
+        /// The operation that ends the object's life, if any.
         end: usize,
         is_seen: bool,
     }
@@ -122,7 +122,7 @@ pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<
         }
     }
     let mut found: FxHashMap<usize, Vec<u64>> = FxHashMap::default();
-    // A few may be seen: an address that was handed out without an event is freed with one.
+    // A few frees may have events: an address that was allocated without an event is freed with one.
     let is_hidden =
         |site| sites.get(&site).is_some_and(|[all, hidden, seen]| hidden * 10 > *all && seen * 20 < *all);
     for life in lives.iter().filter(|life| is_hidden(life.site)) {
@@ -145,7 +145,7 @@ pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<
 /// An operation that has no event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hidden {
-    /// The operation after which it happened.
+    /// The operation after which the hidden operation happened.
     pub(super) after: usize,
     pub(super) cpu: u16,
     pub(super) what: What,
@@ -157,14 +157,16 @@ pub(super) enum What {
     Free(Ptr),
 }
 
-/// Objects that were allocated without an event, and frees without an event; in order.
+/// Finds objects that were allocated without an event, and frees without an event, in order.
 ///
-/// Bulk allocation has no event. Two rules find it in caches of which an object was freed that was never seen allocated:
+/// Bulk allocation has no event. Two rules find bulk allocations, in caches that freed an object without a traced
+/// allocation:
 ///
-/// - *A CPU leaves its current slab only when no object of it is free.* What no event has allocated in the slab by then was allocated in
-///   bulk. This holds without sheaves, and for slabs whose page was seen handed out.
-/// - In other caches, an object that is freed, and was not seen since its page was handed out, was allocated there and then: bulk allocation
-///   takes whole slabs as they are made.
+/// - *A CPU leaves its current slab only when no object of the slab is free.* Objects of the slab that no event has
+///   allocated by then were allocated in bulk. The rule holds without sheaves, and for slabs whose page the trace
+///   allocated.
+/// - In other caches, an object that is freed before any other event on its new page was allocated with the page: bulk
+///   allocation takes whole slabs as they are created.
 pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<Hidden> {
     let Traced { resolver, ops, .. } = traced;
     let shapes = bulk_caches(traced);
@@ -219,7 +221,7 @@ pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<Hidden> {
                 }
                 live.insert(ptr.0);
             }
-            // Other reasons to leave a slab.
+            // A CPU can also leave a slab for these reasons.
             OpKind::Mark { text } if resolver.mark(text).starts_with("SHRINK ") => current.clear(),
             OpKind::Mark { .. } => {}
         }
@@ -229,11 +231,12 @@ pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<Hidden> {
     found
 }
 
-/// Frees of the vectors in which slabs of accounted objects note who pays for them. They have no event. `alloc_slab_obj_exts` allocates one
-/// before the object that needs it first, and it is freed with that object's slab.
+/// Finds frees of the vectors in which slabs of accounted objects record who pays for them. Such frees have no event.
+/// `alloc_slab_obj_exts` allocates a vector before the object that first needs it. The vector is freed with that
+/// object's slab.
 fn vectors(Traced { resolver, ops, .. }: Traced<'_>) -> Vec<Hidden> {
     let (mut names, mut latest) = (FxHashMap::default(), FxHashMap::default());
-    // By the page of the object, and by the vector.
+    // The vectors by the page of the object, and the pages by vector.
     let (mut of_page, mut pages) = (FxHashMap::default(), FxHashMap::default());
     let mut found = vec![];
     for (at, op) in ops.iter().enumerate() {
@@ -273,17 +276,17 @@ fn vectors(Traced { resolver, ops, .. }: Traced<'_>) -> Vec<Hidden> {
     found
 }
 
-/// How objects of a cache are in its slabs.
+/// The geometry of a cache's slabs.
 struct Shape {
-    /// Of a slab, a power of two.
+    /// The size of a slab in bytes, a power of two.
     bytes: u64,
-    /// Of an object.
+    /// The size of an object in bytes.
     size: u64,
     objects: u64,
 }
 
-/// Caches without sheaves of which one in fifty objects that were freed was never seen allocated. Of fewer, events of two CPUs are in the
-/// wrong order.
+/// Returns caches without sheaves in which at least one in fifty freed objects has no traced allocation. In caches with
+/// fewer such objects, events of two CPUs are in the wrong order.
 fn bulk_caches(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<CacheId, Shape> {
     let Some(slabinfo) = tables.latest_slabinfo() else { return FxHashMap::default() };
     let mut frees: FxHashMap<CacheId, [u64; 2]> = FxHashMap::default();
@@ -309,7 +312,7 @@ mod tests {
     use super::*;
     use crate::replay::testing::{SLABINFO, Trace};
 
-    /// Events of one address, on the CPU that each begins with.
+    /// Formats the sorted events of one address, with the CPU that begins each event.
     fn in_order(events: &str) -> String {
         let lines = events.split(' ').map(|event| match event.split_at(1) {
             (cpu, "+") => format!("{cpu} alloc f+0x1 node ffff888001000000"),
@@ -333,9 +336,9 @@ mod tests {
 
     #[test]
     fn late_free_is_moved_before_the_next_allocation() {
-        // CPU 1 frees before CPU 2 allocates; what CPU 3 frees is CPU 2's.
+        // CPU 1 frees before CPU 2 allocates; CPU 3 frees CPU 2's object.
         assert_eq!(in_order("0+ 2+ 1- 3-"), "0+ 1~ 2+ 1. 3-");
-        // A free without an event, and one of what was allocated then: nothing is in the wrong order.
+        // A free without an event, and a free of the object allocated then, are in the right order.
         assert_eq!(in_order("0+ 2+ 1- 0+ 3-"), "0+ 2~ 2+ 1- 0+ 3-");
     }
 
@@ -346,8 +349,9 @@ mod tests {
     }
 
     #[test]
-    fn kfree_rcu_object_dies_with_its_companion() {
-        // Each round: an open file and what hangs on it, at another address each time; the first one is handed out again at last.
+    fn kfree_rcu_object_is_freed_with_its_companion() {
+        // Each round opens a file with its dependent objects at new addresses; the first address is finally allocated
+        // again.
         let mut lines = vec![];
         for round in 0..3 {
             lines.push("0 alloc kernfs_fop_open+0x9 file ffff888001000000".to_owned());
@@ -364,11 +368,12 @@ mod tests {
         };
         let node = |round: u64| vec![0xffff_8880_0200_0000 + round * 0x1000];
         assert_eq!(of("7.2.1"), [(2, node(0)), (5, node(1)), (8, node(2))]);
-        // Five seconds later: the first one, until its address is handed out again.
+        // Five seconds later, the first object dies, before its address is allocated again.
         assert_eq!(of("6.12.1"), [(7, node(0))]);
     }
 
-    /// Hidden operations of a small trace on the page 4096 of a cache of eight objects: after which operation, and the object's number.
+    /// Returns the hidden operations of a small trace on page 4096 of a cache of eight objects: the preceding
+    /// operation, and the object's number.
     fn hidden(lines: &[&str], release: &str) -> Vec<(usize, char, u64)> {
         let trace = Trace::new(lines, &[("before.slabinfo", SLABINFO), ("kernel.txt", release)]);
         let shown = |hidden: Hidden| {
@@ -397,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_that_leaves_its_slab_has_allocated_every_object() {
+    fn cpu_that_leaves_its_slab_allocated_each_object() {
         let lines = [
             "0 page 4096",
             "0 alloc f+0x1 node ffff888001000000",
@@ -412,7 +417,7 @@ mod tests {
         let all = [0, 2, 3, 4, 5, 6, 7].map(|n| (5, '+', n));
         let gone = [0, 3, 4, 5, 6, 7].map(|n| (9, '-', n));
         assert_eq!(hidden(&lines, "6.1.0"), [&all[..], &gone].concat());
-        // A CPU with sheaves takes objects of many slabs, and one that was shrunk begins anew.
+        // A CPU with sheaves takes objects of many slabs, and a shrunk CPU begins anew.
         assert_eq!(hidden(&lines, "7.2.0"), [(0, '+', 6), (0, '+', 2)]);
         let shrunk: Vec<_> = [&lines[..5], &["0 mark SHRINK begin"], &lines[5..]].concat();
         assert_eq!(hidden(&shrunk, "6.1.0"), []);

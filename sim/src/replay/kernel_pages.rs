@@ -1,7 +1,8 @@
-//! The kernel's lists of free pages, rebuilt from the events of a trace and compared with its buddyinfo.
+//! Rebuilds the kernel's lists of free pages from the events of a trace, and compares them with its buddyinfo.
 //!
-//! Linux merges a free block with its buddy whenever both are free and have the same order, and splits a block only to take a
-//! part of it. So the blocks on its lists follow from the set of free pages, zone by zone, and only the set is kept:
+//! Linux merges a free block with its buddy whenever the two are free and have the same order. It splits a block only
+//! to take a part. The blocks on the kernel's lists therefore follow from the set of free pages, zone by zone, and only
+//! the set is kept:
 //!
 //! | event | its pages |
 //! |---|---|
@@ -12,23 +13,25 @@
 //!
 //! Some facts are not in a trace. The next event of the same page then decides:
 //!
-//! - *Which pages were free when the trace began.* The pages whose first event takes them from a list.
-//! - *If freed pages went to a per-CPU list or to the free lists.* Blocks of an order that per-CPU lists do not hold go to the
-//!   free lists. Others did if the next event takes them from a free list. Memory that is handed over while the kernel boots
-//!   appears as a run of frees that are each page's first event: if the next event of one of these pages decides, it decides for
-//!   the whole run.
-//! - *If `mm_page_alloc_extfrag` takes pages.* Linux 6.1 writes it before it takes some, by `mm_page_alloc_zone_locked`. Linux
-//!   6.12 writes it after, and most of its pages leave without another event.
-//! - *Which of two events came first.* Events of two CPUs with the same time stamp may be in any order in the trace. A page that
-//!   one CPU frees and another takes from a list was taken first; a page that is taken from a list and drained from a per-CPU
-//!   list was drained first.
+//! - *Which pages were free when the trace began.* Pages whose first event takes them from a list were free.
+//! - *Whether freed pages moved to a per-CPU list or to the free lists.* Blocks of an order that per-CPU lists do not
+//!   hold move to the free lists. Other blocks moved to the free lists if their next event takes them from a free list.
+//!   Memory that is handed over during boot appears as a run of frees, each the first event of its page. If the next
+//!   event of one such page decides, it decides for the whole run.
+//! - *Whether `mm_page_alloc_extfrag` takes pages.* Linux 6.1 writes the event before it takes some pages, by
+//!   `mm_page_alloc_zone_locked`. Linux 6.12 writes the event afterwards, and most of its pages leave without another
+//!   event.
+//! - *Which of two events came first.* Events of two CPUs with the same time stamp may be in any order in the trace. A
+//!   page that one CPU frees and another takes from a list was taken first. A page that is taken from a list and
+//!   drained from a per-CPU list was drained first.
 //!
-//! Pages without an event are free or in use the whole time. The kernel's table at the moment `before` says how many of them are
-//! free, and in which blocks. Where such a block is in memory matters only if a part of it has events; [`FreePages::place`] finds
-//! its place. The difference that then remains between the table and the set is a constant, which is added to each later moment.
+//! Pages without an event are free or in use the whole time. The kernel's table at the moment `before` has the number
+//! of free pages, and their blocks. The address of a block that is only counted matters if a part of the block has
+//! events; [`FreePages::place`] finds the address. The remaining difference between the table and the set is a
+//! constant, which is added to each later moment.
 //!
-//! No event shows the blocks of a reserve (`HighAtomic`, `CMA`, `Isolate`), which do not merge with others above the order of a
-//! pageblock. They cause errors here.
+//! No event shows the blocks of a reserve (`HighAtomic`, `CMA`, `Isolate`), which do not merge with others above the
+//! order of a pageblock. Reserved blocks therefore cause errors in the rebuilt lists.
 
 mod free_pages;
 mod steps;
@@ -44,32 +47,32 @@ use std::ops::Range;
 use steps::{Answers, Freed, Step, StepKind};
 use uslab_buddy::{MAX_ORDER, ZoneKind};
 
-/// The kernel's free pages at a moment: from its table, and rebuilt from the events.
+/// The kernel's free pages at a moment, by its table and rebuilt from events.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PagesAt {
-    /// Free blocks by order, in the kernel.
+    /// The kernel's free blocks by order.
     pub kernel: Vec<u64>,
-    /// Free blocks by order, rebuilt from events.
+    /// The free blocks by order, rebuilt from events.
     pub rebuilt: Vec<i64>,
-    /// Free blocks by order, in the design, on zones of the kernel's sizes; `None` if zoneinfo does not have these.
+    /// The design's free blocks by order, on zones of the kernel's sizes; `None` if zoneinfo has no sizes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub design: Option<Vec<u64>>,
-    /// The same numbers for each zone.
+    /// The free blocks of each zone.
     pub zones: Vec<ZonePages>,
-    /// The difference between the two.
+    /// The difference between the kernel's and the rebuilt blocks.
     pub error: PageError,
 }
 
 /// A zone's free pages at a moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ZonePages {
-    /// Node and zone.
+    /// The node and zone, as the kernel names them.
     pub zone: String,
-    /// Free blocks by order, in the kernel.
+    /// The kernel's free blocks by order.
     pub kernel: Vec<u64>,
-    /// Free blocks by order, rebuilt from events.
+    /// The free blocks by order, rebuilt from events.
     pub rebuilt: Vec<i64>,
-    /// Free blocks by order, in the design.
+    /// The design's free blocks by order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub design: Option<Vec<u64>>,
 }
@@ -77,40 +80,40 @@ pub struct ZonePages {
 /// The sum of the differences over all zones and orders.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PageError {
-    /// Pages of the blocks that only one of the two has.
+    /// The number of pages in blocks that are only in the kernel's or only in the rebuilt lists.
     pub pages: u64,
     /// `pages` in percent of the kernel's free pages.
     pub percent: f64,
-    /// Facts since `before` that the trace does not show; empty if there is no difference.
+    /// The causes since `before` that the trace does not show; empty without a difference.
     pub causes: Vec<PageCause>,
 }
 
-/// A reason for a difference.
+/// A cause of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PageCause {
-    /// The reason.
+    /// The kind of the cause.
     pub cause: PageCauseKind,
     /// The number of pages concerned; for [lost events](PageCauseKind::LostEvents), the number of events.
     pub count: u64,
 }
 
-/// Why rebuilt lists differ from the kernel's.
+/// The kind of cause for which rebuilt lists differ from the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PageCauseKind {
     /// The trace lost events.
     LostEvents,
-    /// Pages were freed or handed out that were on a list: they had left it without an event, as when compaction takes pages.
+    /// Pages on a list were freed or allocated, so they had left it without an event, as when compaction takes pages.
     LeftWithoutEvent,
-    /// Pages left a list that they were not on: they had entered it without an event.
+    /// Pages left a list that they were not on, so they had entered it without an event.
     CameWithoutEvent,
     /// Pages moved between the marks that enclose the reading of the table.
     MovedWhileRead,
-    /// Pages of memory were handed over, and no later event shows if they went to the free lists or to the per-CPU lists.
+    /// Pages of memory were handed over, and no later event shows if they moved to the free lists or to per-CPU lists.
     HandedOver,
-    /// Pages were free at `before` in blocks whose place no event shows.
+    /// Pages were free at `before` in blocks whose address no event shows.
     PlaceUnknown,
-    /// None of these reasons.
+    /// The cause is not known.
     Unknown,
 }
 
@@ -133,14 +136,14 @@ impl fmt::Display for PageCause {
                 "{count} pages of memory were handed over, and no event tells whether past the per-CPU lists"
             ),
             PageCauseKind::PlaceUnknown => {
-                write!(f, "{count} pages were free at `before` in blocks whose place no event tells")
+                write!(f, "{count} pages were free at `before` in blocks at unknown places")
             }
             PageCauseKind::Unknown => write!(f, "no cause is known for {count} pages"),
         }
     }
 }
 
-/// Writes a row for each zone of each moment, and the reasons for differences.
+/// Writes a row for each zone of each moment, and the causes of differences.
 pub(super) fn show<'a>(
     f: &mut fmt::Formatter<'_>,
     moments: impl Iterator<Item = (&'a str, &'a PagesAt)> + Clone,
@@ -217,8 +220,8 @@ fn percent(part: u64, all: u64) -> f64 {
     if all == 0 { 0.0 } else { 100.0 * part as f64 / all as f64 }
 }
 
-/// Rebuilds the kernel's free lists at each moment after `before` that has a table. The result is empty if the trace has no
-/// `mm_page_alloc_zone_locked`, or if there is no table of `before`.
+/// Rebuilds the kernel's free lists at each moment after `before` that has a table. Returns an empty result if the
+/// trace has no `mm_page_alloc_zone_locked`, or `before` has no table.
 pub(super) fn rebuild(
     ops: &[Op],
     moves: &[PageMove],
@@ -254,7 +257,8 @@ pub(super) fn rebuild(
         if matches!(what, "begin" | "slabinfo done") {
             rebuilding.moved_at_slabinfo = rebuilding.moved;
         }
-        // The table is read before the mark `buddyinfo done`. In a trace without that mark, `begin` is the nearest one.
+        // The table is read before the mark `buddyinfo done`. In a trace without that mark, `begin` is the nearest
+        // mark.
         let read = format!("SNAP {moment} buddyinfo done");
         let is_read = *text == read || what == "begin" && marks.iter().all(|(_, text)| *text != read);
         if !is_read {
@@ -270,7 +274,7 @@ pub(super) fn rebuild(
     moments
 }
 
-/// Number of events that happened and are not in the trace, as far as the trace shows it.
+/// Returns the number of events that happened and are not in the trace, as far as it shows.
 fn lost(counts: &Counts) -> u64 {
     let written = counts.header.map_or(0, |(_, written, _)| written);
     written.saturating_sub(counts.events + counts.not_understood).max(counts.lost)
@@ -280,12 +284,12 @@ fn lost(counts: &Counts) -> u64 {
 struct Rebuilding {
     free: FreePages,
     zones: Vec<Zone>,
-    /// Facts since `before` that the trace did not show, in pages. Earlier ones are in the zones' constants.
+    /// The causes since `before` that the trace did not show, in pages. The zones' constants include earlier causes.
     untold: BTreeMap<PageCauseKind, u64>,
-    /// Pages that were taken from a list without being on one, with the event: the event that puts them on the list may follow
-    /// with the same time.
+    /// Pages that were taken from a list without being on it, with the event. The event that puts them on the list may
+    /// follow with the same time.
     owed: FxHashMap<u64, Step>,
-    /// Number of pages that entered or left the lists so far.
+    /// The number of pages that have entered or left the lists so far.
     moved: u64,
     moved_at_slabinfo: u64,
 }
@@ -336,7 +340,7 @@ impl Rebuilding {
         }
     }
 
-    /// The rebuilt lists, with those of a table; `None` earlier than `before`.
+    /// Returns the rebuilt lists with a table's; `None` earlier than `before`.
     fn at_moment(&self, rows: &[FreeBlocks]) -> Option<PagesAt> {
         let zone = |zone: &Zone| {
             let told = self.free.blocks(&zone.pages, zone.most());
@@ -385,14 +389,14 @@ impl PagesAt {
 }
 
 impl ZonePages {
-    /// Pages of the blocks that only one of the two has.
+    /// Returns the number of pages in blocks that are only in the kernel's or only in the rebuilt lists.
     fn error(&self) -> u64 {
         let pairs = self.kernel.iter().zip(&self.rebuilt).zip(0..);
         pairs.map(|((kernel, rebuilt), order)| rebuilt.abs_diff(*kernel as i64) << order).sum()
     }
 }
 
-/// Number of pages of blocks, given by order.
+/// Returns the number of pages in blocks that are given by order.
 fn pages_of(by_order: &[u64]) -> u64 {
     (0..).zip(by_order).map(|(order, count)| count << order).sum()
 }
@@ -411,23 +415,23 @@ fn sums<'a, T: Copy + Default + std::ops::AddAssign + 'a>(lists: impl Iterator<I
 struct Zone {
     name: String,
     pages: Range<u64>,
-    /// Blocks by order in the kernel's table of `before`.
+    /// The blocks by order in the kernel's table of `before`.
     before: Vec<u64>,
-    /// What must be added to the rebuilt blocks to get the kernel's; `None` earlier than `before`.
+    /// The kernel's blocks minus the rebuilt blocks; `None` earlier than `before`.
     constant: Option<Vec<i64>>,
 }
 
 const ALL_ZONES: &str = "all zones";
 
-/// The kind of a zone of the first node, by its name in the kernel's tables.
+/// Returns the kind of a zone of the first node, by its name in the kernel's tables.
 fn kind_of(zone: &str) -> Option<ZoneKind> {
     let name = zone.strip_prefix("Node 0, zone ")?;
     ZoneKind::ALL.into_iter().find(|kind| kind.name() == name)
 }
 
-/// The zones of the traced machine, by zoneinfo of the moment `before`: the pages that its page allocator manages. Pages that
-/// were handed out before that moment and appear in no event are subtracted from the largest zone. The result is empty if the
-/// tables do not have the numbers, or are of several nodes.
+/// Returns the zones of the traced machine, by zoneinfo of the moment `before`: the pages that its page allocator
+/// manages. Pages that were allocated before that moment and appear in no event are subtracted from the largest zone.
+/// Returns an empty result if the tables lack the numbers, or are of several nodes.
 pub(super) fn machine_zones(
     ops: &[Op],
     mark: impl Fn(MarkId) -> String,
@@ -457,14 +461,14 @@ pub(super) fn machine_zones(
     zones
 }
 
-/// The zones of a table; without zoneinfo, all memory is one zone.
+/// Returns the zones of a table; without zoneinfo, all memory is one zone.
 fn zones(rows: &[FreeBlocks], spans: &[ZoneSpan]) -> Vec<Zone> {
     if spans.is_empty() {
         let before = sums(rows.iter().map(|row| &row.by_order));
         return vec![Zone { name: ALL_ZONES.to_owned(), pages: 0..u64::MAX, before, constant: None }];
     }
     let zone = |row: &FreeBlocks| {
-        // A zone that zoneinfo does not have gets no pages, so no event concerns it.
+        // A zone that is not in zoneinfo gets no pages, so no event concerns it.
         let span = spans.iter().find(|span| span.zone == row.zone);
         let pages = span.map_or(0..0, |span| span.start.0..span.start.0 + span.spanned);
         Zone { name: row.zone.clone(), pages, before: row.by_order.clone(), constant: None }
@@ -473,7 +477,7 @@ fn zones(rows: &[FreeBlocks], spans: &[ZoneSpan]) -> Vec<Zone> {
 }
 
 impl Zone {
-    /// The zone's blocks in a table, by order.
+    /// Returns the zone's blocks in a table, by order.
     fn of(&self, rows: &[FreeBlocks]) -> Vec<u64> {
         sums(
             rows.iter()
@@ -482,12 +486,12 @@ impl Zone {
         )
     }
 
-    /// The largest order, above which blocks do not merge.
+    /// Returns the largest order, above which blocks do not merge.
     fn most(&self) -> u8 {
         self.before.len().saturating_sub(1).min(MAX_ORDER.into()) as u8
     }
 
-    /// Pages of the blocks that only one of the table and the events has.
+    /// Returns the number of pages in blocks that are only in the table or only in the events.
     fn without_place(&self) -> u64 {
         (0..).zip(self.constant.iter().flatten()).map(|(order, count)| count.unsigned_abs() << order).sum()
     }

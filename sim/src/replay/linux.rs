@@ -4,10 +4,10 @@ use super::traced::Traced;
 use crate::trace::{Kernel, Op, OpKind};
 use uslab::{Geometry, OrderRule, SlabInfo};
 
-/// The design of this kernel with its boot parameters, as `--design` has it; empty if nothing says which kernel it was.
+/// Returns the kernel's design with its boot parameters, as for `--design`; empty if the kernel is unknown.
 ///
-/// The release decides. Without it the attributes of the caches do: `sheaf_capacity` came with 6.18, and from 7.0 on nearly
-/// every cache has sheaves.
+/// The release determines the design. Without a release, the attributes of the caches decide: `sheaf_capacity` came
+/// with 6.18, and from 7.0 on nearly every cache has sheaves.
 pub(super) fn design(kernel: &Kernel) -> String {
     let attributes = &kernel.attributes;
     let sheaves = || attributes.numbers("sheaf_capacity").filter(|capacity| *capacity > 0).count();
@@ -22,7 +22,7 @@ pub(super) fn design(kernel: &Kernel) -> String {
     };
     let mut options = vec![];
     for name in ["slab_min_order", "slab_max_order", "slab_min_objects"] {
-        // Until 6.6 they began with `slub`.
+        // Until 6.6 the parameters began with `slub`.
         let older = name.replacen("slab", "slub", 1);
         let given = kernel.parameters.iter().rfind(|(given, _)| given == name || *given == older);
         if let Some(value) = given.and_then(|(_, value)| value.parse::<u64>().ok()) {
@@ -30,7 +30,7 @@ pub(super) fn design(kernel: &Kernel) -> String {
             options.push(format!(":{name}={}", value.min(most)));
         }
     }
-    // A kernel without partial slabs of CPUs has 0 for all caches. From 7.0 on it means nothing.
+    // A kernel without partial slabs of CPUs has 0 for all caches. From 7.0 on the attribute means nothing.
     let mut partial = attributes.numbers("cpu_partial").peekable();
     if design == "slub" && partial.peek().is_some() && partial.all(|objects| objects == 0) {
         options.push(":cpu_partial=0".to_owned());
@@ -38,8 +38,8 @@ pub(super) fn design(kernel: &Kernel) -> String {
     format!("{design}{}", options.concat())
 }
 
-/// An option that makes slabs as large as in the kernel's table, if a kernel with `cpus` CPUs would choose another size: slabs are
-/// as large as CPUs are present, and a trace names those that are online.
+/// Returns an option that makes slabs as large as in the kernel's table, if `cpus` CPUs would give another size. Slab
+/// sizes depend on the present CPUs, and a trace names only the online CPUs.
 pub(super) fn present(design: &str, slabinfo: Option<&SlabInfo>, cpus: u32) -> String {
     let option = |name| design.split(':').find_map(|option| option.strip_prefix(name)?.parse().ok());
     let Some(rows) = slabinfo.map(|slabinfo| &slabinfo.rows).filter(|_| !design.contains("slab_min_objects"))
@@ -59,7 +59,7 @@ pub(super) fn present(design: &str, slabinfo: Option<&SlabInfo>, cpus: u32) -> S
         };
         rows.len() - rows.iter().filter(is_right).count()
     };
-    // Four for each time that the number of CPUs doubles, from eight for one.
+    // The rule gives four more objects for each doubling of CPUs, from eight for one CPU.
     let best = (8..=44).step_by(4).min_by_key(|objects| wrong(*objects));
     let better = best.filter(|best| wrong(*best) < wrong(0));
     better.map_or_else(String::new, |objects| format!(":slab_min_objects={objects}"))
@@ -70,9 +70,9 @@ pub(super) fn is_of_7(kernel: &Kernel) -> bool {
     design(kernel).starts_with("sheaves:") || design(kernel) == "sheaves"
 }
 
-/// Objects of a sheaf of this cache in the kernel, if CPUs have sheaves of it.
+/// Returns the kernel's sheaf capacity for a cache, if the cache has sheaves.
 pub(super) fn sheaf_capacity(kernel: &Kernel, cache: &str) -> Option<u32> {
-    // Without a recorded capacity: the least that a cache with sheaves has.
+    // Without a recorded capacity, the smallest capacity of a cache with sheaves is used.
     let of_release = || match design(kernel).split(':').next() {
         Some("sheaves") => 32,
         Some("sheaves-6.18") if matches!(cache, "maple_node" | "vm_area_struct") => 32,
@@ -82,7 +82,7 @@ pub(super) fn sheaf_capacity(kernel: &Kernel, cache: &str) -> Option<u32> {
     Some(recorded.unwrap_or_else(of_release)).filter(|capacity| *capacity > 0)
 }
 
-/// The data that the design needs and the recording lacks, with the effect on the result.
+/// Returns the data that the design needs and the recording lacks, with the effect on the result.
 pub(super) fn missing(Traced { resolver, ops, tables }: Traced<'_>) -> Vec<&'static str> {
     let design = design(&tables.kernel);
     let is_shrunk =
@@ -144,7 +144,7 @@ mod tests {
         };
         let tables = Tables::of(Path::new(""), text).expect("tables");
         let of = |design, cpus| present(design, tables.latest_slabinfo(), cpus);
-        // Four CPUs were present: as 4 to 7 are.
+        // The machine has four present CPUs, as for 4 to 7.
         assert_eq!([4, 6].map(|cpus| of("slub", cpus)), ["", ""]);
         assert_eq!([1, 3, 8].map(|cpus| of("sheaves", cpus)), [":slab_min_objects=16"; 3]);
         assert_eq!(of("slub:slab_min_objects=4", 1), "");

@@ -1,6 +1,6 @@
-//! `uslab replay`: a kernel's memory trace through the shipping allocator.
+//! The command `uslab replay`: runs a kernel's memory trace through the shipping allocator.
 //!
-//! What a trace does not tell is handled, counted apart and reported:
+//! Facts that a trace lacks are handled, counted separately and reported:
 //!
 //! | the trace shows | the replay does |
 //! |---|---|
@@ -11,10 +11,10 @@
 //! | other pages | allocates and frees them, splitting blocks that are freed in parts; larger pages than 4 KiB as blocks of these |
 //! | a mark `SHRINK end`: the traced system had shrunk its caches | shrinks all caches; it is counted |
 //!
-//! A CPU of the trace is the CPU of the same number here, modulo the simulated CPUs.
+//! A CPU of the trace is the simulated CPU of the same number, modulo the number of simulated CPUs.
 //!
-//! The conservation laws are checked at every mark of a snapshot, at the end, after every `snapshot_every` operations,
-//! and once more when everything was freed, reaped and shrunk.
+//! The conservation invariants are checked at every snapshot mark, after every `snapshot_every` operations, at the end,
+//! and once more after everything was freed, reaped and shrunk.
 
 mod at;
 mod finish;
@@ -58,22 +58,23 @@ use uslab::{Magazines, Violation};
 use uslab_engine::Stream;
 use uslab_magazine::{MAX_CPUS, MAX_NODES};
 
-/// How to replay.
+/// The options of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Simulated CPUs; `None` is as many as the trace names.
+    /// The number of simulated CPUs; `None` is the number in the trace.
     pub cpus: Option<u32>,
-    /// Memory nodes.
+    /// The number of memory nodes.
     pub nodes: u32,
-    /// Magazines of every cache.
+    /// The magazine size of every cache.
     pub magazines: Magazines,
-    /// Bytes of memory.
+    /// The memory of the simulated machine in bytes.
     pub memory: u64,
-    /// Operations between two checks of the conservation laws; `None` checks at marks and at the end only.
+    /// The number of operations between two checks of the conservation invariants; `None` checks only at marks and at
+    /// the end.
     pub snapshot_every: Option<u64>,
-    /// `true` if a free without a seen allocation is an error.
+    /// `true` if a free without a traced allocation is an error.
     pub strict: bool,
-    /// The page size of the traced machine; `None` takes it from the trace's tables or addresses.
+    /// The page size of the traced machine; `None` infers it from the trace's tables or addresses.
     pub page_size: Option<PageSize>,
     /// `true` if the report has call sites and lifetimes.
     pub callers: bool,
@@ -100,52 +101,52 @@ impl Default for Options {
     }
 }
 
-/// The replay cannot go on.
+/// The reason why a replay cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The trace or one of its tables.
+    /// The trace or one of its tables is invalid.
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// An invalid option.
     #[error("{0}")]
     Option(String),
-    /// The machine does not start.
-    #[error("the simulated machine does not start")]
+    /// The simulated machine does not start.
+    #[error("the simulated machine cannot start")]
     Build(#[from] BuildError),
-    /// The machine has not enough memory.
+    /// The simulated machine has too little memory.
     #[error("{}:{line}: {failed}; the trace needs more than --limit-memory {memory}", path.display())]
     Memory {
-        /// The trace.
+        /// The path of the trace.
         path: PathBuf,
         /// The line of the allocation.
         line: u64,
-        /// What failed.
+        /// The allocation that failed.
         failed: Failed,
-        /// The limit.
+        /// The memory limit in bytes.
         memory: u64,
     },
-    /// A cache of the trace that cannot be made.
+    /// A cache of the trace cannot be created.
     #[error("{}:{line}: {failed}", path.display())]
     Cache {
-        /// The trace.
+        /// The path of the trace.
         path: PathBuf,
-        /// The line of its first event.
+        /// The line of the cache's first event.
         line: u64,
-        /// What failed.
+        /// The creation that failed.
         failed: Failed,
     },
-    /// `--strict`, and a free whose allocation was not seen.
+    /// With `--strict`, a free without a traced allocation.
     #[error("{}:{line}: --strict: {cache} frees {ptr:#x}, which {why}", path.display())]
     Strict {
-        /// The trace.
+        /// The path of the trace.
         path: PathBuf,
         /// The line of the free.
         line: u64,
-        /// The cache.
+        /// The name of the cache.
         cache: String,
-        /// The pointer, as traced.
+        /// The traced pointer.
         ptr: u64,
-        /// The reason.
+        /// The reason of the error.
         why: &'static str,
     },
 }
@@ -154,7 +155,7 @@ impl Options {
     /// Checks the options before any work is done.
     ///
     /// # Errors
-    /// A value outside what is supported; the error names it and what is accepted.
+    /// Fails if an option is outside its range; the error names the option and the range.
     pub fn check(&self) -> Result<(), ReplayError> {
         let wrong = |text: String| Err(ReplayError::Option(text));
         if let Some(cpus) = self.cpus.filter(|n| !(1..=MAX_CPUS).contains(n)) {
@@ -178,19 +179,19 @@ static BUNDLED: &[u8] = include_bytes!("../../data/files-6.1.trace.zst");
 /// The name of the bundled trace in errors and reports.
 pub(crate) const BUNDLED_NAME: &str = "the bundled trace";
 
-/// Replays the trace at `path` (`-`: standard input; `None`: the bundled one).
+/// Replays the trace at `path` (`-`: standard input; `None`: the bundled trace).
 ///
 /// # Errors
-/// See [`ReplayError`]. A conservation law that does not hold is no error here but part of the report.
+/// Returns a [`ReplayError`]. A violated conservation invariant is not an error but part of the report.
 pub fn run(path: Option<&Path>, options: &Options, progress: &Progress) -> Result<Report, ReplayError> {
     let (source, tables) = open(path, options)?;
     replay(source, &tables, options, progress)
 }
 
-/// The same, and the operations as a stream, for a [`page`].
+/// Replays a trace as [`run`] does; also returns the operations as a stream, for a [`page`].
 ///
 /// # Errors
-/// As [`run`].
+/// Fails as [`run`] does.
 pub fn run_to_stream(
     path: Option<&Path>,
     options: &Options,
@@ -219,7 +220,7 @@ fn open(path: Option<&Path>, options: &Options) -> Result<(Source, Tables), Repl
     })
 }
 
-/// Reads a trace whose tables may tell how large its pages are.
+/// Reads a trace, whose tables may reveal its page size.
 fn read(
     source: Source,
     tables: &Tables,
@@ -246,10 +247,10 @@ fn bundled_tables() -> Result<Tables, TraceError> {
     Tables::of(Path::new(BUNDLED_NAME), |path| Ok(text(path)))
 }
 
-/// Replays a trace that is already open, with the kernel's tables of it.
+/// Replays a trace that is already open, with the kernel's tables.
 ///
 /// # Errors
-/// As [`run`].
+/// Fails as [`run`] does.
 pub fn replay(
     source: Source,
     tables: &Tables,
@@ -327,19 +328,19 @@ fn replay_to(
     Ok(run.finish(taken))
 }
 
-/// CPUs to replay it on.
+/// Returns the number of CPUs for the replay.
 fn cpus(recording: &Recording, options: &Options) -> Result<u32, ReplayError> {
     let traced = stream::traced_cpus(recording.counts());
     if options.cpus.is_none() && traced > u64::from(MAX_CPUS) {
         return Err(ReplayError::Option(format!(
-            "{}: {traced} CPUs, and {MAX_CPUS} are the most: say with --cpus how many to replay it on",
+            "{}: {traced} CPUs; expected at most {MAX_CPUS}, or --cpus with a smaller number",
             recording.path().display()
         )));
     }
     Ok(options.cpus.unwrap_or(traced as u32))
 }
 
-/// The title on a page of the trace at `path`.
+/// Returns the page title for the trace at `path`.
 fn title(path: &Path) -> String {
     match path.to_str() {
         Some(BUNDLED_NAME) => {
@@ -349,7 +350,7 @@ fn title(path: &Path) -> String {
     }
 }
 
-/// A replay on its way.
+/// A replay in progress.
 struct Run<'r, 'm> {
     path: PathBuf,
     build: Build,
@@ -359,35 +360,35 @@ struct Run<'r, 'm> {
     resolver: Resolver,
     /// The node of each simulated CPU.
     nodes: Vec<u32>,
-    /// By the cache's number in the trace.
+    /// The remote frees of each cache, by its number in the trace.
     remote: Vec<RemoteFrees>,
     watch: Option<Watch>,
     operations: u64,
-    /// Allocations and frees that the replay requested from the simulated machine.
+    /// The number of allocations and frees that the replay requested from the simulated machine.
     served: u64,
-    /// Marks at which all caches were shrunk.
+    /// The number of marks at which all caches were shrunk.
     shrinks: u64,
-    /// Conservation checks made, and what they found.
+    /// The number of conservation checks, and their findings.
     checked: u64,
     violations: Vec<String>,
     snapshots: Vec<Snapshot>,
-    /// Time that checks took, which is no part of the replay.
+    /// The time that checks took, which the replay's time excludes.
     checking: Duration,
 }
 
-/// Frees on another simulated CPU than the allocation, and how many of them were on another node.
+/// The number of frees on another simulated CPU than the allocation, and of those on another node.
 #[derive(Clone, Copy, Debug, Default)]
 struct RemoteFrees {
     cpu: u64,
     node: u64,
 }
 
-/// Our caches at one moment.
+/// The simulated caches at one moment.
 #[derive(Clone, Debug)]
 struct Snapshot {
     moment: String,
     operations: u64,
-    /// By the cache's number in the trace; empty for the moments that no table of the kernel is of.
+    /// The counts by the cache's number in the trace; empty for moments without a kernel table.
     caches: Vec<CacheAt>,
     census: Option<uslab::Census>,
 }
@@ -450,7 +451,7 @@ impl Run<'_, '_> {
                     self.held.free_pages(cpu, pfn, order);
                 }
             }
-            // Our caches take and give their own pages.
+            // The simulated caches allocate and free their own pages.
             OpKind::PageAlloc { .. } | OpKind::PageFree { .. } => {}
             OpKind::Mark { text } => {
                 let text = self.resolver.mark(text);
@@ -500,7 +501,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Checks the conservation laws and keeps the numbers of the moment. Numbers by cache are kept if `compared`.
+    /// Checks the conservation invariants and keeps the numbers of the moment. Numbers by cache are kept if `compared`.
     fn snapshot(&mut self, moment: &str, compared: bool) {
         let begun = Instant::now();
         let census = self.check(moment);
@@ -525,8 +526,8 @@ impl Run<'_, '_> {
                 hidden_frees: tally.hidden_frees,
             }
         });
-        // All caches are checked every time, but their numbers are kept only for comparison with the kernel: there may be
-        // millions of moments.
+        // All caches are checked every time. Their numbers are kept only for comparison with the kernel, because a
+        // replay may have millions of moments.
         let caches: Vec<_> = caches.collect();
         let caches = if compared { caches } else { Vec::new() };
         self.snapshots.push(Snapshot {
@@ -538,8 +539,8 @@ impl Run<'_, '_> {
         self.checking += begun.elapsed();
     }
 
-    /// objects = used + magazines + depot + free in slabs, for every cache;
-    /// pages = slabs + kmalloc-large + traced pages + per-CPU + free.
+    /// Checks for every cache that objects = used + magazines + depot + free in slabs; and that pages = slabs +
+    /// kmalloc-large + traced pages + per-CPU + free.
     fn check(&mut self, moment: &str) -> Option<uslab::Census> {
         self.checked += 1;
         self.violations.extend(self.held.violations.drain(..).map(|v| format!("{moment}: {v}")));
@@ -576,7 +577,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// The allocations and frees that an operation requests from the simulated machine.
+/// Returns the number of allocations and frees that an operation requests from the simulated machine.
 fn asks(kind: OpKind) -> u64 {
     match kind {
         OpKind::Alloc { .. }

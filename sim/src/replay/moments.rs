@@ -1,7 +1,7 @@
-//! A trace replayed on designs other than the shipping one, compared with the tables of the kernel that was traced.
+//! Replays a trace on designs other than the shipping one, and compares them with the traced kernel's tables.
 //!
-//! A trace does not show what a cache held before it began. So each number is the kernel's number at the moment `before`, plus
-//! the change in the design since.
+//! A trace does not show what a cache held before it began. Each number is therefore the kernel's number at the moment
+//! `before`, plus the design's change since.
 
 use super::from_before::slabs_from_before;
 use super::kernel_pages::{self, PagesAt};
@@ -24,16 +24,16 @@ use uslab_engine::design::{CacheCounts, Locks};
 use uslab_engine::designs::{Spec, Visitor};
 use uslab_engine::{Design, Engine, EngineError, MOST_MEMORY, Paths, Policy, Stream};
 
-/// Designs compared with a kernel.
+/// A comparison of designs with a kernel.
 #[derive(Debug, Serialize)]
 pub struct DesignReport {
     /// The trace's file.
     pub trace: String,
-    /// CPUs of the simulated machine.
+    /// The number of CPUs of the simulated machine.
     pub cpus: u32,
-    /// Operations of the trace.
+    /// The number of operations of the trace.
     pub operations: u64,
-    /// The design that the traced kernel has, `linux`; `None` if nothing says which kernel it was.
+    /// The traced kernel's design, `linux`; `None` if the kernel is unknown.
     pub linux: Option<String>,
     /// The data that the recording lacks, with the effect on the result.
     pub missing: Vec<&'static str>,
@@ -46,20 +46,20 @@ pub struct DesignReport {
 /// A design's run of the trace.
 #[derive(Debug, Serialize)]
 pub struct DesignRun {
-    /// The design, and what was set.
+    /// The design, with its options.
     pub design: String,
-    /// The first conservation law that did not hold, and where; the run ended there.
+    /// The first conservation invariant that did not hold, and its operation; the run ended there.
     pub violated: Option<String>,
     /// Bytes that its machine has in addition to the memory that the traced kernel had free, because the design found none there.
     /// The kernel reclaims and compacts memory, and designs do not.
     pub added_memory: u64,
-    /// Operations on objects of slabs by where they were served.
+    /// The operations on slab objects by where they were served.
     pub paths: Paths,
-    /// Locks that CPUs share and that the design would have taken; 0 if it does not count them.
+    /// The shared locks that the design would have taken; 0 if it does not count locks.
     pub locks: Locks,
-    /// The moments that the kernel's tables are of.
+    /// The moments for which the kernel has tables.
     pub moments: Vec<Moment>,
-    /// Numbers of its caches at the moment `before`, by cache number.
+    /// The design's counts at the moment `before`, by cache number.
     #[serde(skip)]
     pub before: Vec<CacheCounts>,
 }
@@ -67,15 +67,15 @@ pub struct DesignRun {
 /// A design and the kernel at a moment.
 #[derive(Debug, Serialize)]
 pub struct Moment {
-    /// Its name in the trace.
+    /// The moment's name in the trace.
     pub name: String,
     /// The caches that the trace touches and the table has.
     pub caches: Vec<CacheAt>,
-    /// Slabs of all these caches.
+    /// The slabs of all compared caches.
     pub slabs: SlabSums,
-    /// Active objects of all these caches.
+    /// The active objects of all compared caches.
     pub active_objs: ActiveSums,
-    /// The kernel's free pages; `None` if the trace or the tables do not tell of them.
+    /// The kernel's free pages; `None` if neither the trace nor the tables have them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pages: Option<PagesAt>,
     /// The design's free blocks by order, zone by zone.
@@ -83,46 +83,51 @@ pub struct Moment {
     free: Vec<(ZoneKind, Vec<u64>)>,
 }
 
-/// A cache at a moment.
+/// A cache at a moment, in the kernel and in a design.
 #[derive(Debug, Serialize)]
 pub struct CacheAt {
-    /// Its name.
+    /// The cache's name.
     pub name: String,
-    /// Objects of a slab, in the kernel.
+    /// The number of objects in a slab, in the kernel.
     pub objects_per_slab: u64,
-    /// The kernel's table.
+    /// The kernel's numbers.
     pub kernel: KernelAt,
-    /// The design.
+    /// The design's numbers.
     pub design: DesignAt,
-    /// Why they differ, as far as the trace shows; empty if they agree.
+    /// The causes of differences, as far as the trace shows; empty without a difference.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<SlabCause>,
 }
 
-/// Why a cache has other slabs in a design than in the kernel: what happened since `before`, and how often.
+/// A cause for which a cache has other slabs in a design than in the kernel, with its count since `before`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SlabCause {
-    /// Objects were freed without an event. The design has them in use until their address is handed out again.
+    /// Objects were freed without an event. In the design such objects stay in use until their address is allocated
+    /// again.
     FreedWithoutEvent(u64),
-    /// Objects were allocated without an event. Those whose page was seen handed out have their likely time, the others none.
+    /// Objects were allocated without an event. Objects whose page the trace allocated get their likely time, all
+    /// others none.
     AllocatedWithoutEvent(u64),
-    /// Objects were freed that were there before the trace: which slab had room is not known.
+    /// Objects from before the trace were freed, so the slab that gained room is unknown.
     FreedFromBefore(u64),
-    /// Slabs by which the kernel's table and its page events differ: pages go back a grace period after the table forgets them.
+    /// The kernel's table and its page events differ by this many slabs: pages are freed a grace period after the table
+    /// forgets them.
     PagesDiffer(u64),
-    /// The design's slabs hold this number of objects, the kernel's another one.
+    /// The design's slabs hold this number of objects, the kernel's another number.
     OtherSize(u64),
     /// The design is not the traced kernel's, or has other options.
     OtherDesign,
-    /// Objects that were free at `before`, in slabs that the trace does not show: their distribution over the slabs is a guess.
+    /// Objects were free at `before` in slabs that the trace does not show: their distribution over the slabs is a
+    /// guess.
     FreeBefore(u64),
-    /// None of these: the trace shows all, and the policy's model chose other slabs than the kernel.
+    /// No other cause applies: the policy's model chose other slabs than the kernel.
     Model,
 }
 
 impl SlabCause {
-    /// From the counters at `before` and at the moment, the kernel's slabs then and now, and what the design has by intention.
+    /// Derives the cause from the counters at `before` and at the moment, the kernel's slabs then and now, and intended
+    /// differences.
     fn of(
         before: CacheTally,
         now: CacheTally,
@@ -169,80 +174,81 @@ impl fmt::Display for SlabCause {
 /// A kernel's numbers of a cache.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct KernelAt {
-    /// Slabs.
+    /// The number of slabs.
     pub slabs: u64,
-    /// Objects that are not free on a node's list.
+    /// The number of objects that are not free on a node's list.
     pub active_objs: u64,
-    /// Pages of a slab.
+    /// The number of pages in a slab.
     pub pages_per_slab: u64,
 }
 
-/// What a design says of a cache.
+/// A design's numbers of a cache.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct DesignAt {
-    /// Slabs: the kernel's at `before`, and what was added since.
+    /// The number of slabs: the kernel's at `before`, plus the design's change.
     pub slabs: i64,
-    /// Between these numbers are the kernel's slabs in at least nine of ten caches, if the design is the kernel's.
+    /// The range that includes the kernel's slabs in at least nine of ten caches, if the design is the kernel's.
     pub band: [i64; 2],
-    /// Active objects, the same way.
+    /// The number of active objects: the kernel's at `before`, plus the design's change.
     pub active_objs: i64,
-    /// Objects of the trace that are in use.
+    /// The number of the trace's objects in use.
     pub used: u64,
-    /// How many more these are than at `before`.
+    /// The change of `used` since `before`.
     pub used_change: i64,
-    /// Objects of a slab.
+    /// The number of objects in a slab.
     pub objects_per_slab: u64,
     /// The order of a slab.
     pub order: u8,
-    /// Objects of the trace that are free and that CPUs hold.
+    /// The number of the trace's free objects that CPUs hold.
     pub in_magazines: u64,
-    /// Objects that all CPUs share outside of slabs, in a depot or barn.
+    /// The number of objects outside of slabs that all CPUs share, in a depot or barn.
     pub in_depot: u64,
 }
 
-/// Slabs of many caches.
+/// The slabs of many caches, summed.
 #[derive(Debug, Default, Serialize)]
 pub struct SlabSums {
-    /// In the kernel.
+    /// The number of slabs in the kernel.
     pub kernel: u64,
-    /// In the design.
+    /// The number of slabs in the design.
     pub design: i64,
-    /// The differences without their signs.
+    /// The sum of absolute differences.
     pub absolute_error: u64,
-    /// The same of a prediction that nothing has changed since `before`.
+    /// The sum of absolute differences if nothing had changed since `before`.
     pub unchanged_error: u64,
-    /// The design's error as a part of that one: below 1 it is better than no model; `None` if nothing changed.
+    /// The design's error divided by the error of no change; a value below 1 is better than no model. `None` if nothing
+    /// changed.
     pub skill: Option<f64>,
-    /// The caches with more than 100 objects.
-    pub caches_over_100: Within,
-    /// The caches whose slabs are in their band.
+    /// The accuracy in caches with more than 100 objects.
+    pub caches_over_100: NearCount,
+    /// The number of caches whose slabs are in their band.
     pub in_band: u64,
 }
 
-/// How many are near.
+/// How many caches are predicted accurately.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Within {
-    /// Caches.
+pub struct NearCount {
+    /// The number of caches.
     pub n: u64,
-    /// Caches within two per cent.
+    /// The number of caches within two per cent.
     pub within_2_percent: u64,
-    /// Caches within two per cent or one slab.
+    /// The number of caches within two per cent or one slab.
     pub within_2_percent_or_a_slab: u64,
 }
 
-/// Active objects of many caches.
+/// The active objects of many caches, summed.
 #[derive(Debug, Default, Serialize)]
 pub struct ActiveSums {
-    /// Changes since `before` in the kernel, without their signs.
+    /// The sum of the kernel's absolute changes since `before`.
     pub absolute_change: u64,
-    /// Differences of the design, without their signs.
+    /// The sum of the design's absolute differences.
     pub absolute_error: u64,
 }
 
 /// Replays a trace through designs.
 ///
 /// # Errors
-/// As [`run`](super::run).
+/// Fails as [`run`](super::run) does.
 pub fn designs<P: Policy>(
     path: Option<&Path>,
     options: &Options,
@@ -258,7 +264,7 @@ pub fn designs<P: Policy>(
         Input::open(path, options, start.as_ref(), progress)?;
     let mut designs: Vec<DesignRun> = Vec::new();
     for spec in specs {
-        // The second one of a prediction begins where its kernel does, or where the first one's does with its own slabs.
+        // A prediction's second design begins where its kernel does, or where the first one's does with its own slabs.
         let second = designs.first().filter(|_| predict.is_some());
         let (stream, tables) =
             second.and(other.as_ref()).map_or((&traced, &tables), |(stream, tables)| (stream, tables));
@@ -295,9 +301,9 @@ pub fn designs<P: Policy>(
         drop(stage);
         designs.push(DesignRun { added_memory: added, ..run });
     }
-    // A design that began elsewhere is compared with the traced kernel in the prediction only.
+    // A design that began with other tables is compared with the traced kernel only in the prediction.
     let beside = if other.is_some() { 1 } else { designs.len() };
-    // A counterfactual design differs from the kernel because it is meant to.
+    // A counterfactual design is meant to differ from the kernel.
     let linux = traced.linux.parse::<Spec<P>>().ok();
     let is_other = |spec: &Spec<P>| {
         let spec = spec.as_traced(&traced).ok();
@@ -341,18 +347,18 @@ fn with_more_memory(zones: &[(ZoneKind, u32)], added: u64) -> Option<(Vec<(ZoneK
     Some((zones, more * PAGE_SIZE as u64))
 }
 
-/// A trace for designs, and the facts about the kernel that was traced.
+/// A trace for designs, and the facts about the traced kernel.
 struct Input {
     trace: String,
     stream: Stream,
     tables: Tables,
-    /// By moment.
+    /// The kernel's free pages, by moment.
     pages: FxHashMap<String, PagesAt>,
     tallies: FxHashMap<&'static str, Vec<CacheTally>>,
-    /// Objects that are taken to be free before the trace, by cache.
+    /// The number of objects assumed to be free before the trace, by cache.
     guessed: Vec<u64>,
     missing: Vec<&'static str>,
-    /// The same operations, with the tables that the other kernel begins with, if one is given.
+    /// The same operations, with the tables with which the other kernel begins, if given.
     other: Option<(Stream, Tables)>,
 }
 
@@ -426,7 +432,7 @@ impl Input {
     }
 }
 
-/// A converted trace; `None` if the file is not one.
+/// Reads a converted trace; returns `None` if the file is not one.
 pub(super) fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
     if !super::stream::is_converted(path) {
         return Ok(None);
@@ -435,7 +441,7 @@ pub(super) fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
     Stream::read(&bytes).map(Some).map_err(|error| wrong(path, &error))
 }
 
-/// On as many CPUs as the options say.
+/// Moves the stream to the number of CPUs in the options.
 pub(super) fn on(stream: Stream, options: &Options) -> Result<Stream, ReplayError> {
     options.check()?;
     match options.cpus {
@@ -448,10 +454,10 @@ fn wrong(path: &Path, error: &dyn fmt::Display) -> ReplayError {
     ReplayError::Option(format!("{}: {error}", path.display()))
 }
 
-/// A trace as a stream, for designs, if it was not converted to one already.
+/// Reads a trace as a stream for designs, converted or not.
 ///
 /// # Errors
-/// As [`run`](super::run).
+/// Fails as [`run`](super::run) does.
 pub fn read_stream(
     path: Option<&Path>,
     options: &Options,
@@ -486,7 +492,7 @@ struct Run<'s, F> {
     design: String,
     stream: &'s Stream,
     tables: &'s Tables,
-    /// The kernel's slabs that another design had seen at the moment `before`.
+    /// The kernel's slabs that another design had at the moment `before`.
     seen: Option<&'s [CacheCounts]>,
     series: Option<&'s RefCell<Series>>,
     at: F,
@@ -535,30 +541,32 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
     }
 }
 
-/// Free blocks by order, zone by zone.
+/// Returns the free blocks by order, zone by zone.
 fn free_blocks(pages: &PageAllocator) -> Vec<(ZoneKind, Vec<u64>)> {
     let blocks = |zone: &ZoneInfo| (0..).map_while(Order::new).map(|order| zone.free_blocks(order)).collect();
     pages.info().zones.iter().map(|zone| (zone.zone, blocks(zone))).collect()
 }
 
 impl DesignReport {
-    /// `true` if all conservation laws held.
+    /// Returns `true` if all conservation invariants held.
     pub fn holds(&self) -> bool {
         self.designs.iter().all(|run| run.violated.is_none())
     }
 }
 
-/// The band around a predicted number of slabs: one slab and 2 %, and for `hidden` slabs whose objects the trace does not show, their
-/// number, at most 3 %.
+/// Returns the band around a predicted number of slabs: one slab and 2 %, and for `hidden` slabs whose objects are not
+/// in the trace, their number, at most 3 %.
 fn band(slabs: i64, hidden: u64) -> [i64; 2] {
     let most = slabs * 3 / 100;
     let width = 1 + slabs * 2 / 100 + most.min(i64::try_from(hidden).unwrap_or(most));
     [(slabs - width).max(0), slabs + width]
 }
 
-/// The number of slabs of `per` objects that replace `slabs` slabs of `objects_per_slab`, given the objects in use.
+/// Returns the number of slabs of `per` objects that replace `slabs` slabs of `objects_per_slab`, given the objects in
+/// use.
 ///
-/// If slabs are smaller, some parts of an old slab are empty: objects in use are assumed to be at random places.
+/// If the new slabs are smaller, some parts of an old slab are empty, because objects in use are assumed to be at
+/// random places.
 fn with_slabs_of(per: u64, slabs: u64, objects_per_slab: u64, in_use: u64) -> u64 {
     let objects = slabs * objects_per_slab;
     if per == 0 || per >= objects_per_slab {
@@ -570,7 +578,7 @@ fn with_slabs_of(per: u64, slabs: u64, objects_per_slab: u64, in_use: u64) -> u6
 }
 
 impl Moment {
-    /// `None` if the kernel has no table of the moment, or no table of `before`.
+    /// Returns `None` if the kernel has no table of the moment, or of `before`.
     fn new(
         name: &str,
         stream: &Stream,
@@ -591,13 +599,14 @@ impl Moment {
         };
         for (at, info) in stream.caches.iter().enumerate() {
             let (Some(row), Some(now)) = (kernel.get(&info.name), now.get(at)) else { continue };
-            // A cache that was made since had nothing then.
+            // A cache that was created since had no slabs at `before`.
             let (slabs, active) =
                 kernel_before.get(&info.name).map_or((0, 0), |row| (row.slabs, row.active_objects));
             let then = before.get(at).cloned().unwrap_or_default();
             moment.slabs.unchanged_error += row.slabs.abs_diff(slabs);
             let added = |now: u64, then: u64| now as i64 - then as i64;
-            // What the trace showed since the boot has its slabs in the design. Only the rest has to be guessed.
+            // Slabs that the trace showed since the boot are also in the design. Only the remaining slabs have to be
+            // guessed.
             let (shown, inside) =
                 seen.and_then(|seen| seen.get(at)).map_or((0, 0), |seen| (seen.slabs(), seen.active_objs()));
             let unseen = slabs.saturating_sub(shown);
@@ -680,7 +689,7 @@ impl Moment {
     }
 }
 
-/// Number of caches shown in which a design differs.
+/// The number of caches shown in which a design differs most.
 const WORST: usize = 10;
 
 impl fmt::Display for DesignReport {
@@ -750,7 +759,7 @@ impl fmt::Display for DesignReport {
             ]);
         }
         writeln!(f, "\n{}", text(&sums))?;
-        // They are the same for each design.
+        // The kernel's pages are the same for each design.
         let moments = self.designs.first().map_or(&[][..], |run| &run.moments);
         kernel_pages::show(f, moments.iter().filter_map(|m| Some((m.name.as_str(), m.pages.as_ref()?))))?;
         let all = self.designs.iter().flat_map(|run| run.moments.iter().map(|at| (&*run.design, at)));
@@ -820,7 +829,7 @@ mod tests {
         assert_eq!(with_slabs_of(16, 10, 16, 7), 10);
         assert_eq!(with_slabs_of(32, 11, 16, 7), 6);
         assert_eq!(with_slabs_of(1, 10, 16, 40), 40, "each object by itself");
-        // Half of the objects are in use: one of sixteen slabs of four objects is empty.
+        // Half of the objects are in use, so one of sixteen slabs of four objects is empty.
         assert_eq!(with_slabs_of(4, 16, 8, 64), 30);
         assert_eq!((with_slabs_of(4, 0, 8, 0), with_slabs_of(0, 3, 8, 1)), (0, 24));
     }

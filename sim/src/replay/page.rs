@@ -1,4 +1,4 @@
-//! The page of a replay: one file with the engine as WebAssembly and the stream that it runs; it loads nothing else.
+//! The web page of a replay: one file with the engine as WebAssembly and its stream, which loads nothing else.
 
 use crate::web;
 use anyhow::{Context, bail, ensure};
@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::io::Write;
 use uslab_engine::{Engine, MOST_MEMORY, Machine, Shipping, Stream};
 
-/// Built from `sim/web` by `.ci/web --write`.
+/// The page template, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/replay.html");
 /// The template of the page of demos.
 const FRONT: &str = include_str!("../../web/built/index.html");
@@ -18,15 +18,15 @@ static ENGINE: &[u8] = include_bytes!("../../web/engine.wasm");
 /// Makes the page, after the stream has run on the engine here. `command` is the command line that reads this stream.
 ///
 /// # Errors
-/// The stream needs more memory than a page's machine has, or breaks a conservation law.
+/// Fails if the stream needs more memory than a page's machine has, or breaks a conservation invariant.
 pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
     let most = MOST_MEMORY >> 20;
-    let machine = Machine::new(stream).context("--html: the page's machine does not start")?;
+    let machine = Machine::new(stream).context("--html: the page's machine cannot start")?;
     let mut engine = Engine::new(Shipping::on(&machine), stream);
     engine.run(stream.operations).context("--html: the page's machine")?;
     ensure!(
         engine.failed() == 0,
-        "--html: {} allocations of the trace find no memory: a page's machine has {most} MiB; expected a trace that needs less",
+        "--html: {} allocations of the trace fail: a page's machine has {most} MiB; expected a trace that needs less",
         engine.failed()
     );
     if let Err(violation) = engine.check() {
@@ -40,12 +40,12 @@ pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
 /// Makes the page of demos, which needs no stream; `latency` is the output of `uslab lab latency`.
 ///
 /// # Errors
-/// Packing the engine in memory fails, which does not happen in practice.
+/// Fails if the engine cannot be packed in memory, which does not happen in practice.
 pub fn front(latency: &impl Serialize) -> anyhow::Result<String> {
     Ok(web::page(FRONT, &[("{engine}", &packed(ENGINE)?), ("{latency}", &web::json(latency)?)]))
 }
 
-/// The bytes in gzip, which browsers can unpack, as base64.
+/// Returns the bytes in gzip, which browsers can unpack, as base64.
 fn packed(bytes: &[u8]) -> anyhow::Result<String> {
     let mut to = GzEncoder::new(Vec::new(), Compression::best());
     to.write_all(bytes)?;

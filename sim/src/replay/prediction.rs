@@ -1,12 +1,13 @@
-//! A prediction of how another setting would have changed the kernel that was traced.
+//! Predicts how other options would have changed the traced kernel.
 //!
-//! Two designs run the same trace: one as the kernel was set, one as it would have been. What the kernel had is known; the
-//! second design shows by how much another setting differs from it. The errors of the first design against the kernel (hidden
-//! allocations, say) are taken to be the same in both. If a slab holds another number of objects, slabs that the trace does not
-//! show the making of count by their objects.
+//! Two designs run the same trace: one with the kernel's options, one with other options. The kernel's numbers are
+//! known, and the two designs differ by the effect of the other options. The errors of the first design against the
+//! kernel, such as hidden allocations, are assumed to be equal in the second. If slab sizes differ, slabs whose
+//! creation is not in the trace count by their objects.
 //!
-//! The kernel's own start differs, too: other CPUs and other versions have other tables before anything happens. If a boot of
-//! the other kernel without the workload is given, the prediction begins with its table ([`start`](super::start)).
+//! The start of another kernel differs, too: with other CPUs or versions, its tables differ before anything happens. If
+//! a boot of the other kernel without the workload is given, the prediction begins with that boot's table
+//! ([`start`](super::start)).
 
 use super::ReplayError;
 use super::moments::{CacheAt, DesignRun};
@@ -18,81 +19,81 @@ use std::path::PathBuf;
 use uslab_buddy::PAGE_SIZE;
 use uslab_engine::design::Locks;
 
-/// A change of settings, and what it does to slabs.
+/// A change of options, and its effect on slabs.
 #[derive(Debug, Serialize)]
 pub struct Prediction {
-    /// The design as the traced kernel was set.
+    /// The design with the traced kernel's options.
     pub from: String,
-    /// The design as it would have been.
+    /// The design with the other options.
     pub to: String,
-    /// Locks that CPUs share: of the first design, and of the second.
+    /// The shared locks of the first design, and of the second.
     pub locks: (Locks, Locks),
-    /// By moment.
+    /// The prediction for each moment.
     pub moments: Vec<PredictedMoment>,
 }
 
-/// A moment of it.
+/// The prediction for one moment.
 #[derive(Debug, Serialize)]
 pub struct PredictedMoment {
-    /// Its name.
+    /// The moment's name.
     pub name: String,
     /// The caches that the trace touches and the kernel's table has.
     pub caches: Vec<Predicted>,
-    /// How the prediction compares with what another boot really had; `None` without its tables.
+    /// The comparison with another real boot; `None` without its tables.
     pub real: Option<Compared>,
 }
 
-/// Slabs of a cache.
+/// The predicted slabs of a cache.
 #[derive(Debug, Serialize)]
 pub struct Predicted {
-    /// The cache.
+    /// The cache's name.
     pub name: String,
-    /// In the kernel that was traced.
+    /// The number of slabs in the traced kernel.
     pub traced: u64,
-    /// With the other setting.
+    /// The predicted number of slabs with the other options.
     pub predicted: u64,
-    /// Between these numbers are the real slabs in about nine of ten caches.
+    /// The range that includes the real slabs in about nine of ten caches.
     pub band: [u64; 2],
-    /// In the boot that really had it.
+    /// The number of slabs in a boot that really had the other options.
     pub real: Option<u64>,
-    /// By how much the boots with the first setting differ.
+    /// The difference between boots with the first options.
     pub noise: u64,
-    /// Objects of a slab: in the kernel that was traced, with the other setting, and in the boot that really had it.
+    /// The number of objects in a slab: in the traced kernel, with the other options, and in the real boot.
     pub objects_per_slab: (u64, u64, Option<u64>),
-    /// Pages of all slabs, the same way.
+    /// The pages of all slabs: in the traced kernel, with the other options, and in the real boot.
     pub pages: (u64, u64, Option<u64>),
-    /// Objects that CPUs, and what CPUs share, would hold outside of slabs.
+    /// The objects that CPUs and shared levels would hold outside of slabs, in the first design and in the second.
     pub held: (u64, u64),
 }
 
-/// A prediction compared with the real change, over caches of more than ten slabs that changed by more than 5 %, and by more than boots with
-/// the same setting differ.
+/// A prediction compared with the real change. It covers caches of more than ten slabs that changed by more than 5 %,
+/// and by more than boots with the same options differ.
 #[derive(Debug, Serialize)]
 pub struct Compared {
-    /// Slabs of all caches that both tables have: traced, predicted, real.
+    /// The slabs of all caches that both tables have: traced, predicted, real.
     pub slabs: (u64, u64, u64),
-    /// These caches.
+    /// The number of caches that both tables have.
     pub caches: u64,
-    /// Of these, the ones whose real slabs are in the band.
+    /// The number of caches in both tables whose real slabs are in the band.
     pub in_band: u64,
-    /// Caches that changed by more than these limits.
+    /// The number of caches that changed by more than the limits of the report.
     pub changed: u64,
-    /// Of these, the ones whose change has the right sign.
+    /// The number of changed caches whose predicted change has the right sign.
     pub right_sign: u64,
-    /// Half of the predictions are off by less, in per cent of the real slabs.
+    /// The median error in per cent of the real slabs.
     pub median_error_percent: f64,
-    /// Half of them are off by less, in per cent of what really changed.
+    /// The median error in per cent of the real change.
     pub median_error_of_change_percent: f64,
 }
 
-/// Folders with tables of other boots.
+/// The folders with tables of other boots.
 #[derive(Clone, Debug, Default)]
 pub struct Beside {
-    /// A boot with the second setting, without the workload: where the prediction begins.
+    /// A boot with the second options, without the workload, with whose table the prediction begins.
     pub start: Option<PathBuf>,
-    /// A boot that really had the second setting, and the workload.
+    /// A boot that really had the second options, and the workload.
     pub real: Option<PathBuf>,
-    /// Other boots with the first setting, and the workload.
+    /// Other boots with the first options, and the workload.
     pub again: Vec<PathBuf>,
 }
 
@@ -121,11 +122,11 @@ pub(super) struct Boots {
     again: Vec<Tables>,
 }
 
-/// Slabs that a cache must have for its change to count.
+/// The number of slabs that a cache must have for its change to count.
 const FEW: u64 = 10;
 
 impl Prediction {
-    /// From two runs of one trace, and the tables of other boots.
+    /// Predicts from two runs of one trace, and the tables of other boots.
     pub(super) fn new(from: &DesignRun, to: &DesignRun, boots: &Boots) -> Self {
         let moments = from.moments.iter().filter_map(|moment| {
             let other = to.moments.iter().find(|other| other.name == moment.name)?;
@@ -169,7 +170,7 @@ impl Prediction {
         Self { from: from.design.clone(), to: to.design.clone(), locks, moments: moments.collect() }
     }
 
-    /// The effect of the change: one sentence for each moment, and one about locks.
+    /// Describes the effect of the change: one sentence for each moment, and one about locks.
     pub(super) fn answer(&self) -> String {
         let mut said: Vec<_> =
             self.moments.iter().map(|moment| moment.answer(&self.from, &self.to)).collect();
@@ -187,7 +188,7 @@ impl Prediction {
     }
 }
 
-/// A cache that the traced kernel does not have is as the design says.
+/// A cache that the traced kernel does not have gets the design's number.
 fn slabs(from: Option<&CacheAt>, to: &CacheAt) -> u64 {
     let hidden = from.map_or(0.0, |from| {
         let error = from.kernel.slabs as i64 - from.design.slabs;
@@ -197,7 +198,7 @@ fn slabs(from: Option<&CacheAt>, to: &CacheAt) -> u64 {
 }
 
 impl PredictedMoment {
-    /// The change from the first design to the second, in a sentence.
+    /// Describes the change from the first design to the second, in a sentence.
     fn answer(&self, from: &str, to: &str) -> String {
         let sum = |of: fn(&Predicted) -> u64| self.caches.iter().map(of).sum::<u64>();
         let (then, now) = (sum(|cache| cache.pages.0), sum(|cache| cache.pages.1));
@@ -228,20 +229,21 @@ impl PredictedMoment {
     }
 }
 
-/// Pages in MiB.
+/// Formats pages in MiB.
 fn mib(pages: u64) -> String {
     format!("{:.2} MiB", (pages * PAGE_SIZE as u64) as f64 / f64::from(1 << 20))
 }
 
-/// A tenth of the slabs, what boots with one setting differ by, and two slabs below or one above: small caches are predicted too large more
-/// often than too small. From 6.12 to 7.2, 92 of 100 caches are in it (`files`, `tcp`, `msg`).
+/// The band is a tenth of the slabs, the difference between boots with one set of options, and two slabs below or one
+/// above: predictions for small caches are too large more often than too small. From 6.12 to 7.2, 92 of 100 caches are
+/// in the band (`files`, `tcp`, `msg`).
 fn band(predicted: u64, noise: u64) -> [u64; 2] {
     let width = predicted / 10 + noise;
     [predicted.saturating_sub(width + 2), predicted + width + 1]
 }
 
 impl Predicted {
-    /// Returns `true` if it really changed by more than 5 %, and by more than chance: at least a slab.
+    /// Returns `true` if the cache really changed by more than 5 %, and by more than chance: at least a slab.
     fn changed(&self, real: u64) -> bool {
         let change = self.traced.abs_diff(real);
         self.traced.max(real) > FEW && change * 20 > self.traced && change > self.noise.max(1)
@@ -362,7 +364,8 @@ mod tests {
 
     #[test]
     fn prediction_corrects_by_the_error_of_the_first_design() {
-        // The kernel had 100 slabs, the design 96. The four that the design misses are eight slabs of half the size.
+        // The kernel had 100 slabs, the design 96. The four slabs that the design misses are eight slabs of half the
+        // size.
         assert_eq!(slabs(Some(&at(100, 96, 16)), &at(100, 90, 16)), 94);
         assert_eq!(slabs(Some(&at(100, 96, 16)), &at(100, 190, 8)), 198);
         assert_eq!(slabs(Some(&at(1, 9, 16)), &at(1, 2, 16)), 0);
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_below_5_per_cent_or_within_chance_and_small_caches_are_ignored() {
+    fn prediction_ignores_small_changes_and_small_caches() {
         let cache = |traced, predicted, real, noise| Predicted {
             name: String::new(),
             traced,

@@ -1,29 +1,30 @@
-//! Caches with sheaves whose objects are freed without an event: `kfree_rcu` puts them into a sheaf, and nothing shows when.
+//! Infers frees without an event in caches with sheaves: `kfree_rcu` puts objects into a sheaf, and no event shows the
+//! time.
 //!
-//! An address that is handed out again was free by then, and not only then: CPUs and the barn hold free objects, and others come first. So
-//! an object is taken to have been freed as many allocations before its address is handed out again as objects are in all sheaves. At the
-//! end of a trace as many objects are free whose address is not handed out any more; the oldest are taken for these.
+//! An address that is allocated again was free even earlier, because CPUs and the barn hold other free objects that
+//! come first. The free is therefore assumed to be as many allocations earlier as all sheaves hold objects. At the end
+//! of a trace, as many objects are free whose address is not allocated again; they are assumed to be the oldest.
 
 use super::linux;
 use super::traced::Traced;
 use crate::trace::{CacheId, FreeOrigin, OpKind};
 use rustc_hash::FxHashMap;
 
-/// Full sheaves that a barn takes.
+/// The number of full sheaves that a barn takes.
 const BARN: usize = 10;
 
-/// A cache on its way through the trace.
+/// The state of a cache during the trace.
 #[derive(Default)]
 struct Cache {
-    /// Objects that its sheaves hold.
+    /// The number of objects that the cache's sheaves hold.
     pool: usize,
     /// The operations that allocate.
     allocs: Vec<usize>,
-    /// Objects in use: the number of their allocation.
+    /// The objects in use, with the number of their allocation.
     live: FxHashMap<u64, usize>,
 }
 
-/// Objects that are freed without an event: the operation after which they are, and their addresses.
+/// Returns the objects that are freed without an event: the preceding operation, and the objects' addresses.
 pub(super) fn recycled(traced: Traced<'_>, cpus: u32) -> FxHashMap<usize, Vec<u64>> {
     let mut found: FxHashMap<usize, Vec<u64>> = FxHashMap::default();
     let mut caches = caches(traced, cpus);
@@ -63,7 +64,7 @@ pub(super) fn recycled(traced: Traced<'_>, cpus: u32) -> FxHashMap<usize, Vec<u6
     found
 }
 
-/// Caches with sheaves of which most objects are freed without an event.
+/// Returns the caches with sheaves in which most objects are freed without an event.
 fn caches(Traced { resolver, ops, tables }: Traced<'_>, cpus: u32) -> FxHashMap<CacheId, Cache> {
     let mut frees: FxHashMap<CacheId, [u64; 2]> = FxHashMap::default();
     for op in ops {
@@ -78,7 +79,7 @@ fn caches(Traced { resolver, ops, tables }: Traced<'_>, cpus: u32) -> FxHashMap<
     let hidden = frees.into_iter().filter(|(_, [seen, hidden])| hidden > seen);
     let with_sheaves = hidden.filter_map(|(cache, _)| {
         let capacity = linux::sheaf_capacity(&tables.kernel, &resolver.cache(cache).name)? as usize;
-        // A CPU has two.
+        // Each CPU has two sheaves.
         let pool = capacity * (BARN + 2 * cpus as usize);
         Some((cache, Cache { pool, ..Cache::default() }))
     });
@@ -92,12 +93,12 @@ mod tests {
 
     #[test]
     fn object_is_freed_one_sheaf_set_of_allocations_before_its_reuse() {
-        // A sheaf holds one object, so all of one CPU 12.
+        // A sheaf holds one object, so one CPU and the barn hold 12.
         let attributes = "name\tsheaf_capacity\nnode\t1\n";
         let objects = |from: u64, n: u64| {
             (from..from + n).map(|n| format!("0 alloc f+0x1 node ffff8880{:08x}", 0x100_0000 + n * 512))
         };
-        // 20 objects, and the first two again.
+        // The trace allocates 20 objects, and the first two again.
         let lines: Vec<_> = objects(0, 20).chain(objects(0, 2)).collect();
         let lines: Vec<_> = lines.iter().map(String::as_str).collect();
         let found = |attributes| {
@@ -105,7 +106,7 @@ mod tests {
                 [("kernel.txt", "7.2"), ("before.slabinfo", SLABINFO), ("slab-attributes.tsv", attributes)];
             let trace = Trace::new(&lines, &texts);
             let found = recycled(trace.traced(), 1);
-            // Operations: the second time has a hidden free before it.
+            // In the operations, the second allocation follows a hidden free.
             let mut found: Vec<_> = found
                 .into_iter()
                 .flat_map(|(at, ptrs)| ptrs.into_iter().map(move |ptr| (at, (ptr & 0xff_ffff) / 512)))
@@ -115,7 +116,7 @@ mod tests {
         };
         let all = found(attributes);
         assert_eq!((all[0], all[1]), ((8, 0), (9, 1)), "12 before they are handed out again");
-        // Of those that are not handed out any more the oldest, one at each of the last 12 allocations.
+        // Of the objects not allocated again, the oldest are freed, one at each of the last 12 allocations.
         let last: Vec<_> = all[2..].iter().map(|(_, object)| *object).collect();
         assert_eq!(last, (2..14).collect::<Vec<_>>());
         assert_eq!(found("name\tsheaf_capacity\nnode\t0\n"), [], "without sheaves");

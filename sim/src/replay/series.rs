@@ -1,9 +1,9 @@
-//! The course of a run as rows of CSV: every cache, CPU and order of blocks at a hundred points.
+//! Writes the course of a run as rows of CSV: every cache, CPU and order of blocks at a hundred points.
 
 use std::fmt::Write;
 use uslab_engine::{Design, Engine, EngineError};
 
-/// Number of points of a run, not counting its end.
+/// The number of points of a run, without its end.
 const POINTS: u64 = 100;
 
 /// Rows of `operation,time_ns,design,kind,name,metric,value`.
@@ -19,7 +19,7 @@ impl Default for Series {
 }
 
 impl Series {
-    /// The rows.
+    /// Returns the rows as CSV.
     pub fn into_csv(self) -> String {
         self.csv
     }
@@ -34,7 +34,7 @@ impl Series {
         self.csv.truncate(len);
     }
 
-    /// Runs an engine up to an operation, and records the points on the way.
+    /// Runs an engine up to an operation, recording points on the way.
     pub(super) fn follow<D: Design>(
         &mut self,
         design: &str,

@@ -1,8 +1,8 @@
-//! Another kernel for a prediction from a trace: the facts from a boot of that kernel without the workload.
+//! The other kernel of a prediction: facts from a boot of that kernel without the workload.
 //!
-//! Three things of that boot are used: the table `before.slabinfo` (which caches there are, how large their objects are, how many
-//! slabs they have before the workload), the links in `slab-attributes.tsv` (which caches share slabs), and, from its trace,
-//! which call site allocates from which cache. No count of a moment after `before` is used.
+//! Three sources of that boot are used: the table `before.slabinfo` (caches, object sizes and slabs before the
+//! workload), the links in `slab-attributes.tsv` (caches that share slabs), and its trace (the cache of each call
+//! site). No count of a moment after `before` is used.
 
 use super::ReplayError;
 use super::stream::kind;
@@ -14,16 +14,16 @@ use std::path::Path;
 use uslab::SlabInfo;
 use uslab_engine::stream::Kind;
 
-/// The facts from the boot.
+/// The facts from a boot of the other kernel.
 #[derive(Debug)]
 pub(super) struct Start {
     before: SlabInfo,
     kernel: Kernel,
-    /// The cache that each alias leads to.
+    /// The cache to which each alias leads.
     aliases: FxHashMap<String, String>,
-    /// The cache that a call site allocates from, by the whole text of the site; `None` if it allocates from several.
+    /// The cache from which a call site allocates, by the site's whole text; `None` if it allocates from several.
     sites: Sites,
-    /// The same by function name, for a different build of the kernel.
+    /// The cache by function name, for a different build of the kernel.
     functions: Sites,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Renamed {
     pub(super) size: u32,
 }
 
-/// Names that the trace in a folder may have.
+/// The names that the trace in a folder may have.
 const TRACES: [&str; 4] = ["trace.txt.zst", "trace.txt.xz", "trace.txt.gz", "trace.txt"];
 
 impl Start {
@@ -82,19 +82,19 @@ impl Start {
         }
     }
 
-    /// The other kernel's name for a cache, and the size of its objects.
+    /// Returns the other kernel's name for a cache, and the size of its objects.
     fn cache(&self, name: &str) -> Option<(&str, u32)> {
         let row = self.before.get(name).or_else(|| self.before.get(self.aliases.get(name)?))?;
         Some((&row.name, row.object_size as u32))
     }
 
-    /// The cache that a call site of the trace would allocate from in the other kernel.
+    /// Returns the cache from which a call site of the trace would allocate in the other kernel.
     fn of_site(&self, site: &str) -> Option<&str> {
         let known = self.sites.get(site).or_else(|| self.functions.get(function(site)));
         known?.as_deref()
     }
 
-    /// Moves each operation to the cache that the other kernel uses for it. Returns these caches.
+    /// Moves each operation to the cache that the other kernel uses for it. Returns the renamed caches.
     pub(super) fn rename(&self, ops: &mut [Op], resolver: &Resolver) -> Vec<Renamed> {
         let mut caches = Vec::new();
         let (mut numbers, mut defaults) = (FxHashMap::default(), Vec::new());
@@ -102,7 +102,7 @@ impl Start {
             let (name, size) = self.cache(&info.name).unwrap_or((&info.name, info.size));
             let first = *numbers.entry(name.to_owned()).or_insert(number);
             defaults.push(CacheId(first));
-            // A cache that the other kernel merges into one seen before keeps its name, and gets no operations.
+            // A cache that the other kernel merges into an earlier one keeps its name, and gets no operations.
             let name = if first == number { name } else { &info.name };
             caches.push(Renamed { name: name.to_owned(), kind: kind(info.kind), size });
         }
@@ -132,17 +132,17 @@ impl Start {
         caches
     }
 
-    /// The other kernel.
+    /// Returns the other kernel.
     pub(super) fn kernel(&self) -> &Kernel {
         &self.kernel
     }
 
-    /// The other kernel's table at `before`.
+    /// Returns the other kernel's table at `before`.
     pub(super) fn before(&self) -> &SlabInfo {
         &self.before
     }
 
-    /// The other kernel's table in the place of all tables of the traced kernel, as if its caches never changed.
+    /// Returns the traced kernel's tables, all replaced by the other kernel's table, as if its caches never changed.
     pub(super) fn tables(&self, traced: &Tables) -> Tables {
         let mut tables = traced.clone();
         for snapshot in &mut tables.snapshots {
@@ -152,8 +152,8 @@ impl Start {
     }
 }
 
-/// The cache of each alias. Links lead to an identifier (`:A-0000128`); slabinfo has such a cache under the name of its first
-/// user.
+/// Returns the cache of each alias. A link leads to an identifier (`:A-0000128`). In slabinfo, a merged cache has the
+/// name of its first user.
 fn aliases(attributes: &Attributes, before: &SlabInfo) -> FxHashMap<String, String> {
     let links: Vec<_> = attributes.links().collect();
     let shown = links.iter().filter(|(name, _)| before.get(name).is_some());
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_is_the_cache_that_slabinfo_shows() {
+    fn alias_resolves_to_the_cache_in_slabinfo() {
         let row = |name: &str| format!("{name} 5 32 128 32 1 : tunables 0 0 0 : slabdata 1 1 0\n");
         let table: SlabInfo = format!("slabinfo - version: 2.1\n# name\n{}{}", row("pid"), row("dentry"))
             .parse()

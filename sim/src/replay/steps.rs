@@ -1,17 +1,17 @@
-//! The steps of a recording's script, and their times: the script's marks enclose steps of many operations.
+//! Finds the steps of a recording's script, and their times: the script's marks enclose steps of many operations.
 
 use super::traced::Traced;
 use crate::trace::{Op, OpKind, SiteId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// Finds when caches were shrunk: the operation after which it happened, with the cache's folder in `/sys/kernel/slab`, or `None`
-/// for all caches.
+/// Finds when caches were shrunk: the preceding operation, with the cache's folder in `/sys/kernel/slab`, or `None` for
+/// all caches.
 ///
-/// A recording's script writes to the file `shrink` of one folder after the other, twice to each, between two marks. Opening such
-/// a file allocates in `kernfs_fop_open`, and ends with a free of the path. If there are as many of these allocations as files
-/// that the script opens, the n-th belongs to the n-th folder. Otherwise all that is known is that all caches were shrunk by the
-/// second mark.
+/// A recording's script writes to the file `shrink` of one folder after the other, twice to each, between two marks.
+/// Opening the file `shrink` allocates in `kernfs_fop_open`, and ends with a free of the path. If the number of these
+/// allocations equals the number of files that the script opens, the n-th belongs to the n-th folder. Otherwise all
+/// caches are assumed to be shrunk by the second mark.
 pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Option<String>> {
     let mut moments = tables.snapshots.iter().filter(|moment| ["before", "end"].contains(&moment.moment));
     let (mut found, mut opens) = (FxHashMap::default(), None::<BTreeMap<SiteId, Vec<usize>>>);
@@ -32,8 +32,8 @@ pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap
                 "SHRINK end" => {
                     let sites = opens.take().unwrap_or_default();
                     let folders = moments.next().map_or(&[][..], |moment| &moment.folders);
-                    // Opening one file allocates at two call sites. The later site is used: both objects then exist when the
-                    // script writes.
+                    // Opening one file allocates at two call sites. The later site is used, because both objects then
+                    // exist when the script writes.
                     let of_all = sites.into_values().filter(|opens| opens.len() == 2 * folders.len());
                     match of_all.max_by_key(|opens| opens.first().copied()).filter(|opens| !opens.is_empty())
                     {
@@ -52,16 +52,16 @@ pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap
     found
 }
 
-/// The first free on the operation's CPU after it, or the operation itself if there is none.
+/// Returns the next free on the operation's CPU, or the operation itself if none follows.
 fn next_free(ops: &[Op], from: usize) -> usize {
     let mut after = ops[from..].iter().zip(from..);
     let found = after.find(|(op, _)| op.cpu == ops[from].cpu && matches!(op.kind, OpKind::Free { .. }));
     found.map_or(from, |(_, at)| at)
 }
 
-/// Finds when the kernel read its slabinfo: for each mark `SNAP MOMENT begin`, by its operation, the operation before the
-/// reading. Between the two the script opens files. The reading begins with a buffer of `seq_read_iter`; if there is none before
-/// the next mark, the mark itself is used.
+/// Finds when the kernel read its slabinfo: for the operation of each mark `SNAP MOMENT begin`, the operation before
+/// the reading. Between mark and reading, the script opens files. The reading begins with a buffer of `seq_read_iter`.
+/// If no allocation of a `seq_read_iter` buffer precedes the next mark, the mark itself is used.
 pub(super) fn readings(Traced { resolver, ops, .. }: Traced<'_>) -> FxHashMap<usize, usize> {
     let mut found = FxHashMap::default();
     let (mut begun, mut names) = (None, FxHashMap::default());
@@ -91,7 +91,7 @@ mod tests {
     use crate::replay::testing::{SLABINFO, Trace};
 
     #[test]
-    fn a_cache_is_shrunk_when_its_file_was_opened() {
+    fn opening_its_shrink_file_shrinks_a_cache() {
         let open = ["0 alloc kernfs_fop_open+0x1 node ffff888001000000", "0 free node ffff888001000000"];
         let lines = |opens: usize| {
             let mut lines = vec!["0 mark SHRINK begin"];
@@ -109,18 +109,18 @@ mod tests {
             found
         };
         let name = |name: &str| Some(name.to_owned());
-        // Two folders, twice: each shrink is at the free that ends the opening.
+        // The script shrinks two folders twice: each shrink is at the free that ends the opening.
         let both = "name\tslabs\nnode\t1\n:A-0000512\t0\n";
         let expected =
             [(2, name("node")), (4, name(":A-0000512")), (6, name("node")), (8, name(":A-0000512"))];
         assert_eq!(of(4, both), expected);
-        // The number of files is not the expected one: all caches are shrunk at the second mark.
+        // The number of files is unexpected, so all caches are shrunk at the second mark.
         assert_eq!(of(3, both), [(7, None)]);
         assert_eq!(of(0, "name\tslabs\n"), [(1, None)]);
     }
 
     #[test]
-    fn a_table_is_read_when_its_buffer_is_allocated() {
+    fn table_is_read_when_its_buffer_is_allocated() {
         let of = |lines: &[&str]| readings(Trace::new(lines, &[]).traced()).into_iter().collect::<Vec<_>>();
         let (begin, done) = ("0 mark SNAP before begin", "0 mark SNAP before slabinfo done");
         let other = "0 alloc seq_open+0x1 node ffff888001000000";

@@ -1,4 +1,5 @@
-//! A replay as a stream of operations, for the engine of pages: the same actions that the machine here performs.
+//! Converts a replay to a stream of operations for the engine of web pages: the actions that the simulated machine
+//! performs.
 
 use super::from_before::FromBefore;
 use super::hidden::{What, deaths, hidden_operations};
@@ -13,12 +14,12 @@ use std::io::Read;
 use std::path::Path;
 use uslab::SlabInfo;
 use uslab_buddy::ZoneKind;
-use uslab_engine::design::Manner;
+use uslab_engine::design::CallMode;
 use uslab_engine::stream::{Kind, MAGIC};
 use uslab_engine::{Stream, Writer};
 
-/// Returns `true` if a file is a converted trace. It returns `false` for a file that cannot be opened or is too short, whose error
-/// the caller finds, and for a pipe, which is not read.
+/// Returns `true` if a file is a converted trace. Returns `false` for a file that cannot be opened or is too short,
+/// whose error the caller finds, and for a pipe, which is not read.
 pub fn is_converted(path: &Path) -> bool {
     let mut first = [0; MAGIC.len()];
     path.is_file()
@@ -26,21 +27,21 @@ pub fn is_converted(path: &Path) -> bool {
         && first == *MAGIC
 }
 
-/// CPUs of the traced machine: as many as the header names, or the events.
+/// Returns the number of CPUs of the traced machine, by the header or by the events.
 pub(super) fn traced_cpus(counts: &Counts) -> u64 {
     let header = counts.header.map(|(_, _, cpus)| cpus).or(counts.machine_cpus);
     (counts.by_cpu.len() as u64).max(header.unwrap_or(0)).max(1)
 }
 
-/// The slabs before the first operation.
+/// The slabs before the first operation of a stream.
 pub(super) enum Before<'k> {
-    /// These slabs.
+    /// Slabs inferred from the trace.
     Slabs(Vec<FromBefore>),
-    /// Nothing: another kernel, whose caches have these names, kinds and sizes.
+    /// No slabs, because another kernel runs the trace: the names, kinds and sizes of its caches follow.
     Other(Vec<(String, Kind, u32)>, &'k Kernel, &'k SlabInfo),
 }
 
-/// The operations as a stream, with each hidden event at its likely time.
+/// Returns the operations as a stream, with each hidden event at its likely time.
 pub(super) fn of(
     title: String,
     cpus: u32,
@@ -63,7 +64,7 @@ pub(super) fn of(
             caches.into_iter().for_each(|(name, kind, size)| writer.cache(name, kind, size));
         }
     }
-    // Zones have the pages that the trace or the tables tell of.
+    // Zones have the pages that the trace or the tables mention.
     let pages = |slab: &FromBefore| Some(slabinfo?.get(&resolver.cache(slab.cache).name)?.pages_per_slab);
     let unseen: u64 = slabs.iter().filter(|slab| slab.is_unseen()).filter_map(pages).sum();
     let largest = zones.iter().map(|(_, pages)| *pages).max().unwrap_or(0);
@@ -105,7 +106,7 @@ pub(super) fn of(
             }
         }
         for ptr in deaths.get(&at).into_iter().flatten() {
-            writer.allow(Manner::AfterGrace);
+            writer.allow(CallMode::AfterGrace);
             writer.free(cpu, *ptr);
         }
         for ptr in recycled.get(&at).into_iter().flatten() {
@@ -131,21 +132,21 @@ pub(super) fn of(
     writer.finish()
 }
 
-/// Makes the first `n` caches known, with the operation that has begun.
+/// Adds the first `n` caches, with the operation that has begun.
 fn learn(to: &mut Writer, resolver: &Resolver, n: usize) {
     for info in resolver.caches().get(to.caches()..n).unwrap_or_default() {
         to.cache(info.name.clone(), kind(info.kind), info.size);
     }
 }
 
-/// An operation that has begun, on `cpu` of the machine.
+/// Writes an operation that has begun, on `cpu` of the machine.
 fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
     if let OpKind::Alloc { cache, .. } | OpKind::Free { cache, .. } = op.kind {
         learn(to, resolver, cache.0 as usize + 1);
     }
     match op.kind {
         OpKind::Alloc { cache, ptr, bytes_alloc, may_block, .. } => {
-            to.allow(if may_block { Manner::Plain } else { Manner::NonBlocking });
+            to.allow(if may_block { CallMode::Plain } else { CallMode::NonBlocking });
             to.alloc(cpu, cache.0, ptr.0, bytes_alloc.into());
         }
         OpKind::Free { ptr, origin: FreeOrigin::Matched { .. }, .. } | OpKind::HiddenFree { ptr, .. } => {
@@ -173,7 +174,7 @@ fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
     }
 }
 
-/// The stream's description of a trace's cache.
+/// Returns the stream's kind for a trace's cache.
 pub(super) fn kind(kind: CacheKind) -> Kind {
     match kind {
         CacheKind::Kmalloc => Kind::Kmalloc,
@@ -182,7 +183,7 @@ pub(super) fn kind(kind: CacheKind) -> Kind {
     }
 }
 
-/// `2^order` pages of the traced machine as blocks of our pages, which have 4 KiB: first page and order of each.
+/// Iterates over the 4 KiB blocks for `2^order` pages of the traced machine: first page and order of each.
 pub(super) fn our_blocks(size: PageSize, pfn: Pfn, order: u8) -> impl Iterator<Item = (u64, u8)> {
     let finer = (size.shift() - PageSize::Kib4.shift()) as u8;
     let all = order + finer;
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(blocks(PageSize::Kib4, 77, 10), [(77, 10)]);
         assert_eq!(blocks(PageSize::Kib16, 77, 0), [(308, 2)]);
         assert_eq!(blocks(PageSize::Kib64, 3, 6), [(48, 10)]);
-        // The largest block there is has 512 MiB, ours have 4 MiB.
+        // The largest traced block has 512 MiB, the largest simulated block 4 MiB.
         let largest = blocks(PageSize::Kib64, 1 << 13, 13);
         assert_eq!(largest.len(), 128);
         assert!((0..).zip(&largest).all(|(i, block)| *block == ((1 << 17) + (i << 10), 10)));

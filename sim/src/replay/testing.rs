@@ -1,4 +1,4 @@
-//! Small traces for tests.
+//! Builds small traces for tests.
 
 use super::traced::Traced;
 use crate::trace::{Op, Recording, Resolver, Source, Tables};
@@ -12,8 +12,8 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// Each line is a CPU and an event: `0 mark TEXT`, `0 alloc FUNCTION+OFFSET CACHE PTR`, `0 free CACHE PTR`, `0 page PFN`, `0
-    /// unpage PFN`. Each event is a second after the one before. Objects have 512 bytes.
+    /// Each line is a CPU and an event: `0 mark TEXT`, `0 alloc FUNCTION+OFFSET CACHE PTR`, `0 free CACHE PTR`, `0 page
+    /// PFN`, `0 unpage PFN`. Each event is a second after the previous one. Objects have 512 bytes.
     pub(super) fn new(lines: &[&str], texts: &[(&str, &str)]) -> Self {
         let line = |(second, line): (usize, &&str)| {
             let words: Vec<_> = line.split_whitespace().collect();

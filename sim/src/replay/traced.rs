@@ -10,8 +10,8 @@ pub(super) struct Traced<'t> {
     pub(super) tables: &'t Tables,
 }
 
-/// The function of a call site: `__d_alloc` for `__d_alloc+0x2b/0x1d0`. Suffixes that compilers and allocation profiling add are
-/// left out.
+/// Returns the function of a call site: `__d_alloc` for `__d_alloc+0x2b/0x1d0`. Suffixes that compilers and allocation
+/// profiling add are removed.
 pub(super) fn function(site: &str) -> &str {
     let name = site.split(['+', '.']).next().unwrap_or_default();
     name.strip_suffix("_noprof").unwrap_or(name)

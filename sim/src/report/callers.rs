@@ -1,12 +1,12 @@
-//! Call sites, and lifetimes of objects.
+//! Reports call sites, and lifetimes of objects.
 //!
-//! The table of call sites has the numbers of `perf kmem stat --caller`: a site's hits are its allocations that did not fail; its
-//! ping-pong are frees of these objects on another CPU, as far as the trace shows them; fragmentation is the share of the
-//! allocated bytes that were not requested.
+//! The table of call sites has the numbers of `perf kmem stat --caller`. A site's hits are its successful allocations.
+//! The *ping-pong* of a call site is the number of traced frees of its objects on another CPU. Fragmentation is the
+//! share of allocated bytes that were not requested.
 //!
-//! A lifetime is the time from an object's allocation to its free, if both are in the trace. It is measured on the trace's clock,
-//! and in operations: the allocations and frees of objects in the trace, on all CPUs, from the first one after the allocation up
-//! to the free.
+//! A lifetime is the time from an object's allocation to its free, if both are in the trace. A lifetime is measured on
+//! the trace's clock, and in operations: the traced allocations and frees of objects, on all CPUs, after the allocation
+//! and up to the free.
 
 use super::live::{Live, Names, Object, Slabs};
 use crate::output::{grouped, table, text};
@@ -22,14 +22,14 @@ use std::fmt::{self, Write};
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     sites: FxHashMap<SiteId, Tally>,
-    /// Live objects by address.
+    /// The live objects by address.
     live: FxHashMap<u64, Birth>,
-    /// Lifetimes by the cache's number in the trace.
+    /// The lifetimes by the cache's number in the trace.
     caches: Vec<Lives>,
-    /// Number of allocations and frees so far.
+    /// The number of allocations and frees so far.
     operations: u64,
     slabs: Slabs,
-    /// The earliest and the latest time of an operation that has a time.
+    /// The earliest and the latest time of an operation with a time.
     times: Option<(u64, u64)>,
     /// The first time of each mark.
     marks: FxHashMap<MarkId, u64>,
@@ -71,7 +71,7 @@ struct Lives {
     operations: Spread,
 }
 
-/// Numbers of which quantiles are needed. All are kept, in 8 bytes each.
+/// Numbers whose quantiles are needed. All numbers are kept, in 8 bytes each.
 #[derive(Debug, Default)]
 struct Spread(Vec<u64>);
 
@@ -80,12 +80,12 @@ impl Spread {
         self.0.push(number);
     }
 
-    /// The quantiles in units of `unit`; `None` if there are no numbers.
+    /// Returns the quantiles in units of `unit`; `None` without numbers.
     fn quantiles(&self, unit: f64) -> Option<Quantiles> {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
         let last = sorted.len().checked_sub(1)?;
-        // The smallest number such that `percent` in a hundred are not above it.
+        // The quantile is the smallest number such that `percent` in a hundred are not above it.
         let at =
             |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).saturating_sub(1)] as f64 / unit;
         Some(Quantiles { p50: at(50), p90: at(90), p99: at(99), max: sorted[last] as f64 / unit })
@@ -151,7 +151,7 @@ impl Watch {
         }
     }
 
-    /// The objects that are live now. `tables` are the kernel's tables, by the span of time.
+    /// Returns the objects that are still live. `tables` are the kernel's tables, by the span of time.
     fn still_live(&self, resolver: &Resolver, tables: &[SlabinfoSpan]) -> Live {
         let mut objects: Vec<_> = self
             .live
@@ -182,7 +182,7 @@ impl Watch {
         Live::new(&objects, &self.slabs, &names)
     }
 
-    /// When the workload of a recording began and ended.
+    /// Returns when the workload of a recording began and ended.
     fn workload(&self, resolver: &Resolver) -> Option<(u64, u64)> {
         let (_, last) = self.times?;
         let time = |begins: &str| {
@@ -201,7 +201,7 @@ impl Watch {
         &mut self.caches[at]
     }
 
-    /// The report of all operations so far, with names from `resolver`. `tables` are the kernel's tables, by the span of time.
+    /// Returns the report of all operations so far, with names from `resolver`. `tables` are the kernel's tables, by the span of time.
     pub(crate) fn report(&self, resolver: &Resolver, tables: &[SlabinfoSpan]) -> Callers {
         let mut sites: Vec<_> = self
             .sites
@@ -234,12 +234,12 @@ impl Watch {
     }
 }
 
-/// Call sites and lifetimes.
+/// The report of call sites and lifetimes.
 #[derive(Debug, Serialize)]
 pub struct Callers {
-    /// Call sites, the one that allocated the most bytes first.
+    /// The call sites, most allocated bytes first.
     pub sites: Vec<CallSite>,
-    /// Lifetimes by cache, the one with the most frees first.
+    /// The lifetimes by cache, most frees first.
     pub lifetimes: Vec<Lifetimes>,
     /// The objects that are live at the end.
     pub live: Live,
@@ -248,56 +248,56 @@ pub struct Callers {
 /// The allocations of a call site, with the columns of `perf kmem stat --caller`.
 #[derive(Debug, Serialize)]
 pub struct CallSite {
-    /// `function+offset`, as it is in the trace.
+    /// The call site as `function+offset`, as it is in the trace.
     pub call_site: String,
-    /// Bytes of its objects.
+    /// The allocated bytes of the site's objects.
     pub bytes_alloc: u64,
     /// `bytes_alloc` divided by `hits`, rounded down.
     pub bytes_alloc_per_hit: u64,
-    /// Bytes that it requested.
+    /// The requested bytes of the site's objects.
     pub bytes_req: u64,
     /// `bytes_req` divided by `hits`, rounded down.
     pub bytes_req_per_hit: u64,
-    /// Number of allocations.
+    /// The number of allocations.
     pub hits: u64,
-    /// Number of its objects that were freed on another CPU of the traced machine than they were allocated on.
+    /// The number of the site's objects that were freed on another CPU of the traced machine than the allocating one.
     pub ping_pong: u64,
-    /// Bytes that it did not request, in percent of the bytes of its objects.
+    /// The bytes that were not requested, in percent of the allocated bytes.
     pub fragmentation_percent: f64,
 }
 
 /// The lifetimes of a cache's objects.
 #[derive(Debug, Serialize)]
 pub struct Lifetimes {
-    /// Name of the cache.
+    /// The name of the cache.
     pub cache: String,
-    /// Number of objects allocated and freed in the trace: the lifetimes are of these.
+    /// The number of objects allocated and freed in the trace, whose lifetimes are known.
     pub freed: u64,
-    /// Number of objects allocated in the trace and not freed: their lifetimes are longer than the trace shows.
+    /// The number of objects allocated in the trace and not freed, whose lifetimes are longer than the trace shows.
     pub live: u64,
-    /// Number of objects freed without an event: the time is unknown.
+    /// The number of objects freed without an event, at an unknown time.
     pub hidden_frees: u64,
-    /// Lifetimes on the trace's clock. `None` if no object was freed, or only while the clock did not run.
+    /// The lifetimes on the trace's clock. `None` if no object was freed, or only while the clock did not run.
     pub microseconds: Option<Quantiles>,
-    /// Lifetimes in allocations and frees of objects of all caches.
+    /// The lifetimes in allocations and frees of objects of all caches.
     pub operations: Option<Quantiles>,
 }
 
 /// Quantiles of a set of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// Half of the numbers are not larger.
+    /// The median.
     pub p50: f64,
-    /// 9 of 10 numbers are not larger.
+    /// The 90th percentile.
     pub p90: f64,
-    /// 99 of 100 numbers are not larger.
+    /// The 99th percentile.
     pub p99: f64,
     /// The largest number.
     pub max: f64,
 }
 
 impl Callers {
-    /// The report as text, with `rows` call sites and as many caches.
+    /// Formats the report as text, with `rows` call sites and as many caches.
     pub fn page(&self, rows: usize) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.
@@ -394,9 +394,9 @@ mod tests {
         format!("  sh-1 [{cpu:03}] ..... 1.{microseconds:06}: kfree: call_site=f+0x1/0x2 ptr={ptr:016x}\n")
     }
 
-    /// Once quarters were those of the whole trace, with the boot and the rest, and no site of a workload grew.
+    /// Regression test: quarters covered the whole trace, including the boot, so no site of a workload grew.
     #[test]
-    fn a_leak_of_a_workload_grows_in_its_quarters() {
+    fn leak_grows_in_each_quarter_of_the_trace() {
         let mark = |microseconds: u64, text: &str| {
             format!("  sh-1 [000] ..... 1.{microseconds:06}: tracing_mark_write: {text}\n")
         };
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn call_sites_and_lifetimes_by_hand() {
+    fn call_sites_and_lifetimes_match_a_hand_count() {
         let text = [
             alloc(0, 10, "a+0x1/0x9", 1, [60, 64]),
             alloc(0, 20, "a+0x1/0x9", 2, [33, 64]),
@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(sites, expected);
         let [small, large] = &callers.lifetimes[..] else { panic!("{:?}", callers.lifetimes) };
         assert_eq!((&small.cache[..], small.freed, small.live, small.hidden_frees), ("kmalloc-64", 2, 1, 1));
-        // Lifetimes of 20 us with 3 operations, and of 50 us with 3.
+        // The lifetimes are 20 us with 3 operations, and 50 us with 3.
         let micros = small.microseconds.unwrap();
         assert!((micros.p50 - 20.0).abs() <= 0.2 && micros.p99 == 50.0 && micros.max == 50.0, "{micros:?}");
         assert_eq!(small.operations, Some(Quantiles { p50: 3.0, p90: 3.0, p99: 3.0, max: 3.0 }));
@@ -461,16 +461,16 @@ mod tests {
         for part in ["Call sites (1 of 2", "a+0x1/0x9", "35.547", "Lifetimes (1 of 2", "kmalloc-64"] {
             assert!(page.contains(part), "expected {part:?} in {page}");
         }
-        // The site has the most live bytes, and so has its command: two lines of the page. It is not among the rows of call
-        // sites.
+        // The site has the most live bytes, and so has its command: two lines of the page. The site is not among the
+        // rows of call sites.
         assert_eq!(page.matches("a+0x2/0x9").count(), 2, "{page}");
         let live: Vec<_> =
             callers.live.sites.iter().map(|s| (&s.call_site[..], s.objects, s.bytes)).collect();
         assert_eq!(live, [("a+0x2/0x9", 1, 128), ("a+0x1/0x9", 1, 64)]);
     }
 
-    /// Slabs of 4 KiB. One site frees nothing, one frees everything, one works only at the end, and one allocated everything at
-    /// the beginning.
+    /// The test uses slabs of 4 KiB. One site frees nothing, one frees everything, one works only at the end, and one
+    /// allocated everything at the beginning.
     #[test]
     fn leak_is_reported_by_its_call_site() {
         let page = |n: u64| 0xffff_8880_0100_0000 + (n << 12);
@@ -484,7 +484,7 @@ mod tests {
         for step in 0..40 {
             let at = 10 + step * 1000;
             if step == 0 {
-                // The pages of a new slab, and then its first object, so that the direct map is found.
+                // The pages of a new slab precede its first object, so that the direct map is found.
                 for n in 0..4 {
                     text += &slab(2 * n, n);
                     text += &alloc(0, 2 * n + 1, "first+0x1/0x9", page(n) + 63 * 64, [64, 64]);
@@ -514,7 +514,7 @@ mod tests {
             ("first+0x1/0x9", 4, 4, Looks::Settled),
         ];
         assert_eq!(sites, expected);
-        // 23, 58, 63 and 59 of 64 objects are free.
+        // The slabs have 23, 58, 63 and 59 free objects of 64.
         let [pinned] = &pinned[..] else { panic!("{pinned:?}") };
         assert_eq!((&pinned.cache[..], pinned.slabs, pinned.by_one), ("kmalloc-64", 4, 1));
         assert_eq!(pinned.holes, (23 + 58 + 63 + 59) * 64);
@@ -522,17 +522,17 @@ mod tests {
     }
 
     #[test]
-    fn times_before_the_clock_runs_are_no_lifetimes_and_others_are_put_in_order() {
+    fn lifetimes_ignore_times_before_the_clock_started() {
         let early = alloc(0, 0, "a", 1, [8, 8]).replace("1.000000", "0.000000");
         let callers = watched(&(early + &free(0, 5, 1)));
         assert_eq!((callers.lifetimes[0].freed, callers.lifetimes[0].microseconds), (1, None));
-        // The events are sorted by time, so the free is of an object from before the trace.
+        // The events are sorted by time, so the freed object is from before the trace.
         let callers = watched(&(alloc(0, 9, "a", 1, [8, 8]) + &free(1, 5, 1)));
         assert_eq!((callers.lifetimes[0].freed, callers.lifetimes[0].live), (0, 1));
     }
 
     #[test]
-    fn quantiles_are_accurate_to_one_per_cent_and_the_maximum_is_exact() {
+    fn quantiles_are_accurate_to_one_percent() {
         let mut spread = Spread::default();
         (1..=100_000).for_each(|number| spread.add(number));
         let q = spread.quantiles(1.0).unwrap();

@@ -1,29 +1,30 @@
-//! The reasons why the objects of a cache changed differently here than in the kernel, found from the trace.
+//! The causes, found from the trace, for which a cache's objects changed differently in the replay than in the kernel.
 
 use super::KernelRow;
 use crate::output::{grouped, signed};
 use serde::Serialize;
 
-/// A reason why the kernel's change of a cache's active objects differs from ours.
+/// A cause for which the kernel's change of a cache's active objects differs from the replay's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// The kernel freed objects without an event (`kfree_rcu`, bulk frees). The trace shows such a free only when the address is
-    /// handed out again or its page is given back; until then the object counts as in use here.
+    /// The kernel freed objects without an event (`kfree_rcu`, bulk frees). The trace shows a free without an event
+    /// only when the address is allocated again or its page is freed. Until then the object counts as in use in the
+    /// replay.
     FreedWithoutEvent,
-    /// The kernel allocated objects without an event (`kmem_cache_alloc_bulk`). The trace shows such an allocation only by its
-    /// free; objects that are still in use are unknown here.
+    /// The kernel allocated objects without an event (`kmem_cache_alloc_bulk`). The trace shows an allocation without
+    /// an event only by its free; objects that are still in use are unknown to the replay.
     AllocatedWithoutEvent,
-    /// The kernel counts every object of a slab that a CPU holds as active, whether it is free or not: at most the objects of one
+    /// The kernel counts every object of a slab that a CPU holds as active, free or not: at most the objects of one
     /// slab for each CPU.
     CpuSlabs,
-    /// None of these reasons.
+    /// The cause is not known.
     Unknown,
 }
 
 impl Cause {
-    /// Why `row` differs; `None` if it does not. `per_slab` is the number of objects in a slab of the cache, `cpus` that of the
-    /// traced machine's CPUs.
+    /// Returns the cause for which `row` differs; `None` if it does not differ. `per_slab` is the number of objects in
+    /// a slab of the cache, `cpus` the number of the traced machine's CPUs.
     pub(crate) fn of(row: &KernelRow, per_slab: u64, cpus: u64) -> Option<Self> {
         let difference = row.objects[1] - row.objects[0];
         match difference {
@@ -36,7 +37,7 @@ impl Cause {
     }
 }
 
-/// The sentence for a row that differs.
+/// Returns the sentence for a row that differs.
 pub(super) fn explained(row: &KernelRow, cause: Cause) -> String {
     let name = format!("{} {}", row.cache, signed(row.objects[1] - row.objects[0]));
     match cause {
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_is_what_the_trace_shows() {
+    fn mismatch_cause_follows_from_the_trace() {
         let of = |objects, hidden| Cause::of(&row(objects, hidden), 21, 4);
         assert_eq!(of([7, 7], [3, 3]), None);
         assert_eq!(of([540, 581], [0, 2120]), Some(Cause::FreedWithoutEvent));
@@ -88,7 +89,7 @@ mod tests {
         assert_eq!(of([4, 0], [0, 0]), Some(Cause::CpuSlabs));
         assert_eq!(of([0, 83], [0, 0]), Some(Cause::CpuSlabs), "less than a slab for each of four CPUs");
         assert_eq!(of([0, 84], [0, 0]), Some(Cause::Unknown));
-        // Hidden frees make our count larger than the kernel's, never smaller.
+        // Hidden frees make the replay's count larger than the kernel's, never smaller.
         assert_eq!(of([100, 0], [0, 5]), Some(Cause::Unknown));
     }
 }

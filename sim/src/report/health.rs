@@ -1,4 +1,4 @@
-//! The faults of a trace: reported first, because they limit the value of the rest.
+//! The faults of a trace, which are reported first, because they limit the value of all other numbers.
 
 use crate::output::grouped;
 use crate::trace::{DirectMap, Facts, Format, PageSize, PageSizeSource, Recorded};
@@ -8,25 +8,28 @@ use std::fmt;
 /// Data that a trace lacks or that cannot be derived from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TraceHealth {
-    /// Events that the kernel's ring buffer overwrote before they were read: the oldest ones. By ftrace's header.
+    /// The number of events that the kernel's ring buffer overwrote before they were read: the oldest ones. The number
+    /// is from ftrace's header.
     pub overwritten: u64,
-    /// Events that the header announces and the text does not have: it was cut or filtered.
+    /// The number of events that the header announces and the text does not have, because it was cut or filtered.
     pub missing: u64,
-    /// Events that notices in the text say were lost, or calls after the end of a program's recording.
+    /// The number of events that notices in the text report as lost, or of calls after the end of a program's
+    /// recording.
     pub lost: u64,
-    /// Calls of a program that were under way when its recording ended.
+    /// The number of a program's calls in progress when its recording ended.
     pub unwritten: u64,
-    /// Lines that are neither events nor headers.
+    /// The number of lines that are neither events nor headers.
     pub not_understood: u64,
-    /// The number of the last line, if it is cut; it was left out.
+    /// The number of the last line, if it is cut and therefore omitted.
     pub cut_last_line: Option<u64>,
-    /// Where the traced kernel maps its memory. Unless it is known, no page event can be attributed to a slab.
+    /// The address at which the traced kernel maps its memory. Without this address, no page event can be attributed to
+    /// a slab.
     pub direct_map: DirectMap,
-    /// Bytes of a page of the traced machine.
+    /// The page size of the traced machine in bytes.
     pub page_size: PageSize,
-    /// The source of the page size. If it is assumed, so is the size from which kmalloc takes pages.
+    /// The source of the page size. If the page size is assumed, so is the size from which kmalloc takes pages.
     pub page_size_source: PageSizeSource,
-    /// In sentences, in the order of the fields.
+    /// The faults in sentences, in the order of the fields.
     pub warnings: Vec<String>,
 }
 

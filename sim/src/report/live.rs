@@ -1,11 +1,12 @@
-//! The objects that are live when a trace ends: by call site, to find leaks, and by slab, to find the objects that keep partial
-//! slabs.
+//! The objects that are live when a trace ends: by call site, to find leaks, and by slab, to find the objects that keep
+//! partial slabs.
 //!
-//! An object counts if its allocation is in the trace and its free is not. A site that leaks has live objects from all parts of
-//! the trace; a site that fills a cache has live objects from the beginning; a site that is busy has some from the end. A slab is
-//! known if its pages were allocated in the trace, and if the addresses of objects show their pages.
+//! An object counts if its allocation is in the trace and its free is not. A leaking site has live objects from all
+//! parts of the trace. A site that fills a cache has live objects from the beginning, and a busy site has some from the
+//! end. A slab is known if its pages were allocated in the trace, and if the addresses of objects show their pages.
 //!
-//! If the trace marks a workload, as recordings do, objects from before the workload are left out, and the workload's time is divided.
+//! If the trace marks a workload, as recordings do, objects from before the workload are omitted, and the workload's
+//! time is divided.
 
 use crate::output::{grouped, size, table, text};
 use crate::trace::{Pfn, Ptr, SlabinfoChange};
@@ -15,7 +16,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-/// Number of equal parts of the time.
+/// The number of equal parts of the time.
 const PARTS: usize = 4;
 
 /// An object that is live at the end.
@@ -53,11 +54,11 @@ impl Slabs {
 /// The objects that are live at the end of a trace.
 #[derive(Debug, Serialize)]
 pub struct Live {
-    /// True if objects from before the workload are left out of all but [`pinned`](Self::pinned).
+    /// `true` if objects from before the workload are omitted from all fields but [`pinned`](Self::pinned).
     pub of_workload: bool,
-    /// Number of objects.
+    /// The number of live objects.
     pub objects: u64,
-    /// Their bytes.
+    /// The bytes of the live objects.
     pub bytes: u64,
     /// The sites that look like leaks, and those that only seem to, each in a sentence.
     pub verdicts: Vec<String>,
@@ -75,19 +76,19 @@ pub struct Live {
 /// The live objects of a call site.
 #[derive(Debug, Serialize)]
 pub struct LiveSite {
-    /// `function+offset`, as it is in the trace.
+    /// The call site as `function+offset`, as it is in the trace.
     pub call_site: String,
     /// The cache that has most of the site's live objects.
     pub cache: String,
-    /// Number of live objects.
+    /// The number of live objects.
     pub objects: u64,
-    /// Their bytes.
+    /// The bytes of the live objects.
     pub bytes: u64,
-    /// Number of all allocations of the site in the trace.
+    /// The number of all allocations of the site in the trace.
     pub allocations: u64,
-    /// Live objects by the quarter of the workload, or of the trace, that they were allocated in.
+    /// The live objects by the quarter of the workload, or of the trace, in which they were allocated.
     pub by_quarter: [u64; PARTS],
-    /// Age of its oldest live object, in seconds of the trace's clock.
+    /// The age of the site's oldest live object, in seconds of the trace's clock.
     pub oldest_seconds: f64,
     /// Number of its objects that were freed without an event.
     pub hidden_frees: u64,
@@ -96,18 +97,18 @@ pub struct LiveSite {
     pub unseen_frees: Option<u64>,
     /// Change of the number of objects in use of its cache during the workload, by the kernel's tables.
     pub kernel_change: Option<i64>,
-    /// A guess at the reason.
+    /// A guess at the reason for the site's live objects.
     pub looks_like: Looks,
 }
 
 /// The live objects of a command.
 #[derive(Debug, Serialize)]
 pub struct LiveCommand {
-    /// Name of the command.
+    /// The name of the command.
     pub command: String,
-    /// Number of live objects.
+    /// The number of live objects.
     pub objects: u64,
-    /// Their bytes.
+    /// The bytes of the live objects.
     pub bytes: u64,
     /// The call site with the most bytes.
     pub call_site: String,
@@ -132,15 +133,15 @@ pub struct LiveGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Looks {
-    /// More in each quarter, and none is freed: a leak, or a cache that grows.
+    /// Each quarter adds objects, and none is freed: a leak, or a growing cache.
     Growing,
     /// As many in each quarter, but they are freed without an event: by `kfree_rcu` or in bulk.
     FreedUnseen,
-    /// Nearly all from the first quarter: allocated once.
+    /// Nearly all objects are from the first quarter: allocated once.
     Settled,
-    /// Nearly all from the last quarter: they may be freed soon.
+    /// Nearly all objects are from the last quarter, and may be freed soon.
     Recent,
-    /// None of these patterns.
+    /// The ages show no other pattern.
     Mixed,
 }
 
@@ -149,7 +150,8 @@ impl Looks {
         let live: u64 = by_quarter.iter().sum();
         let most = |part: u64| part * 10 >= live * 9;
         let [first, .., last] = by_quarter;
-        // A leak leaves at least a tenth of an even share in each quarter, and at least a twentieth of the site's allocations.
+        // A leak leaves at least a tenth of an even share in each quarter, and at least a twentieth of the site's
+        // allocations.
         let spread = by_quarter.iter().all(|part| part * 10 * PARTS as u64 >= live);
         if live >= 2 * PARTS as u64 && spread && live * 20 >= allocations {
             Self::Growing
@@ -176,13 +178,13 @@ impl Looks {
 /// The slabs of a cache that have free objects.
 #[derive(Debug, Serialize)]
 pub struct Pinned {
-    /// Name of the cache.
+    /// The name of the cache.
     pub cache: String,
-    /// Number of slabs that were allocated in the trace, have holes, and have live objects of the trace.
+    /// The number of slabs that were allocated in the trace, have holes, and have live objects of the trace.
     pub slabs: u64,
-    /// Bytes of their holes.
+    /// The bytes of the slabs' holes.
     pub holes: u64,
-    /// Number of slabs that a single object keeps.
+    /// The number of slabs that a single object keeps.
     pub by_one: u64,
     /// The median over these slabs of the age of the youngest live object, in seconds.
     pub youngest_seconds: f64,
@@ -225,7 +227,7 @@ pub(crate) struct Names<'n> {
     pub(crate) page_bytes: u64,
     /// The first and the last time of the trace.
     pub(crate) times: (u64, u64),
-    /// Those of the workload.
+    /// The first and the last time of the workload.
     pub(crate) workload: Option<(u64, u64)>,
 }
 

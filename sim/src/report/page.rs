@@ -1,4 +1,4 @@
-//! A report as a page for a person.
+//! Formats a report as text for a reader.
 
 use super::cause::explained;
 use super::{CacheReport, Report, percent};
@@ -7,28 +7,28 @@ use crate::trace::PageSize;
 use std::fmt::Write;
 use uslab::Path;
 
-/// What its CPUs' own magazines served, of all operations of a cache.
+/// Returns the percentage of a cache's operations that its CPUs' own magazines served.
 fn cpu_percent(cache: &CacheReport) -> String {
     format!("{:.1}", 100.0 * cache.paths.share(Path::Cpu).unwrap_or(0.0))
 }
 
-/// Caches shown unless all are requested.
+/// The number of caches shown by default.
 const SHOWN: usize = 25;
-/// Differences from the kernel that are explained unless all are requested.
+/// The number of differences from the kernel explained by default.
 const EXPLAINED: usize = 8;
 
-/// `1 CPU`, `4 CPUs`.
+/// Formats a number with its noun: `1 CPU`, `4 CPUs`.
 fn counted(n: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
 
-/// `once`, `3 times`.
+/// Formats a number of times: `once`, `3 times`.
 fn times(n: u64) -> String {
     if n == 1 { "once".to_owned() } else { format!("{} times", grouped(n)) }
 }
 
 impl Report {
-    /// The whole report as text.
+    /// Returns the whole report as text.
     pub fn page(&self, all: bool) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.
@@ -49,7 +49,7 @@ impl Report {
         }
         writeln!(out, "Simulated: {}", self.simulated())?;
         for warning in &self.trace_health.warnings {
-            // Lines that go on are indented.
+            // Continued lines are indented.
             let mark = if warning.starts_with(' ') { "" } else { "WARNING: " };
             writeln!(out, "{mark}{warning}")?;
         }
@@ -116,7 +116,7 @@ impl Report {
         self.write_end(out)
     }
 
-    /// What the simulated machine is, and how much of it the trace uses.
+    /// Describes the simulated machine, and how much of it the trace uses.
     fn simulated(&self) -> String {
         let (traced, m) = (&self.traced, &self.machine);
         let mut what = format!(
@@ -320,7 +320,7 @@ impl Report {
         )
     }
 
-    /// The page for a newcomer, who started the program without arguments.
+    /// Returns the text for a newcomer, who started the program without arguments.
     pub fn introduction(&self) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.
@@ -328,7 +328,7 @@ impl Report {
         out
     }
 
-    /// What became of the frees from other CPUs.
+    /// Describes how frees from other CPUs were served.
     fn remote_frees_did(&self) -> String {
         let (o, traced) = (&self.objects, self.facts.objects.remote);
         let here = match (o.remote_frees, o.remote_node_frees) {

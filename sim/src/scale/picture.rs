@@ -1,12 +1,12 @@
-//! Throughput over CPUs as an SVG picture: a curve for each design, both axes logarithmic.
+//! Draws throughput over CPUs as an SVG picture: a curve for each design, with both axes logarithmic.
 
 use super::{Curve, ScaleReport};
 use std::fmt::Write as _;
 
-/// Colours that can be told apart with any colour vision, on light and dark grounds (Okabe and Ito, "Color Universal Design",
-/// 2008).
+/// Colours that can be distinguished with any colour vision, on light and dark backgrounds (Okabe and Ito, "Color
+/// Universal Design", 2008).
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
-/// All in pixels: the edges of the curves, and the height of a line of text.
+/// The edges of the curves and the height of a line of text, in pixels.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 640.0;
 const TOP: f64 = 50.0;
@@ -28,7 +28,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// The axis for these values, drawn from one pixel to another.
+    /// Creates the axis for these values, drawn from one pixel to another.
     fn of(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Self {
         let (low, high) = (values.clone().fold(f64::MAX, f64::min), values.fold(0.0, f64::max));
         Self { low, high: if high > low { high } else { low * 2.0 }, from, to }
@@ -36,7 +36,8 @@ impl Axis {
     fn at(&self, value: f64) -> f64 {
         self.from + (self.to - self.from) * (value / self.low).ln() / (self.high / self.low).ln()
     }
-    /// The given values that are on the axis: all of them, or every second, third and so on, so that there are at most eleven.
+    /// Returns the values to mark on the axis: all of them, or every second, third and so on, so that at most eleven
+    /// remain.
     fn marks(&self, values: &[f64]) -> Vec<f64> {
         let on = |value: &&f64| (self.low * 0.999..=self.high * 1.001).contains(*value);
         let all: Vec<f64> = values.iter().filter(on).copied().collect();
@@ -52,7 +53,7 @@ impl Curve {
 }
 
 impl ScaleReport {
-    /// The curves as an SVG picture, with a text alternative.
+    /// Returns the curves as an SVG picture, with a text alternative.
     pub fn svg(&self) -> String {
         let points = || self.curves.iter().flat_map(Curve::throughput);
         let x = Axis::of(points().map(|(cpus, _)| cpus), LEFT, RIGHT);
@@ -69,7 +70,8 @@ impl ScaleReport {
         let validated = f64::from(self.profile.validated_cpus).min(x.high);
         let mut caption = vec!["All of it is simulated only.".to_owned()];
         if validated >= x.low {
-            // The validated part ends halfway (on the logarithmic axis) to the next doubling, so that the last count is inside.
+            // The validated part ends halfway (on the logarithmic axis) to the next doubling, so that the last count is
+            // inside.
             let right = x.at((validated * std::f64::consts::SQRT_2).min(x.high));
             let (width, height) = (right - LEFT, BOTTOM - TOP);
             let _ = writeln!(

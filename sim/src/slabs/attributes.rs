@@ -1,48 +1,49 @@
-//! The files of `/sys/kernel/slab` for each cache: the folder itself, a copy of it, or a table of its files.
+//! Reads the files of `/sys/kernel/slab` for each cache: the folder itself, a copy, or a table of its files.
 
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// The attributes of a cache. Each kernel has only some of them.
+/// The attributes of a cache. Each kernel has only some of the attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// Bytes of an object.
+    /// The size of an object in bytes.
     pub object_size: Option<u64>,
-    /// Distance from one object to the next, in bytes.
+    /// The distance from one object to the next, in bytes.
     pub slab_size: Option<u64>,
-    /// Objects in a slab of the usual order.
+    /// The number of objects in a slab of the usual order.
     pub objs_per_slab: Option<u64>,
-    /// The usual order.
+    /// The usual order of a slab.
     pub order: Option<u64>,
-    /// Alignment in bytes.
+    /// The alignment of an object in bytes.
     pub align: Option<u64>,
-    /// A node keeps an empty slab only while it has fewer partial slabs than this.
+    /// The number of partial slabs below which a node keeps an empty slab.
     pub min_partial: Option<u64>,
     /// The most free objects in the partial slabs of a CPU; 0 since 7.0.
     pub cpu_partial: Option<u64>,
-    /// Objects in a full sheaf; 0 without sheaves.
+    /// The number of objects in a full sheaf; 0 without sheaves.
     pub sheaf_capacity: Option<u64>,
-    /// Number of slabs.
+    /// The number of slabs.
     pub slabs: Option<u64>,
-    /// Number of objects in all slabs.
+    /// The number of objects in all slabs.
     pub total_objects: Option<u64>,
-    /// Number of objects that are not free objects of a node's partial slabs: free objects in slabs of CPUs count as used.
+    /// The number of objects except free objects of a node's partial slabs: free objects in slabs of CPUs count as
+    /// used.
     pub objects: Option<u64>,
-    /// Number of slabs on the partial lists of nodes.
+    /// The number of slabs on the partial lists of nodes.
     pub partial: Option<u64>,
-    /// Number of objects in use in the slabs of `partial`.
+    /// The number of objects in use in the slabs of `partial`.
     pub objects_partial: Option<u64>,
-    /// Number of slabs of the CPUs that have one to allocate from, with these CPUs' partial slabs.
+    /// The number of current and partial slabs of the CPUs that have a current slab.
     pub cpu_slabs: Option<u64>,
-    /// Number of partial slabs of all CPUs.
+    /// The number of partial slabs of all CPUs.
     pub slabs_cpu_partial: Option<u64>,
-    /// Number of nodes that have slabs of the cache.
+    /// The number of nodes that have slabs of the cache.
     pub nodes: u64,
-    /// 1 if the memory of the cache is reclaimable.
+    /// The value 1 if the memory of the cache is reclaimable.
     pub reclaim_account: Option<u64>,
-    /// 1 if objects of freed slabs stay readable for a grace period.
+    /// The value 1 if objects of freed slabs stay readable for a grace period.
     pub destroy_by_rcu: Option<u64>,
     /// `true` if the cache has a constructor.
     pub ctor: bool,
@@ -72,11 +73,11 @@ const NAMES: [&str; 18] = [
 
 /// An upper limit for counts.
 const MOST: u64 = 1 << 40;
-/// An upper limit for sizes, capacities and limits of a cache.
+/// An upper limit for sizes and capacities of a cache.
 const MOST_OF_CACHE: u64 = 1 << 26;
 
 impl Attributes {
-    /// Sets one attribute from its text. For an attribute that a kernel lacks the text is empty, `-` or `NA`.
+    /// Sets one attribute from its text. The text is empty, `-` or `NA` for an attribute that a kernel lacks.
     fn set(&mut self, name: &str, text: &str) -> anyhow::Result<()> {
         let text = text.trim();
         let first = text.split_whitespace().next().unwrap_or_default();
@@ -103,7 +104,8 @@ impl Attributes {
             "objects_partial" => &mut self.objects_partial,
             "cpu_slabs" => &mut self.cpu_slabs,
             "slabs_cpu_partial" => {
-                // `90(6) C0=30(2) C1=60(4)`: the kernel's estimate of free objects, and in brackets the number of slabs.
+                // In `90(6) C0=30(2) C1=60(4)`, the kernel's estimate of free objects is followed by the number of
+                // slabs in brackets.
                 let slabs = first.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
                 self.slabs_cpu_partial =
                     slabs.and_then(|slabs| slabs.parse().ok()).filter(|slabs| *slabs <= MOST);
@@ -134,7 +136,7 @@ impl Attributes {
         Ok(())
     }
 
-    /// Takes over the counts of another table.
+    /// Copies the counts of another table.
     fn count_as(&mut self, other: Self) {
         let Self {
             slabs,
@@ -160,7 +162,7 @@ impl Attributes {
     }
 }
 
-/// Returns `true` for the texts that stand for a missing attribute.
+/// Returns `true` for the texts of a missing attribute.
 fn is_absent(text: &str) -> bool {
     matches!(text, "" | "-" | "NA")
 }
@@ -170,18 +172,18 @@ fn is_absent(text: &str) -> bool {
 pub struct Catalog {
     /// The attributes, by the name of the cache's folder.
     pub caches: BTreeMap<String, Attributes>,
-    /// Links: for each name, the folder that it leads to.
+    /// The links: for each name, the folder to which it leads.
     pub links: BTreeMap<String, String>,
 }
 
 impl Catalog {
-    /// The folder that a name leads to, and its attributes.
+    /// Returns the folder to which a name leads, and its attributes.
     pub fn get(&self, name: &str) -> Option<(&str, &Attributes)> {
         let folder = self.links.get(name).map_or(name, |folder| folder);
         self.caches.get_key_value(folder).map(|(folder, attributes)| (&**folder, attributes))
     }
 
-    /// The other names of a cache, given its folder.
+    /// Returns the other names of a cache, given its folder.
     pub fn names_of(&self, folder: &str) -> impl Iterator<Item = &str> {
         self.links.iter().filter(move |(_, to)| *to == folder).map(|(name, _)| &**name)
     }
@@ -190,7 +192,7 @@ impl Catalog {
     ///
     /// # Errors
     ///
-    /// The folder, or an existing file in it, cannot be read.
+    /// Fails if the folder, or an existing file in it, cannot be read.
     pub fn of_folder(folder: &Path) -> anyhow::Result<Self> {
         let mut catalog = Self::default();
         let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
@@ -223,11 +225,12 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Reads a table of the files: one line for each cache, columns separated by tabs, with their names in the first line.
+    /// Parses a table of the files: one line for each cache, columns separated by tabs, with their names in the first
+    /// line.
     ///
     /// # Errors
     ///
-    /// The first line has no column `name`, or a line has a different number of columns.
+    /// Fails if the first line has no column `name`, or a line has a different number of columns.
     pub fn of_table(text: &str) -> anyhow::Result<Self> {
         let mut lines = (1_u64..).zip(text.lines());
         let header: Vec<&str> = lines.next().map_or("", |(_, line)| line).split('\t').collect();
@@ -264,7 +267,7 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Removes the counts: they are of another moment than the table that needs the other attributes.
+    /// Removes the counts, which are of another moment than the table that needs the other attributes.
     pub fn without_counts(mut self) -> Self {
         for attributes in self.caches.values_mut() {
             attributes.count_as(Attributes::default());
@@ -272,7 +275,7 @@ impl Catalog {
         self
     }
 
-    /// Takes the counts of another table.
+    /// Copies the counts of another table.
     pub fn counted_by(mut self, other: Self) -> Self {
         for (name, counts) in other.caches {
             self.caches.entry(name).or_default().count_as(counts);
@@ -286,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_caches_and_links() {
+    fn attribute_table_contains_caches_and_links() {
         let text = "name\tlink\tslab_size\tslabs\tslabs_cpu_partial\tctor\n\
                     :0000136\t-\t136\t582 N0=580 N1=2\t90(6) C0=30(2) C1=60(4)\t\n\
                     kernfs\t:0000136\t136\t582\t90(6)\t\n\

@@ -1,4 +1,4 @@
-//! Two moments compared: which caches grew, by objects in use or by holes.
+//! Compares two moments: which caches grew, by objects in use or by holes.
 
 use super::{Report, percent};
 use crate::output::{self, grouped, signed, size};
@@ -10,34 +10,34 @@ use std::fmt::Write;
 /// The difference between a moment and an earlier one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// Name of the earlier moment.
+    /// The name of the earlier moment.
     pub from: String,
-    /// Name of the later moment.
+    /// The name of the later moment.
     pub to: String,
-    /// Change of the bytes of all slabs.
+    /// The change of the bytes of all slabs.
     pub bytes: i64,
-    /// Change of the bytes of objects in use.
+    /// The change of the bytes of objects in use.
     pub in_use: i64,
-    /// Change of the bytes of holes.
+    /// The change of the bytes of holes.
     pub holes: i64,
-    /// The caches that differ, the largest difference first.
+    /// The caches that differ, largest difference first.
     pub caches: Vec<CacheChange>,
 }
 
 /// The change of a cache.
 #[derive(Clone, Debug, Serialize)]
 pub struct CacheChange {
-    /// Name of the cache.
+    /// The name of the cache.
     pub name: String,
-    /// Change of the number of slabs.
+    /// The change of the number of slabs.
     pub slabs: i64,
-    /// Change of the slabs' bytes.
+    /// The change of the slabs' bytes.
     pub bytes: i64,
-    /// Change of the number of objects in use.
+    /// The change of the number of objects in use.
     pub objects: i64,
-    /// Change of the bytes of holes.
+    /// The change of the bytes of holes.
     pub holes: i64,
-    /// Names the moment if only one of the two has the cache.
+    /// The name of the moment, if only one of the two moments has the cache.
     pub only: Option<&'static str>,
 }
 
@@ -84,7 +84,7 @@ impl Change {
         }
     }
 
-    /// The change as text, with at most `rows` caches.
+    /// Formats the change as text, with at most `rows` caches.
     pub fn text(&self, rows: usize) -> String {
         let mut text = format!(
             "From {} to {}: slabs {}, objects in use {}, holes {}.\n",
@@ -136,7 +136,7 @@ impl CacheChange {
     }
 }
 
-/// A number of bytes with its sign.
+/// Formats a number of bytes with its sign.
 pub(super) fn difference(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "+" };
     format!("{sign}{}", size(bytes.unsigned_abs()))

@@ -1,25 +1,26 @@
-//! The caches of a kernel's dump (a vmcore), as `kmem -s` of crash and `slabinfo` of drgn-tools print them:
+//! Parses the caches of a kernel's dump (a vmcore), as `kmem -s` of crash and `slabinfo` of drgn-tools print them:
 //!
 //! ```text
 //! CACHE             OBJSIZE  ALLOCATED     TOTAL  SLABS  SSIZE  NAME
 //! ffff93fb40042500       64      13992     14848    232     4k  kmalloc-64
 //! ```
 //!
-//! Older crashes have the name second. Objects that are free in a CPU's slab are not allocated here, other than in slabinfo.
+//! Older versions of crash have the name in the second column. Free objects in a CPU's slab do not count as allocated,
+//! unlike in slabinfo.
 
 use anyhow::{Context, bail};
 use uslab::info::Row;
 
-/// True if a line is the head of such a table.
+/// Returns `true` if a line is the header of a table of `kmem -s`.
 pub(super) fn is_head(line: &str) -> bool {
     let mut words = line.split_whitespace();
     words.next() == Some("CACHE") && words.any(|word| word == "SSIZE")
 }
 
-/// Reads the rows. Returns them, and a message for each row that cannot be read.
+/// Parses the rows of the table. Returns the rows, and a message for each row that cannot be parsed.
 ///
 /// # Errors
-/// There is no head, or no row.
+/// Fails without a header, or without rows.
 pub(super) fn rows(text: &str, page_size: u64) -> anyhow::Result<(Vec<Row>, Vec<String>)> {
     let mut lines = (1_u64..).zip(text.lines()).skip_while(|(_, line)| !is_head(line));
     let head =
@@ -27,7 +28,7 @@ pub(super) fn rows(text: &str, page_size: u64) -> anyhow::Result<(Vec<Row>, Vec<
     let name_is_second = head.1.split_whitespace().nth(1) == Some("NAME");
     let (mut rows, mut faults) = (vec![], vec![]);
     for (number, line) in lines {
-        // A cache's address; other lines are notes, and prompts.
+        // A row begins with a cache's address; other lines are notes and prompts.
         let is_row = line
             .split_whitespace()
             .next()
@@ -56,7 +57,7 @@ fn row(line: &str, name_is_second: bool, page_size: u64) -> Option<Row> {
     } else {
         (words.get(1..6)?, &words[6..])
     };
-    // With a star: a CPU's list of free objects is damaged.
+    // A star marks that a CPU's list of free objects is damaged.
     let number =
         |text: &str| text.trim_end_matches('*').parse::<u64>().ok().filter(|number| *number <= 1 << 40);
     let [size, allocated, total, slabs] =
@@ -66,7 +67,7 @@ fn row(line: &str, name_is_second: bool, page_size: u64) -> Option<Row> {
     if name.is_empty() || stride == 0 || slab < page_size || stride > 1 << 26 {
         return None;
     }
-    // The table has the size without what debugging and alignment add.
+    // The table has the size without the bytes that debugging and alignment add.
     let per_slab = if slabs > 0 { total.div_ceil(slabs) } else { slab / stride }.clamp(1, 1 << 16);
     let stride = if slabs > 0 { stride.max((slab / per_slab) & !7).min(slab) } else { stride };
     let bytes = total.checked_mul(stride)?.max(slabs.checked_mul(slab)?);
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_orders_of_columns_are_read() {
+    fn table_columns_are_read_in_either_order() {
         let new = "crash> kmem -s\n\
                    CACHE             OBJSIZE  ALLOCATED     TOTAL  SLABS  SSIZE  NAME\n\
                    kmem: kmalloc-64: slab: fffff4adc01a4900 invalid freepointer: 7a1b527446924a20\n\

@@ -1,14 +1,14 @@
 //! Estimates from the kernel's tables: how many slabs are empty, and how many objects CPUs hold.
 //!
-//! A shrink moves the objects that CPUs hold back to the slabs and frees the slabs that are empty then. No table counts these.
-//! The bounds are:
+//! A shrink moves the objects that CPUs hold back to the slabs, and frees slabs that are then empty. No table counts
+//! empty slabs or held objects. The estimate has these bounds:
 //!
-//! - *Empty slabs of a node*: an empty slab is kept only while the node has fewer than `min_partial` slabs with free objects, so
-//!   there are never more than that; nor more than the free objects fill, nor more than there are partial slabs. If there are
-//!   more partial slabs than objects in use in them, at least the difference is empty.
-//! - *Slabs of CPUs* (up to 6.17): each may be empty.
-//! - *Sheaves* (since 6.18 for two caches, since 7.0 for all): their objects count as in use. For each slab that becomes empty at
-//!   least one of its objects must be in a sheaf, and all of its objects must be free or in sheaves.
+//! - *Empty slabs of a node*: a node keeps an empty slab only while it has fewer than `min_partial` slabs with free
+//!   objects. The limit of partial slabs bounds the number of empty slabs, and so do the free objects and the partial
+//!   slabs. If a node has more partial slabs than objects in use in them, at least the difference is empty.
+//! - *Slabs of CPUs* (up to 6.17): each slab of a CPU may be empty.
+//! - *Sheaves* (since 6.18 for two caches, since 7.0 for all): objects in sheaves count as in use. For each slab that a
+//!   shrink empties, at least one of its objects must be in a sheaf, and all its objects must be free or in sheaves.
 
 use super::source::{Cache, Snapshot};
 use serde::Serialize;
@@ -17,12 +17,12 @@ use uslab::{Geometry, OrderRule};
 /// The most full sheaves that a node keeps.
 pub(super) const BARN: u64 = 10;
 
-/// Bounds of a number that is not known exactly.
+/// The bounds of a number that is not known exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Bounds {
-    /// The number is not smaller.
+    /// The lower bound.
     pub least: u64,
-    /// The number is not larger.
+    /// The upper bound.
     pub most: u64,
 }
 
@@ -33,25 +33,25 @@ impl std::ops::AddAssign for Bounds {
     }
 }
 
-/// The facts about the machine that estimates depend on.
+/// The facts about the machine on which estimates depend.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// The most CPUs that it can have.
+    /// The most CPUs that the machine can have.
     pub cpus: u64,
     /// `true` if the number of CPUs was not in the tables.
     pub cpus_guessed: bool,
-    /// Number of nodes.
+    /// The number of nodes.
     pub nodes: u64,
-    /// Page size in bytes.
+    /// The page size in bytes.
     pub page_size: u64,
-    /// Version of the kernel.
+    /// The version of the kernel.
     pub version: Option<(u32, u32)>,
     /// `true` for the old allocator SLAB.
     pub is_slab: bool,
 }
 
 impl Machine {
-    /// The machine of a snapshot; `cpus` is the user's number of CPUs, if given.
+    /// Returns the machine of a snapshot; `cpus` is the user's number of CPUs, if given.
     pub fn of(snapshot: &Snapshot, cpus: Option<u32>) -> Self {
         let known = cpus.or(snapshot.cpus);
         let version = snapshot.kernel.as_deref().and_then(|release| {
@@ -68,14 +68,15 @@ impl Machine {
         }
     }
 
-    /// Linux's rule for orders, if this machine uses it.
+    /// Returns Linux's rule for orders, if the machine uses it.
     pub fn rule(&self) -> Option<OrderRule> {
         let known = !self.is_slab && self.page_size == uslab_buddy::PAGE_SIZE as u64;
         known.then(|| OrderRule::for_cpus(self.cpus as u32))
     }
 }
 
-/// The most CPUs with which the rule gives the orders of the table. The rule uses only the bit length of the number.
+/// Returns the most CPUs with which the rule gives the orders of the table. The rule uses only the bit length of the
+/// number of CPUs.
 fn cpus_by_orders(snapshot: &Snapshot) -> u32 {
     let matched = |cpus: u32| {
         let rule = OrderRule::for_cpus(cpus);
@@ -90,37 +91,37 @@ fn cpus_by_orders(snapshot: &Snapshot) -> u32 {
     most.unwrap_or(1)
 }
 
-/// Slabs and objects of a cache that CPUs and nodes hold, outside the lists of slabs.
+/// The slabs and objects of a cache that CPUs and nodes hold, outside the lists of slabs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Layers {
-    /// The most slabs that CPUs allocate from or keep as partial ones.
+    /// The most slabs that CPUs allocate from or keep as partial slabs.
     pub cpu_slabs: u64,
-    /// `true` if the kernel counted them.
+    /// `true` if the kernel counted the CPUs' slabs.
     pub cpu_slabs_counted: bool,
-    /// Objects in a full sheaf; 0 without sheaves.
+    /// The number of objects in a full sheaf; 0 without sheaves.
     pub sheaf_capacity: u64,
     /// The most objects in the sheaves of CPUs and nodes (or in SLAB's arrays).
     pub parked: u64,
 }
 
 impl Cache {
-    /// Bytes of a slab of the usual order.
+    /// Returns the bytes of a slab of the usual order.
     pub fn slab_bytes(&self, page_size: u64) -> u64 {
         self.row.pages_per_slab * page_size
     }
 
-    /// Number of free objects in partial slabs.
+    /// Returns the number of free objects in partial slabs.
     pub fn holes(&self) -> u64 {
         self.row.objects.saturating_sub(self.row.active_objects)
     }
 
-    /// Bytes of an object that the cache's user asked for.
+    /// Returns the object size in bytes that the cache's user requested.
     pub fn object_size(&self) -> u64 {
         let size = self.attributes.as_ref().and_then(|attributes| attributes.object_size);
         size.filter(|size| *size > 0).unwrap_or(self.row.object_size)
     }
 
-    /// The capacity of a sheaf by the rule of 7.0, which depends on the distance between objects.
+    /// Returns the capacity of a sheaf by the rule of 7.0, which depends on the distance between objects.
     fn usual_sheaf(&self) -> u64 {
         match self.row.object_size {
             4096.. => 4,
@@ -130,7 +131,7 @@ impl Cache {
         }
     }
 
-    /// The most partial slabs of one CPU: by the rules of 5.16 to 6.17, and by the earlier ones.
+    /// Returns the most partial slabs of one CPU, by the rules of 5.16 to 6.17 or the earlier ones.
     pub(super) fn usual_cpu_partial(&self, version: Option<(u32, u32)>) -> u64 {
         let size = self.row.object_size;
         let by_size = |classes: [u64; 4]| match size {
@@ -146,7 +147,7 @@ impl Cache {
         }
     }
 
-    /// The most that CPUs and nodes can hold of this cache.
+    /// Returns the most slabs and objects of this cache that CPUs and nodes can hold.
     pub fn layers(&self, machine: &Machine) -> Layers {
         let attributes = self.attributes.clone().unwrap_or_default();
         let Machine { cpus, nodes, version, .. } = *machine;
@@ -162,10 +163,11 @@ impl Cache {
             None if is_new || version.is_none() && self.attributes.is_none() => self.usual_sheaf(),
             None => 0,
         };
-        // For each CPU three sheaves: main, spare, and one for objects that wait for a grace period. For each node its full ones.
+        // Each CPU has three sheaves: main, spare, and one for objects that wait for a grace period. Each node has its
+        // full sheaves.
         let sheaves = 3 * cpus + BARN * nodes;
         layers.parked = (layers.sheaf_capacity * sheaves).min(self.row.active_objects);
-        // The count `cpu_slabs` leaves out the partial slabs of a CPU that has no slab to allocate from.
+        // The count `cpu_slabs` omits the partial slabs of a CPU without a current slab.
         let counted = attributes.cpu_slabs.zip(attributes.slabs_cpu_partial);
         layers.cpu_slabs_counted = counted.is_some();
         layers.cpu_slabs = match counted {
@@ -177,7 +179,7 @@ impl Cache {
         layers
     }
 
-    /// The number of slabs that a shrink gives back, if nothing else happens at the same time.
+    /// Returns the number of slabs that a shrink frees, if nothing else happens at the same time.
     pub fn shrink(&self, machine: &Machine) -> Bounds {
         let row = &self.row;
         let layers = self.layers(machine);
@@ -207,7 +209,7 @@ impl Cache {
         self.row.objects < self.row.slabs * self.row.objects_per_slab
     }
 
-    /// Objects in the smallest slab that the cache may have.
+    /// Returns the number of objects in the smallest slab that the cache may have.
     fn least_per_slab(&self, machine: &Machine) -> u64 {
         let size = self.row.object_size.max(1);
         if !self.has_small_slabs() {
@@ -217,7 +219,7 @@ impl Cache {
         (least / size).max(1)
     }
 
-    /// Bytes that a shrink gives back.
+    /// Returns the bytes that a shrink frees.
     pub fn shrink_bytes(&self, machine: &Machine) -> Bounds {
         let Bounds { least, most } = self.shrink(machine);
         let usual = self.slab_bytes(machine.page_size);
@@ -272,14 +274,14 @@ mod tests {
     }
 
     #[test]
-    fn spread_holes_return_little_and_empty_slabs_are_certain() {
-        // 1,000 partial slabs with one object in use in each: at most `min_partial` are empty.
+    fn shrink_bounds_cover_scattered_holes_and_empty_slabs() {
+        // The cache has 1,000 partial slabs with one object in use in each, so at most `min_partial` are empty.
         let spread = cache(1000, 1000, counted(1000, 1000, 0, 0));
         assert_eq!(spread.shrink(&machine(4)), Bounds { least: 0, most: 5 });
-        // There are more partial slabs than objects in use in them, and the 57 free objects fill three slabs.
+        // The cache has more partial slabs than objects in use in them, and the 57 free objects fill three slabs.
         let empty = cache(10, 103, counted(5, 3, 0, 0));
         assert_eq!(empty.shrink(&machine(4)), Bounds { least: 2, most: 3 });
-        // All slabs may be slabs of CPUs: slabs to allocate from, and partial slabs of CPUs without one.
+        // All slabs may belong to CPUs: current slabs, and partial slabs of CPUs without a current one.
         let cpus = cache(15, 240, counted(0, 0, 6, 14));
         assert_eq!(cpus.shrink(&machine(4)), Bounds { least: 0, most: 15 });
         let cpus = cache(15, 240, counted(0, 0, 3, 1));
@@ -287,17 +289,17 @@ mod tests {
     }
 
     #[test]
-    fn slabs_kept_only_by_objects_in_sheaves_may_be_freed() {
+    fn shrink_can_free_slabs_held_only_by_sheaves() {
         let new = Machine { version: Some((7, 2)), ..machine(2) };
         let attributes = Attributes { sheaf_capacity: Some(28), ..counted(50, 50, 0, 0).unwrap() };
         let cache = cache(50, 50, Some(attributes));
-        // Each slab has one object in use, and all of these may be in sheaves.
+        // Each slab has one object in use, and sheaves may hold all of the objects in use.
         assert_eq!(cache.layers(&new).parked, 50);
         assert_eq!(cache.shrink(&new), Bounds { least: 0, most: 50 });
     }
 
     #[test]
-    fn slab_says_itself_what_is_empty() {
+    fn slab_statistics_count_empty_slabs() {
         let mut cache = cache(10, 40, None);
         cache.row.active_slabs = 7;
         cache.tunables = Tunables { limit: 8, batch: 4, shared: 0 };

@@ -1,5 +1,5 @@
-//! `uslab slabs`: what a kernel's caches hold, how much of it is holes, and what would return it. From the kernel's tables; no trace is
-//! needed.
+//! The command `uslab slabs`: what a kernel's caches hold, how much of it is holes, and what would return the memory.
+//! The numbers are from the kernel's tables, without a trace.
 
 pub mod attributes;
 mod change;
@@ -20,7 +20,6 @@ use crate::replay::Returned;
 use anyhow::bail;
 use serde::Serialize;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -30,18 +29,18 @@ const ALL_DEBUG: &str = "slab_debug=FZPU";
 /// The order of the rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sort {
-    /// Bytes of all slabs.
+    /// By the bytes of all slabs.
     #[default]
     Bytes,
-    /// Bytes of holes.
+    /// By the bytes of holes.
     Holes,
-    /// By the most that a shrink returns.
+    /// By the most that a shrink frees.
     Shrink,
-    /// Objects in use.
+    /// By the number of objects in use.
     Objects,
-    /// Slabs.
+    /// By the number of slabs.
     Slabs,
-    /// Names.
+    /// By name.
     Name,
 }
 
@@ -50,41 +49,42 @@ pub enum Sort {
 pub struct Report {
     /// The place that was read.
     pub place: String,
-    /// The files.
+    /// The files that were read.
     pub read: Vec<String>,
     /// The kernel's release.
     pub kernel: Option<String>,
-    /// CPUs.
+    /// The number of CPUs.
     pub cpus: u64,
     /// `true` if no table has the number of CPUs: it is the largest that the slabs' orders allow.
     pub cpus_guessed: bool,
-    /// Memory nodes.
+    /// The number of memory nodes.
     pub nodes: u64,
-    /// Bytes of a page.
+    /// The page size in bytes.
     pub page_size: u64,
-    /// Bytes of memory, by meminfo.
+    /// The bytes of memory, by meminfo.
     pub memory: Option<Memory>,
-    /// Pages in the buddy allocator's lists.
+    /// The number of pages in the buddy allocator's lists.
     pub free_pages: Option<u64>,
-    /// Of these, in blocks that hold the largest slab that there is.
+    /// The number of free pages in blocks that can hold the largest slab.
     pub free_pages_for_slabs: Option<u64>,
-    /// Bytes of all slabs.
+    /// The bytes of all slabs.
     pub bytes: u64,
-    /// Of these, bytes of objects in use. Objects that CPUs hold count as such.
+    /// The bytes of objects in use. Objects that CPUs hold count as in use.
     pub in_use: u64,
-    /// Of these, bytes of free objects in partial slabs.
+    /// The bytes of free objects in partial slabs.
     pub holes: u64,
-    /// Of these, bytes that no object fits in.
+    /// The bytes of slabs that are too small for an object.
     pub waste: u64,
-    /// Bytes of slabs that a shrink of all caches returns.
+    /// The bytes of slabs that a shrink of all caches frees.
     pub shrink: Bounds,
     /// The result of a shrink by a recording's trace, if one was given.
     pub shrink_by_trace: Option<ByTrace>,
-    /// Bytes of reclaimable caches, of which `drop_caches` returns a part. `None` if no table shows which caches these are.
+    /// The bytes of reclaimable caches, of which `drop_caches` frees a part. `None` if no table shows which caches are
+    /// reclaimable.
     pub reclaimable: Option<u64>,
-    /// Bytes of slabs that CPUs hold, at most.
+    /// The most bytes of slabs that CPUs hold.
     pub cpu_slabs: u64,
-    /// Bytes of objects in sheaves, at most.
+    /// The most bytes of objects in sheaves.
     pub parked: u64,
     /// The caches, in the requested order.
     pub caches: Vec<Row>,
@@ -94,9 +94,9 @@ pub struct Report {
     pub settings_requested: bool,
     /// The files that could not be read.
     pub faults: Vec<String>,
-    /// The moment of a recording.
+    /// The moment of a recording that is shown.
     pub moment: Option<&'static str>,
-    /// Moments of the recording that are not shown.
+    /// The moments of the recording that are not shown.
     pub other_moments: Vec<&'static str>,
 }
 
@@ -124,48 +124,48 @@ pub struct RecordedShrink {
     pub by_tables: i64,
 }
 
-/// One cache.
+/// The row of one cache.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Its name.
+    /// The cache's name.
     pub name: String,
-    /// Names of caches that were merged with it.
+    /// The names of caches that were merged with this one.
     pub aliases: Vec<String>,
-    /// Bytes from one object to the next.
+    /// The distance from one object to the next, in bytes.
     pub object_size: u64,
-    /// Objects of a slab.
+    /// The number of objects in a slab.
     pub objects_per_slab: u64,
-    /// Pages of a slab.
+    /// The number of pages in a slab.
     pub pages_per_slab: u64,
-    /// Slabs.
+    /// The number of slabs.
     pub slabs: u64,
-    /// Their bytes.
+    /// The bytes of all slabs.
     pub bytes: u64,
-    /// Objects in all slabs.
+    /// The number of objects in all slabs.
     pub objects: u64,
-    /// Objects that are not free in a node's partial slabs.
+    /// The number of objects that are not free in a node's partial slabs.
     pub in_use: u64,
-    /// Free objects in partial slabs.
+    /// The number of free objects in partial slabs.
     pub holes: u64,
-    /// Their bytes.
+    /// The bytes of free objects in partial slabs.
     pub hole_bytes: u64,
-    /// Partial slabs of nodes, if sysfs was read.
+    /// The number of partial slabs of nodes, if sysfs was read.
     pub partial: Option<u64>,
-    /// Objects in use in these.
+    /// The number of objects in use in partial slabs.
     pub in_partial: Option<u64>,
-    /// Slabs that a shrink returns.
+    /// The number of slabs that a shrink frees.
     pub shrink_slabs: Bounds,
-    /// Their bytes.
+    /// The bytes that a shrink frees.
     pub shrink: Bounds,
     /// Slabs that a shrink returns by a recording's trace. `None` if the trace has no event of the cache.
     pub shrink_slabs_by_trace: Option<u64>,
     /// The objects and slabs that CPUs and nodes hold.
     pub layers: Layers,
-    /// True if `drop_caches` may free its objects, if a table has this.
+    /// `true` if `drop_caches` may free the cache's objects; `None` if no table shows it.
     pub reclaimable: Option<bool>,
-    /// Some slabs are of a lower order than usual.
+    /// `true` if some slabs have a lower order than usual.
     pub has_small_slabs: bool,
-    /// All of it in a sentence.
+    /// The numbers in a sentence.
     pub sentence: String,
 }
 
@@ -189,7 +189,7 @@ impl Report {
         }
         let machine = Machine::of(snapshot, cpus);
         let mut caches: Vec<Row> = snapshot.caches.iter().map(|cache| Row::new(cache, &machine)).collect();
-        // The busier of two equal ones first, and else by name, so that two runs are the same.
+        // Equal caches are sorted by name, so that two runs give the same order.
         caches.sort_by(|a, b| a.name.cmp(&b.name));
         match sort {
             Sort::Bytes => caches.sort_by_key(|row| Reverse((row.bytes, row.in_use))),
@@ -280,7 +280,7 @@ impl Report {
         });
     }
 
-    /// The report as text, with `rows` caches.
+    /// Formats the report as text, with `rows` caches.
     pub fn text(&self, rows: usize) -> String {
         let mut text = String::new();
         self.write(&mut text, rows).map_or_else(|_| String::new(), |()| text)
@@ -332,7 +332,7 @@ impl Report {
         let linux = self.kernel.as_ref().map_or(String::new(), |kernel| format!("Linux {kernel}, "));
         let nodes = if self.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", self.nodes) };
         let at_most = if self.cpus_guessed { "at most " } else { "" };
-        // Files of the place are named within it.
+        // Files of the place are named relative to it.
         let place = Path::new(&self.place);
         let folder = if self.moment.is_some_and(|moment| place.ends_with(moment)) {
             place.parent()
@@ -443,7 +443,7 @@ impl Report {
         Ok(())
     }
 
-    /// The sums in one line.
+    /// Formats the sums in one line.
     pub fn summary(&self) -> String {
         format!(
             "{}: {} in slabs, {} holes, a shrink returns {}\n",
@@ -454,7 +454,7 @@ impl Report {
         )
     }
 
-    /// The changes during `time`, per second.
+    /// Formats the changes during `time`, per second.
     pub fn rates(&self, before: &Self, time: std::time::Duration, rows: usize) -> String {
         let change = Change::new(before, self);
         let mut changed = change.caches;
@@ -469,7 +469,7 @@ impl Report {
         format!("a second: {}\n", rates.collect::<Vec<_>>().join("; "))
     }
 
-    /// The table of the first `rows` caches.
+    /// Formats the table of the first `rows` caches.
     pub fn table(&self, rows: usize) -> String {
         let mut header = vec![
             "cache",
@@ -616,13 +616,13 @@ fn write_by_cache(f: &mut String, setting: &Setting, rows: usize) -> std::fmt::R
     Ok(())
 }
 
-/// The first of some names.
+/// Returns the first of some names.
 fn few(names: &[String]) -> String {
     let shown = names.iter().take(4).map(String::as_str).collect::<Vec<_>>().join(", ");
     if names.len() > 4 { shown + ", ..." } else { shown }
 }
 
-/// `0 B to 3.2 MiB`, or one size if it is certain.
+/// Formats bounds as `0 B to 3.2 MiB`, or as one size if they are equal.
 fn between(bounds: Bounds) -> String {
     if bounds.least == bounds.most {
         return size(bounds.least);

@@ -1,4 +1,4 @@
-//! The report as a page: one file, without scripts and without a request.
+//! Writes the report as a page: one file, without scripts and without requests.
 
 use super::{Report, Row, Setting, between, percent};
 use crate::output::{grouped, size};
@@ -12,11 +12,11 @@ th:first-child, td:first-child, td.text { text-align: left } .bar { width: 16em;
 .bar i { display: inline-block; height: .9em; vertical-align: middle } .used { background: #0072b2 } .holes { background: #e69f00 }
 .waste { background: #999 } .scroll { overflow-x: auto }";
 
-/// Em that the largest cache's bar has.
+/// The width in em of the largest cache's bar.
 const WIDTH: f64 = 16.0;
 
 impl Report {
-    /// The page, with `rows` caches.
+    /// Returns the page, with `rows` caches.
     pub fn page(&self, rows: usize) -> String {
         let mut page = String::new();
         self.write_page(&mut page, rows).map_or_else(|_| String::new(), |()| page)
@@ -123,7 +123,7 @@ mod tests {
         let page = report.page(1);
         crate::web::check(&page);
         assert!(page.contains("<td>dentry</td>") && page.contains("... and 1 more."), "{page}");
-        // 4,032 of 8,192 bytes are in use, and as many are holes.
+        // Of 8,192 bytes, 4,032 are in use, and as many are holes.
         assert_eq!(page.matches("width:7.88em").count(), 2, "{page}");
         let page = report.page(usize::MAX);
         assert!(page.contains("<td>&lt;b>&quot;x&quot;</td>"), "{page}");

@@ -1,4 +1,4 @@
-//! Where the tables of a kernel's caches are: this machine's, a folder of copies, or one file.
+//! Finds the tables of a kernel's caches: this machine's, a folder of copies, or one file.
 
 use super::attributes::{Attributes, Catalog};
 use super::dump;
@@ -10,65 +10,65 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use uslab::info::Row;
 
-/// No table of a kernel's caches is nearly as long; a device may never end.
+/// The most bytes of a table: no real table is nearly as long, but a device may never end.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// A kernel's tables at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The place as the user named it; its name in reports.
+    /// The place as the user named it, which is its name in reports.
     pub place: String,
     /// The files that were read.
     pub read: Vec<String>,
     /// The kernel's release.
     pub kernel: Option<String>,
-    /// Number of CPUs, if a table has it.
+    /// The number of CPUs, if a table has it.
     pub cpus: Option<u32>,
-    /// Memory nodes.
+    /// The number of memory nodes.
     pub nodes: u64,
-    /// Bytes of a page.
+    /// The page size in bytes.
     pub page_size: u64,
-    /// The caches.
+    /// The caches of the snapshot.
     pub caches: Vec<Cache>,
-    /// Rows that could not be read.
+    /// The rows that could not be parsed.
     pub faults: Vec<String>,
-    /// A table counts slabs and objects. (One of attributes may have the layouts only.)
+    /// `true` if a table counts slabs and objects. A table of attributes may have only the geometry.
     pub is_counted: bool,
     /// The moment of a recording.
     pub moment: Option<&'static str>,
-    /// The table is the old allocator SLAB's.
+    /// `true` if the table is from the old allocator SLAB.
     pub is_slab: bool,
-    /// How much memory there is.
+    /// The amount of memory.
     pub memory: Option<Memory>,
-    /// Free blocks by zone.
+    /// The free blocks by zone.
     pub free_blocks: Option<Vec<FreeBlocks>>,
-    /// Moments of a recording that were not asked for.
+    /// The moments of the recording that were not requested.
     pub other_moments: Vec<&'static str>,
 }
 
-/// One cache, as far as the tables tell.
+/// A cache, as far as the tables describe it.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    /// Its row of slabinfo, or one that is made of its attributes.
+    /// The cache's row of slabinfo, or a row built from its attributes.
     pub row: Row,
-    /// Objects in SLAB's arrays.
+    /// The number of objects in SLAB's arrays.
     pub tunables: Tunables,
-    /// Its attributes in sysfs.
+    /// The cache's attributes in sysfs.
     pub attributes: Option<Attributes>,
-    /// Other names of it: caches that were merged.
+    /// The other names of the cache, from caches that were merged.
     pub aliases: Vec<String>,
 }
 
-/// Bytes, by meminfo.
+/// Numbers of bytes, by meminfo.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Memory {
-    /// All memory.
+    /// The bytes of all memory.
     pub total: u64,
-    /// Free memory.
+    /// The bytes of free memory.
     pub free: u64,
-    /// Slabs of caches whose objects can be reclaimed.
+    /// The bytes of slabs of reclaimable caches.
     pub reclaimable: u64,
-    /// Slabs of other caches.
+    /// The bytes of slabs of other caches.
     pub unreclaimable: u64,
 }
 
@@ -76,7 +76,7 @@ impl Snapshot {
     /// Reads this machine's tables.
     ///
     /// # Errors
-    /// Neither slabinfo nor sysfs can be read.
+    /// Fails if neither slabinfo nor sysfs can be read.
     pub fn live() -> anyhow::Result<Self> {
         let root = Path::new("/");
         let tables = Tables { folder: root, moment: None };
@@ -90,7 +90,7 @@ impl Snapshot {
     /// Reads a folder, a moment of a recording (`FOLDER/before`), or a file.
     ///
     /// # Errors
-    /// Nothing at `path` is a table of caches, or one is damaged; the error says what was looked for.
+    /// Fails if `path` has no table of caches, or a damaged one; the error names the tables that were searched for.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display().to_string();
         if path.is_dir() {
@@ -166,7 +166,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Joins what sysfs says to the rows; without slabinfo the rows are made of it.
+    /// Joins the attributes from sysfs to the rows; without slabinfo the rows are built from the attributes.
     fn add_catalog(&mut self, catalog: &Catalog) {
         if self.caches.is_empty() {
             let rows = catalog.caches.iter().filter_map(|(name, a)| {
@@ -228,7 +228,7 @@ struct Tables<'p> {
 }
 
 impl Tables<'_> {
-    /// Where a table of `/proc` may be.
+    /// Returns the paths at which a table of `/proc` may be.
     fn places(&self, name: &str) -> Vec<PathBuf> {
         match self.moment {
             Some(moment) => vec![self.folder.join(format!("{moment}.{name}"))],
@@ -236,7 +236,7 @@ impl Tables<'_> {
         }
     }
 
-    /// The first of these files that is there.
+    /// Reads the first existing file of these.
     fn first(&self, places: &[PathBuf], read: &mut Vec<String>) -> anyhow::Result<Option<(PathBuf, String)>> {
         let Some(path) = places.iter().find(|path| path.is_file()) else { return Ok(None) };
         let text = read_table(path).with_context(|| path.display().to_string())?;
@@ -260,7 +260,7 @@ impl Tables<'_> {
         };
         let catalog = match self.catalog(&mut read) {
             Ok(catalog) => catalog,
-            // slabinfo alone is sufficient.
+            // Slabinfo alone is sufficient.
             Err(error) if !snapshot.caches.is_empty() => {
                 snapshot.faults.push(format!("{error:#}"));
                 None
@@ -313,7 +313,7 @@ impl Tables<'_> {
         snapshot.checked(&looked_for)
     }
 
-    /// The attributes from sysfs: a copy of its folder, or the tables of a recording.
+    /// Returns the attributes from sysfs: a copy of its folder, or the tables of a recording.
     fn catalog(&self, read: &mut Vec<String>) -> anyhow::Result<Option<Catalog>> {
         let table = |path: &Path, read: &mut Vec<String>| -> anyhow::Result<Option<Catalog>> {
             let found = self.first(&[path.to_owned()], read)?;
@@ -344,13 +344,13 @@ impl Tables<'_> {
     }
 }
 
-/// Where a copy of `/sys/kernel/slab` may be.
+/// The paths at which a copy of `/sys/kernel/slab` may be.
 const SYSFS: [&str; 2] = ["sys/kernel/slab", "slab"];
 
-/// Reads a table, which no device that never ends is; `-` is standard input.
+/// Reads a table, refusing endless devices; `-` is standard input.
 ///
 /// # Errors
-/// The file cannot be read, or is too long.
+/// Fails if the file cannot be read, or is too long.
 pub fn read_table(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let from: Box<dyn Read> =
@@ -397,7 +397,7 @@ fn nodes(blocks: &[FreeBlocks]) -> u64 {
     nodes.len() as u64
 }
 
-/// The first word of a text that begins as releases do: `6.12.0-1-amd64`.
+/// Returns the first word of a text that begins as releases do: `6.12.0-1-amd64`.
 fn release(text: &str) -> Option<String> {
     let is_release = |word: &&str| {
         let mut parts = word.split('.');
@@ -407,7 +407,7 @@ fn release(text: &str) -> Option<String> {
     text.split_whitespace().find(is_release).map(str::to_owned)
 }
 
-/// How many CPUs `0-3` or `0,2-3` is.
+/// Returns the number of CPUs in a text such as `0-3` or `0,2-3`.
 pub(crate) fn cpus_of_ranges(text: &str) -> Option<u32> {
     let cpus = text.trim().split(',').map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -419,7 +419,7 @@ pub(crate) fn cpus_of_ranges(text: &str) -> Option<u32> {
         .filter(|cpus| (1..=8192).contains(cpus))
 }
 
-/// The CPUs that lines `KEY: NUMBER` name, in zoneinfo (many times) or cpuinfo.
+/// Returns the number of CPUs that lines `KEY: NUMBER` name, in zoneinfo (repeatedly) or cpuinfo.
 fn listed_cpus(text: &str, key: &str) -> Option<u32> {
     let numbers = text.lines().filter_map(|line| {
         let rest = line.trim().strip_prefix(key)?;
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn meminfo_is_read() {
+    fn meminfo_is_parsed() {
         let text = "MemTotal:  1024 kB\nMemFree: 10 kB\nSReclaimable: 3 kB\nSUnreclaim: 4 kB\n";
         let read = memory(text).unwrap();
         assert_eq!(

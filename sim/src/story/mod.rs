@@ -1,7 +1,7 @@
-//! `uslab story`: an execution of several threads, step by step until an error; as text and as a page.
+//! The command `uslab story`: an execution of several threads, step by step until an error, as text and as a page.
 //!
-//! A model that fails under loom writes its execution in this form (`STORY_JSON=FILE`, see `uslab-sync`), and
-//! `uslab stress --html` makes one of the last operations before a violation.
+//! A model that fails under loom writes its execution in this format (`STORY_JSON=FILE`, see `uslab-sync`). `uslab
+//! stress --html` writes the last operations before a violation.
 
 use crate::web;
 use anyhow::{Context, ensure};
@@ -10,27 +10,27 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-/// Built from `sim/web` by `.ci/web --write`.
+/// The page template, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/story.html");
-/// The version of the form that this program reads and writes.
+/// The version of the format that this program reads and writes.
 pub const VERSION: u32 = 1;
 
-/// One execution.
+/// A failed execution.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Story {
-    /// Version of this form.
+    /// The version of the format.
     pub version: u32,
-    /// Name of the model or command.
+    /// The name of the model or command.
     pub title: String,
     /// The steps in order of time.
     pub steps: Vec<Step>,
-    /// Threads that wait for a lock at the end.
+    /// The threads that wait for a lock at the end.
     pub waiting: Vec<Waiting>,
-    /// The error.
+    /// The error that ended the execution.
     pub end: String,
-    /// The thing that the error is about, if it is known.
+    /// The number of the thing that the error concerns, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub about: Option<usize>,
@@ -43,26 +43,26 @@ pub struct Story {
 pub struct Step {
     /// The thread's number.
     pub thread: String,
-    /// The thread's role, a CPU say.
+    /// The thread's role, for example a CPU.
     pub role: Option<String>,
     /// A sentence about the step.
     pub did: String,
     /// The parts that the step changed.
     pub changes: Vec<Change>,
-    /// Seconds after the start, if the story has times.
+    /// The seconds since the start, if the execution has times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub at: Option<f64>,
 }
 
-/// A part of a thing that a step changed, or that the story mentions for the first time.
+/// A part of a thing that a step changed, or that the execution mentions for the first time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Change {
     /// The number of the thing; 0 for an atomic, which is a thing of one part.
     pub thing: usize,
-    /// Name of the part.
+    /// The name of the part.
     pub part: String,
     /// The value before the step, if it was known.
     pub before: Option<String>,
@@ -77,31 +77,31 @@ pub struct Change {
 pub struct Waiting {
     /// The thread's number.
     pub thread: String,
-    /// Name of the lock.
+    /// The name of the lock.
     pub lock: String,
-    /// Position in the source.
+    /// The position in the source.
     pub at: String,
 }
 
-/// A step of a story, with the state after it.
+/// A step of an execution, with the state after the step.
 #[derive(Debug, Serialize)]
 pub struct Moment<'s> {
-    /// Number of the step, from 1.
+    /// The number of the step, from 1.
     pub number: usize,
-    /// Number of steps of the story.
+    /// The number of steps in the execution.
     pub of: usize,
     /// The step.
     pub step: &'s Step,
-    /// The state after the step, in order of things and parts; `before` is `None` for parts that this step
-    /// did not change.
+    /// The state after the step, in order of things and parts; `before` is `None` for parts that this step did not
+    /// change.
     pub state: Vec<Change>,
 }
 
 impl Story {
-    /// Reads a file.
+    /// Reads a counterexample from a file.
     ///
     /// # Errors
-    /// The file does not exist, or holds something else.
+    /// Fails if the file does not exist, or is not a counterexample.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         Self::parse(&text).with_context(|| path.display().to_string())
@@ -118,19 +118,19 @@ impl Story {
         serde_json::from_value(json).context(EXPECTED)
     }
 
-    /// A page with the story.
+    /// Returns a page with the counterexample.
     ///
     /// # Errors
-    /// Making JSON of the story fails, which does not happen.
+    /// Fails if the data cannot be converted to JSON, which does not happen.
     pub fn page(&self, command: Option<&str>) -> anyhow::Result<String> {
         let command = web::attribute(command.unwrap_or_default());
         Ok(web::page(TEMPLATE, &[("{story}", &web::json(self)?), ("{command}", &command)]))
     }
 
-    /// The state after a step, counted from 1.
+    /// Returns the state after a step, counted from 1.
     ///
     /// # Errors
-    /// There is no such step.
+    /// Fails if the execution does not have the step.
     pub fn moment(&self, number: usize) -> anyhow::Result<Moment<'_>> {
         let of = self.steps.len();
         let step = number.checked_sub(1).and_then(|at| self.steps.get(at));
@@ -145,7 +145,7 @@ impl Story {
         Ok(Moment { number, of, step, state: state.into_values().collect() })
     }
 
-    /// The name of a part; with the name of its thing if several things have parts of that name.
+    /// Returns the name of a part, with the name of its thing if several things have such parts.
     fn name(&self, change: &Change) -> String {
         let changes = self.steps.iter().flat_map(|step| &step.changes);
         let several = changes.into_iter().any(|c| c.part == change.part && c.thing != change.thing);
@@ -159,7 +159,7 @@ impl Story {
         }
     }
 
-    /// A moment as text.
+    /// Formats a step and its state as text.
     pub fn moment_text(&self, moment: &Moment<'_>) -> String {
         let mut text = format!("step {} of {}\n{}\n", moment.number, moment.of, moment.step);
         for change in &moment.state {
@@ -185,13 +185,13 @@ impl fmt::Display for Step {
     }
 }
 
-/// The same text that loom's run prints.
+/// Formats the text that loom's run prints.
 impl fmt::Display for Story {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "STORY {}", self.title)?;
         for (i, step) in (1..).zip(&self.steps) {
             write!(f, "{i:>5}  {step}")?;
-            // Changes of an atomic are left out: the step's sentence has the values.
+            // Changes of an atomic are omitted, because the step's sentence has the values.
             for (i, change) in step.changes.iter().filter(|change| change.thing > 0).enumerate() {
                 f.write_str(if i == 0 { "   | " } else { "; " })?;
                 self.write_change(f, change)?;

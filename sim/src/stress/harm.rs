@@ -7,12 +7,12 @@ use std::sync::Arc;
 use uslab::KmemCache;
 use uslab::faults::{self, BadRule, Rule};
 
-/// A function that is called for every object that was freed to a cache, and that may do forbidden things to the object: it tests
-/// the checks of this module. If it returns `true`, the round ends, so that the census follows while the threads still remember
-/// their last operations.
+/// A function that is called for every object freed to a cache, and may corrupt the object, to test the checks of this
+/// module. If it returns `true`, the round ends, so that the census follows while the threads' logs still have their
+/// last operations.
 pub type Saboteur = Arc<dyn Fn(&KmemCache, NonNull<u8>) -> bool + Send + Sync>;
 
-/// Rules of faults, with the text that they were read from.
+/// Fault rules, with the text from which they were parsed.
 #[derive(Clone, Debug)]
 pub struct FaultSpec {
     text: String,

@@ -1,32 +1,32 @@
-//! The last operations of all threads before a violation, as a [story](crate::story).
+//! Writes the last operations of all threads before a violation, as a [counterexample](crate::story).
 
-use super::log::{Deed, Entry};
+use super::log::{Entry, StressOperation};
 use super::worker::Seat;
 use super::world::Violation;
 use crate::story::{Change, Step, Story, VERSION};
 use std::collections::BTreeMap;
 
-/// The most steps of a story, and the number of steps that each thread has at least; for the object of the violation all
-/// remembered steps are included.
+/// The most steps of a counterexample, and the fewest steps of each thread. All logged steps of the violation's object
+/// are included.
 const TOLD: usize = 400;
 const EACH: usize = 8;
-/// The number of the first thing: the object of the violation, if there is one.
+/// The number of the first thing: the object of the violation, if it has one.
 const OBJECT: usize = 1;
 
 pub(super) fn story(violation: &Violation, seats: &[Seat<'_>], seed: u64) -> Story {
     let own = |entry: &Entry| violation.address == Some(entry.address);
-    let mut deeds: Vec<(u16, bool, &Entry)> = vec![];
+    let mut cost_events: Vec<(u16, bool, &Entry)> = vec![];
     for seat in seats {
         // A log is sorted by time.
         let count = seat.log.iter().filter(|entry| entry.at <= violation.at).count();
         let entries = seat.log.iter().take(count).enumerate();
-        deeds.extend(entries.map(|(i, entry)| (seat.number, i + EACH >= count || own(entry), entry)));
+        cost_events.extend(entries.map(|(i, entry)| (seat.number, i + EACH >= count || own(entry), entry)));
     }
-    deeds.sort_by_key(|(_, _, entry)| entry.at);
-    let early = deeds.len().saturating_sub(TOLD);
+    cost_events.sort_by_key(|(_, _, entry)| entry.at);
+    let early = cost_events.len().saturating_sub(TOLD);
     let mut things: BTreeMap<usize, (usize, Option<String>)> =
         violation.address.map(|at| (at, (OBJECT, None))).into_iter().collect();
-    let told = deeds.iter().enumerate().filter(|(i, (_, always, _))| *i >= early || *always);
+    let told = cost_events.iter().enumerate().filter(|(i, (_, always, _))| *i >= early || *always);
     let steps = told.map(|(_, (seat, _, entry))| step(*seat, entry, &mut things)).collect();
     Story {
         version: VERSION,
@@ -40,17 +40,17 @@ pub(super) fn story(violation: &Violation, seats: &[Seat<'_>], seed: u64) -> Sto
 
 fn step(seat: u16, entry: &Entry, things: &mut BTreeMap<usize, (usize, Option<String>)>) -> Step {
     let (did, after) = match entry.deed {
-        Deed::Alloc => ("allocates", format!("held by thread {seat}")),
-        Deed::Free => ("frees", "free".to_owned()),
-        Deed::Leave => ("leaves for others", "left for others".to_owned()),
-        Deed::Take => ("takes what was left,", format!("held by thread {seat}")),
-        Deed::Move(_) => ("moves to CPU", String::new()),
-        Deed::Other(what) => (what, String::new()),
+        StressOperation::Alloc => ("allocates", format!("held by thread {seat}")),
+        StressOperation::Free => ("frees", "free".to_owned()),
+        StressOperation::Leave => ("leaves for others", "left for others".to_owned()),
+        StressOperation::Take => ("takes leftover objects,", format!("held by thread {seat}")),
+        StressOperation::Move(_) => ("moves to CPU", String::new()),
+        StressOperation::Other(what) => (what, String::new()),
     };
     let part = format!("{:#x}", entry.address);
     let said = match (entry.source, entry.deed) {
         (Some(source), _) => format!("{did} {part} of {source}: {}", entry.token),
-        (None, Deed::Move(cpu)) => format!("{did} {cpu}"),
+        (None, StressOperation::Move(cpu)) => format!("{did} {cpu}"),
         (None, _) => did.to_owned(),
     };
     let changes = entry.source.map(|_| {
@@ -82,12 +82,12 @@ mod tests {
             let source = (address > 0).then_some(Source::Kmalloc(8));
             seats[seat].log.push(Entry { at, deed, source, address, token });
         };
-        log(0, 0, Deed::Alloc, 64);
-        (1..=20).for_each(|at| log(2, at, Deed::Other("reaps"), 0));
-        (21..=20 + TOLD).for_each(|at| log(1, at, Deed::Alloc, 64 + 64 * at));
-        log(0, 21 + TOLD, Deed::Leave, 64);
-        log(1, 22 + TOLD, Deed::Take, 64);
-        log(1, 24 + TOLD, Deed::Free, 64);
+        log(0, 0, StressOperation::Alloc, 64);
+        (1..=20).for_each(|at| log(2, at, StressOperation::Other("reaps"), 0));
+        (21..=20 + TOLD).for_each(|at| log(1, at, StressOperation::Alloc, 64 + 64 * at));
+        log(0, 21 + TOLD, StressOperation::Leave, 64);
+        log(1, 22 + TOLD, StressOperation::Take, 64);
+        log(1, 24 + TOLD, StressOperation::Free, 64);
         let violation = Violation {
             at: Duration::from_millis(23 + TOLD as u64),
             what: "torn".to_owned(),
@@ -96,7 +96,7 @@ mod tests {
         };
         let story = story(&violation, &seats, 7);
         let of = |thread: &str| story.steps.iter().filter(|step| step.thread == thread).count();
-        // Operations after the violation are left out.
+        // Operations after the violation are omitted.
         assert_eq!((of("1"), of("2"), of("3")), (2, TOLD - 1, 8));
         assert!(story.steps.is_sorted_by_key(|step| step.at));
         let own = story.steps.iter().flat_map(|step| &step.changes).filter(|c| Some(c.thing) == story.about);

@@ -1,4 +1,4 @@
-//! The last operations of a seat, kept in a ring: a violation is explained from them.
+//! The last operations of a seat, kept in a ring, to explain a violation.
 
 use super::stamp::Token;
 use super::world::Source;
@@ -7,33 +7,33 @@ use std::time::Duration;
 
 /// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Deed {
-    /// The thread got the object.
+pub(super) enum StressOperation {
+    /// The thread allocated the object.
     Alloc,
-    /// The thread gives the object back; logged before it does.
+    /// The thread frees the object; logged before the free.
     Free,
-    /// The thread leaves the object for others; logged before it does.
+    /// The thread leaves the object for others; logged before.
     Leave,
-    /// The thread took an object that another one left.
+    /// The thread took an object that another thread left.
     Take,
     /// The thread moves to this CPU.
     Move(usize),
-    /// An operation on a cache, or on all.
+    /// An operation on a cache, or on all caches.
     Other(&'static str),
 }
 
-/// One operation.
+/// A logged operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    /// Time since the start of the run.
+    /// The time since the start of the run.
     pub(super) at: Duration,
-    /// The kind.
-    pub(super) deed: Deed,
+    /// The kind of the operation.
+    pub(super) deed: StressOperation,
     /// The source of the object.
     pub(super) source: Option<Source>,
-    /// Address of the object.
+    /// The address of the object.
     pub(super) address: usize,
-    /// The owner at that time.
+    /// The object's owner at the operation's time.
     pub(super) token: Token,
 }
 
@@ -42,12 +42,12 @@ impl fmt::Display for Entry {
         let (at, address, token) = (self.at.as_secs_f64(), self.address, self.token);
         write!(f, "{at:12.6} s  ")?;
         match (self.deed, self.source) {
-            (Deed::Alloc, Some(source)) => write!(f, "alloc  {address:#x}  {source}: {token}"),
-            (Deed::Free, Some(source)) => write!(f, "free   {address:#x}  {source}: {token}"),
-            (Deed::Leave, Some(source)) => write!(f, "leave  {address:#x}  {source}: {token}"),
-            (Deed::Take, Some(source)) => write!(f, "take   {address:#x}  {source}: {token}"),
-            (Deed::Move(cpu), _) => write!(f, "moves to CPU {cpu}"),
-            (Deed::Other(what), _) => f.write_str(what),
+            (StressOperation::Alloc, Some(source)) => write!(f, "alloc  {address:#x}  {source}: {token}"),
+            (StressOperation::Free, Some(source)) => write!(f, "free   {address:#x}  {source}: {token}"),
+            (StressOperation::Leave, Some(source)) => write!(f, "leave  {address:#x}  {source}: {token}"),
+            (StressOperation::Take, Some(source)) => write!(f, "take   {address:#x}  {source}: {token}"),
+            (StressOperation::Move(cpu), _) => write!(f, "moves to CPU {cpu}"),
+            (StressOperation::Other(what), _) => f.write_str(what),
             (deed, None) => write!(f, "{deed:?}"),
         }
     }
@@ -57,21 +57,21 @@ impl fmt::Display for Entry {
 #[derive(Debug)]
 pub(super) struct Log {
     entries: Vec<Entry>,
-    /// Position of the oldest entry, which is overwritten next, once the ring is full.
+    /// The index of the oldest entry, which is overwritten next once the ring is full.
     next: usize,
     most: usize,
 }
 
 impl Log {
-    /// Makes a log that keeps the last `most` entries.
+    /// Creates a log that keeps the last `most` entries.
     pub(super) fn new(most: usize) -> Self {
         Self { entries: Vec::new(), next: 0, most }
     }
-    /// The most entries that it keeps.
+    /// Returns the most entries that the log keeps.
     pub(super) fn most(&self) -> usize {
         self.most
     }
-    /// Adds an entry; if the log is full, in the place of the oldest.
+    /// Adds an entry, replacing the oldest if the log is full.
     pub(super) fn push(&mut self, entry: Entry) {
         if self.entries.len() < self.most {
             self.entries.push(entry);
@@ -80,7 +80,7 @@ impl Log {
             self.next = (self.next + 1) % self.most;
         }
     }
-    /// All entries, oldest first.
+    /// Iterates over all entries, oldest first.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Entry> {
         let (newer, older) = self.entries.split_at(self.next);
         older.iter().chain(newer)
@@ -92,13 +92,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_entries_are_kept_in_order() {
+    fn operation_log_keeps_its_last_entries_in_order() {
         let mut log = Log::new(3);
         for serial in 1..=5 {
             let token = Token::new(1, serial);
             log.push(Entry {
                 at: Duration::from_secs(serial),
-                deed: Deed::Alloc,
+                deed: StressOperation::Alloc,
                 source: None,
                 address: 0,
                 token,

@@ -1,15 +1,16 @@
-//! The allocator under load: more threads than CPUs, many kinds of use at the same time, every object verified.
+//! Puts the allocator under load: more threads than CPUs, many kinds of use at the same time, and every object
+//! verified.
 //!
 //! ```text
 //! round ─ seats ─ threads, one after the other on each seat ─ turns ─ operations
 //!   └ census: what the threads hold = what the caches say = what a walk of all slabs and pages finds
 //! ```
 //!
-//! The shipping crates run on the machine's CPUs, with the mechanism that the system supports. Every object has a stamp of its
-//! owner (`stamp`), which is verified when the object is allocated, while it is held and when it is freed; it may be held across
-//! turns, threads and rounds. At the end everything is freed, and nothing may be left. The seed determines what each thread does,
-//! not when: a violation is reported with the last operations of the threads concerned, and with all that is known of the object
-//! (`log`).
+//! The shipping crates run on the machine's CPUs, with the mechanism that the system supports. Every object has a stamp
+//! of its owner (`stamp`), which is verified at its allocation, while it is held, and at its free. An object may be
+//! held across turns, threads and rounds. At the end everything is freed, and nothing may remain. The seed determines
+//! each thread's actions, but not their times. A violation is therefore reported with the last operations of the
+//! threads concerned, and with all logged operations on the object (`log`).
 
 pub(crate) mod affinity;
 mod harm;
@@ -40,35 +41,35 @@ use uslab_magazine::sync::catch_panic;
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 use worker::{Bin, Seat, Worker};
 pub use workload::Workload;
-use world::{Missing, World};
+use world::{CensusError, World};
 
-/// The names of the caches that the workloads share: an object can be leaked from each of them.
+/// Returns the names of the caches that the workloads share, from each of which an object can be leaked.
 pub fn caches() -> impl Iterator<Item = &'static str> {
     world::names()
 }
 
-/// After a turn, a thread ends with a probability of 1 in this.
+/// After a turn, a thread ends with a probability of 1 in this number.
 const ENDS: u32 = 8;
-/// The number of entries in all logs together, and the smallest and largest number in one.
+/// The number of entries in all logs together; the smallest and largest number in one log follow.
 const LOGGED: usize = 1 << 16;
 const LEAST_LOGGED: usize = 256;
 const MOST_LOGGED: usize = 1 << 12;
 
-/// The end of a run, or of a round.
+/// The limit at which a run, or a round, ends.
 #[derive(Clone, Copy, Debug)]
-struct Goal {
+struct RunEnd {
     time: Option<Duration>,
     operations: Option<u64>,
 }
 
-impl Goal {
-    /// The part of the goal that is reached, in thousandths.
+impl RunEnd {
+    /// Returns the part of the goal that is reached, in thousandths.
     fn done(&self, time: Duration, operations: u64) -> u64 {
         let time = self.time.map_or(0.0, |goal| time.as_secs_f64() / goal.as_secs_f64());
         let operations = self.operations.map_or(0.0, |goal| operations as f64 / goal.max(1) as f64);
         (time.max(operations) * 1000.0) as u64
     }
-    /// The goal for the end of round `part` of `parts`.
+    /// Returns the goal for the end of round `part` of `parts`.
     fn part(&self, part: u32, parts: u32) -> Self {
         Self {
             time: self.time.map(|time| time * part / parts),
@@ -79,14 +80,14 @@ impl Goal {
     }
 }
 
-/// Does a run.
+/// Runs the stress test.
 ///
 /// # Errors
-/// The options contradict each other or the machine, the subsystem does not start, or the system refuses threads. A violation is
-/// not an error: it is in the report.
+/// Fails if the options contradict each other or the machine, the subsystem does not start, or the system refuses
+/// threads. A violation is not an error, but part of the report.
 pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
     let threads = options.threads()?;
-    let goal = Goal { time: options.duration()?, operations: options.operations };
+    let goal = RunEnd { time: options.duration()?, operations: options.operations };
     let world = World::new(options.seed, options.faults.as_ref(), options.saboteur.clone())?;
     let bins: Vec<Bin<'_>> = (0..threads).map(|_| Bin::default()).collect();
     let entries = (LOGGED / usize::from(threads)).clamp(LEAST_LOGGED, MOST_LOGGED);
@@ -145,7 +146,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
     let end = if world.violations().is_empty() {
         tear_down(&world, &bins, &mut seats)
     } else {
-        // After a violation, objects may be damaged: none of them is touched again.
+        // After a violation, objects may be damaged, so no object is touched again.
         None
     };
     let report = Report::new(report::Facts {
@@ -167,20 +168,20 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn violated(world: &World, when: &str, missing: Missing) {
-    let Missing { what, address } = missing;
+fn violated(world: &World, when: &str, missing: CensusError) {
+    let CensusError { what, address } = missing;
     let what = format!("{when}: {what}");
     world.violated(world::Violation { at: world.now(), what, address, seats: Vec::new() });
 }
 
-fn census(world: &World, seats: &[Seat<'_>], bins: &[Bin<'_>]) -> Result<Census, Missing> {
+fn census(world: &World, seats: &[Seat<'_>], bins: &[Bin<'_>]) -> Result<Census, CensusError> {
     let of = |held: &worker::Held<'_>| (held.source, held.memory.address());
     let left = bins.iter().flat_map(|bin| bin.lock().iter().map(of).collect::<Vec<_>>());
     let kept = seats.iter().flat_map(|seat| seat.held.iter().map(of));
     world.census(&kept.chain(left).collect::<Vec<_>>())
 }
 
-/// Verifies and frees everything, gives all memory back, and checks that nothing is left.
+/// Verifies and frees everything, returns all memory, and checks that nothing remains.
 fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<Seat<'w>>) -> Option<End> {
     let before = world.subsystem.info().pages.committed_bytes();
     for seat in std::mem::take(seats) {
@@ -218,26 +219,26 @@ fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<Seat<'w>>) 
     ] {
         if left != 0 {
             let what = format!("{left} {what} left after everything was freed");
-            violated(world, "at the end", Missing { what, address: None });
+            violated(world, "at the end", CensusError { what, address: None });
         }
     }
     Some(end)
 }
 
-/// Starts the threads of a round and waits for their ends.
+/// Starts the threads of a round, and waits for their ends.
 struct Supervisor<'w, 'e> {
     world: &'w World,
     bins: &'e [Bin<'w>],
     workloads: &'e [Workload],
     /// The goal of this round, counted from the beginning of the run.
-    goal: Goal,
-    whole: Goal,
+    goal: RunEnd,
+    whole: RunEnd,
     begun: Instant,
     stage: &'e Stage,
     interrupted: &'e AtomicBool,
 }
 
-/// Time between two checks of the goal.
+/// The time between two checks of the goal.
 const LOOK: Duration = Duration::from_millis(10);
 
 impl<'w, 'e> Supervisor<'w, 'e> {
@@ -261,7 +262,7 @@ impl<'w, 'e> Supervisor<'w, 'e> {
                 self.look();
                 threads = join(threads, ScopedJoinHandle::is_finished);
             }
-            // Join the rest: their thread-local state must be gone when the census begins.
+            // The rest is joined, so that thread-local state is destroyed when the census begins.
             join(threads, |_| true);
             Ok(())
         });
@@ -302,18 +303,18 @@ impl<'w, 'e> Supervisor<'w, 'e> {
     }
 }
 
-/// Joins the threads that are `over`, and returns the others.
+/// Joins the threads that are `over`, and returns the running ones.
 fn join<'s>(
     threads: Vec<ScopedJoinHandle<'s, ()>>,
     over: impl Fn(&ScopedJoinHandle<'s, ()>) -> bool,
 ) -> Vec<ScopedJoinHandle<'s, ()>> {
     let (over, others) = threads.into_iter().partition::<Vec<_>, _>(over);
-    // A panic was caught and reported before.
+    // A panic was already caught and reported.
     over.into_iter().for_each(|thread| _ = thread.join());
     others
 }
 
-/// The body of a thread: it takes turns until it ends, or the round does. Returns its seat.
+/// The body of a thread, which takes turns until the thread or the round ends. Returns the thread's seat.
 fn sit<'w>(mut worker: Worker<'w, '_>, workloads: &[Workload]) -> Seat<'w> {
     let mut counted = total(&worker.seat);
     while !worker.paused() {

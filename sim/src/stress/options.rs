@@ -8,25 +8,25 @@ use std::sync::Arc;
 use std::time::Duration;
 use uslab_magazine::sync::AtomicBool;
 
-/// What a run is.
+/// The options of a stress run.
 #[derive(Clone)]
 pub struct Options {
-    /// Duration, if the run is limited by time.
+    /// The duration, if the run is limited by time.
     pub seconds: Option<f64>,
-    /// Number of operations, if the run is limited by it. Without both limits it takes [`SECONDS`]; with
-    /// both, the first one reached ends it.
+    /// The number of operations, if the run is limited by it. Without both limits a run takes [`SECONDS`]; with both,
+    /// it ends at the first limit.
     pub operations: Option<u64>,
-    /// Threads at a time; by default four for each CPU.
+    /// The number of threads at a time; by default four for each CPU.
     pub threads: Option<u32>,
-    /// Seed of the threads' decisions.
+    /// The seed of the threads' decisions.
     pub seed: u64,
-    /// Rules of allocations to refuse.
+    /// The rules of allocations to refuse.
     pub faults: Option<FaultSpec>,
-    /// Workloads of the threads; if empty, all.
+    /// The workloads of the threads; empty for all.
     pub workloads: Vec<Workload>,
-    /// Set from outside to end the run early.
+    /// A flag that ends the run early.
     pub interrupted: Arc<AtomicBool>,
-    /// For tests of this module: does harm that the checks must find.
+    /// A function that corrupts objects, for tests of the checks.
     #[doc(hidden)]
     pub saboteur: Option<Saboteur>,
 }
@@ -44,12 +44,12 @@ impl fmt::Debug for Options {
     }
 }
 
-/// Seconds of a run without a limit.
+/// The seconds of a run without a limit.
 pub const SECONDS: f64 = 10.0;
 const MOST_THREADS: u32 = 4096;
-/// The most seconds: 30 days.
+/// The most seconds of a run: 30 days.
 const MOST_SECONDS: f64 = 30.0 * 86_400.0;
-/// Rounds of a run, each with a census at its end.
+/// The number of rounds in a run, each with a census at its end.
 pub(super) const ROUNDS: u32 = 8;
 impl Default for Options {
     fn default() -> Self {
@@ -67,7 +67,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Threads at a time.
+    /// Returns the number of threads at a time.
     pub(super) fn threads(&self) -> anyhow::Result<u16> {
         let threads = match self.threads {
             Some(threads) => threads,

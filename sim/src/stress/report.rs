@@ -1,4 +1,4 @@
-//! The result of a stress run: a page, JSON, and the story of each violation.
+//! The result of a stress run: a page, JSON, and the last operations before each violation.
 
 use super::last_deeds;
 use super::log::Entry;
@@ -20,54 +20,54 @@ pub(super) struct Facts<'a, 'w> {
     pub(super) seats: &'a [Seat<'w>],
     pub(super) threads_started: u64,
     pub(super) tallies: &'a [(Workload, Tally)],
-    /// Taken before everything was freed.
+    /// The counts before everything was freed.
     pub(super) infos: &'a Info,
     pub(super) elapsed: Duration,
     pub(super) rounds: Vec<RoundReport>,
     pub(super) end: Option<End>,
 }
 
-/// The report.
+/// The report of a stress run.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Version of the program.
+    /// The version of the program.
     pub version: &'static str,
-    /// Seed of the threads' decisions.
+    /// The seed of the threads' decisions.
     pub seed: u64,
-    /// Number of the machine's CPUs.
+    /// The number of the machine's CPUs.
     pub cpus: u32,
     /// The mechanism of the magazines.
     pub mechanism: String,
-    /// Threads at a time.
+    /// The number of threads at a time.
     pub threads: u64,
-    /// Threads started during the whole run.
+    /// The number of threads started during the whole run.
     pub threads_started: u64,
     /// `true` if the run was ended early.
     pub interrupted: bool,
-    /// Seconds of all rounds.
+    /// The seconds of all rounds.
     pub seconds: f64,
-    /// Allocations, frees, refusals and other calls.
+    /// The number of allocations, frees, refusals and other calls.
     pub operations: u64,
-    /// `operations` in a second.
+    /// The number of operations per second.
     pub operations_per_second: f64,
     /// The numbers of each workload.
     pub workloads: Vec<WorkloadReport>,
-    /// The rules of faults.
+    /// The fault rules.
     pub faults: Option<String>,
-    /// For each point of faults, the calls that were checked and those that were refused.
+    /// For each fault point, the number of calls that were checked and refused.
     pub fault_points: Vec<faults::Tally>,
-    /// Allocations and frees by the farthest layer that each reached: of all caches that exist at the end, and of memory outside
-    /// caches.
+    /// The number of allocations and frees by where they were served, of all caches that exist at the end, and of
+    /// memory outside caches.
     pub paths: Paths,
-    /// Number of operations that each thread's log keeps; histories are made from these.
+    /// The number of operations that each thread's log keeps, from which histories are made.
     pub remembered: u64,
-    /// Restartable sequences that were interrupted and ran again.
+    /// The number of restartable sequences that were aborted and ran again.
     pub aborts: u64,
     /// The state at the end of each round.
     pub rounds: Vec<RoundReport>,
     /// The state after everything was freed; `None` after a violation.
     pub end: Option<End>,
-    /// The violations: an error-free run has none.
+    /// The violations; an error-free run has none.
     pub violations: Vec<ViolationReport>,
     /// The last operations of all threads before the first violation, for a page.
     #[serde(skip)]
@@ -77,60 +77,60 @@ pub struct Report {
 /// The numbers of one workload.
 #[derive(Debug, Serialize)]
 pub struct WorkloadReport {
-    /// Name of the workload.
+    /// The name of the workload.
     pub name: String,
-    /// Number of operations.
+    /// The number of operations.
     pub operations: u64,
-    /// Operations in a second of the whole run.
+    /// The number of operations per second of the whole run.
     pub operations_per_second: f64,
-    /// Number of objects allocated.
+    /// The number of objects allocated.
     pub allocs: u64,
-    /// Number of objects freed.
+    /// The number of objects freed.
     pub frees: u64,
-    /// Number of allocations refused, where a refusal is allowed.
+    /// The number of allocations refused, if a refusal is allowed.
     pub refused: u64,
 }
 
 /// The state at the end of a round, when no thread runs.
 #[derive(Debug, Serialize)]
 pub struct RoundReport {
-    /// Number of operations so far.
+    /// The number of operations so far.
     pub operations: u64,
-    /// Number of objects and blocks that the threads hold.
+    /// The number of objects and blocks that the threads hold.
     pub held: u64,
-    /// Bytes of the pages that are committed.
+    /// The bytes of committed pages.
     pub committed_bytes: u64,
-    /// Resident bytes of the process.
+    /// The resident bytes of the process.
     pub resident_bytes: u64,
-    /// The counts of the census, which were found equal in three ways.
+    /// The counts of the census, in which three independent counts agreed.
     pub census: Census,
 }
 
-/// The state after everything was freed and given back.
+/// The state after all memory was freed and returned.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct End {
-    /// Objects left in slabs: must be 0.
+    /// The number of objects left in slabs, expected 0.
     pub objects: u64,
-    /// Slabs left: must be 0.
+    /// The number of slabs left, expected 0.
     pub slabs: u64,
-    /// Free pages outside the largest possible blocks: 0.
+    /// The number of free pages outside the largest possible blocks, expected 0.
     pub pages_not_in_maximal_blocks: u64,
-    /// Committed bytes before the freeing and after it.
+    /// The committed bytes before and after everything was freed.
     pub committed_bytes: [u64; 2],
-    /// Resident bytes of the process.
+    /// The resident bytes of the process.
     pub resident_bytes: u64,
 }
 
 /// A violation, with the operations that led to it.
 #[derive(Debug, Serialize)]
 pub struct ViolationReport {
-    /// A description.
+    /// A description of the violation.
     pub what: String,
-    /// Seconds after the start.
+    /// The seconds since the start.
     pub at: f64,
-    /// `true` if it is about one object.
+    /// `true` if the violation concerns one object.
     pub object: bool,
-    /// The remembered operations of all threads at the object's address.
+    /// The logged operations of all threads at the object's address.
     pub history: Vec<String>,
     /// The last operations of each thread involved.
     pub last: Vec<(u16, Vec<String>)>,
@@ -139,7 +139,7 @@ pub struct ViolationReport {
 /// The most lines of an object's history, and of each thread's last operations.
 const HISTORY: usize = 32;
 const LAST: usize = 24;
-/// The most violations that are reported with their history; one bug causes many.
+/// The most violations that are reported with their history, because one bug causes many.
 const TOLD: usize = 4;
 
 impl ViolationReport {
@@ -151,8 +151,8 @@ impl ViolationReport {
             .collect();
         history.sort_by_key(|(_, entry)| entry.at);
         let from = history.len().saturating_sub(HISTORY);
-        // Threads from the object's history are involved, too: for example the one that freed it a second time is unknown at the
-        // place of the violation.
+        // Threads in the object's history are involved, too: a thread that freed the object twice, for example, is
+        // unknown at the place of the violation.
         let mut involved = violation.seats.clone();
         for (seat, _) in history[from..].iter().rev().take(4) {
             if !involved.contains(seat) {
@@ -216,12 +216,12 @@ impl Report {
         }
     }
 
-    /// Returns `true` if there was a violation.
+    /// Returns `true` if the run found a violation.
     pub fn violated(&self) -> bool {
         !self.violations.is_empty()
     }
 
-    /// The whole report as text.
+    /// Formats the whole report as text.
     pub fn page(&self) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.

@@ -1,4 +1,4 @@
-//! Many runs, of seeds that follow one another; or a share of them, for many machines.
+//! Many runs with consecutive seeds, or a shard of such runs, for many machines.
 
 use super::{Options, run};
 use crate::output::{Progress, grouped};
@@ -9,36 +9,35 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use uslab_sync::shard::{Shard, Share};
 
-/// The kind of work that the shares' files name.
+/// The kind of work that shards' files name.
 const WHAT: &str = "stress";
 
 /// The result of one run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Ran {
-    /// Seed of the run.
+    /// The seed of the run.
     pub seed: u64,
-    /// Allocations, frees, refusals and other calls.
+    /// The number of allocations, frees, refusals and other calls.
     pub operations: u64,
     /// Descriptions of the violations.
     pub violations: Vec<String>,
 }
 
-/// The results of all runs, or of a share of them.
+/// The results of all runs, or of a shard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Runs {
-    /// Number of runs in all.
+    /// The number of all runs.
     pub of: u64,
     /// The results in the order of their seeds.
     pub runs: Vec<Ran>,
 }
 
 impl Runs {
-    /// Does share `shard` of the `of` runs. The first run of all has the seed of `options`, the next ones the
-    /// seeds after it.
+    /// Runs shard `shard` of the `of` runs. The first run has the seed of `options`, later runs the following seeds.
     ///
     /// # Errors
-    /// An error of a run, see [`run`]; or a run was ended early, so that its result would not cover all its
-    /// operations.
+    /// Returns an error of a run, see [`run`]. Also fails if a run was ended early, because its result would not cover
+    /// all operations.
     pub fn run(options: &Options, of: u64, shard: Shard, progress: &Progress) -> anyhow::Result<Self> {
         let mut runs = vec![];
         for number in shard.items(of) {
@@ -53,10 +52,10 @@ impl Runs {
         Ok(Self { of, runs })
     }
 
-    /// Writes the rows of a share to a file, completely or not at all.
+    /// Writes the rows of a shard to a file, completely or not at all.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn leave(&self, options: &Options, shard: Shard, path: Option<&Path>) -> anyhow::Result<PathBuf> {
         let program = std::env::current_exe().and_then(std::fs::read).context("this program")?;
         let mut hasher = DefaultHasher::new();
@@ -69,10 +68,10 @@ impl Runs {
         Ok(path)
     }
 
-    /// Joins the rows of all shares.
+    /// Merges the rows of all shards.
     ///
     /// # Errors
-    /// A share is missing, cut off, or of another program or other runs.
+    /// Fails if a shard is missing, cut off, or of another program or other runs.
     pub fn merge(files: &[PathBuf]) -> anyhow::Result<Self> {
         let shares = Share::join(WHAT, files).map_err(anyhow::Error::msg)?;
         let of = shares[0].of.split(", ").find_map(|part| part.strip_suffix(" runs")?.parse().ok());
@@ -90,12 +89,12 @@ impl Runs {
         Ok(Self { of, runs })
     }
 
-    /// Returns `true` if there was a violation.
+    /// Returns `true` if a run found a violation.
     pub fn violated(&self) -> bool {
         self.runs.iter().any(|ran| !ran.violations.is_empty())
     }
 
-    /// A line for each run, and their sum.
+    /// Formats a line for each run, and their sum.
     pub fn page(&self) -> String {
         let line = |ran: &Ran| {
             let violations: Vec<String> =

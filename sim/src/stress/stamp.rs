@@ -1,8 +1,8 @@
-//! The stamps in objects, by which two owners of the same object find each other.
+//! The stamps in objects, which reveal two owners of one object.
 //!
-//! A held object begins with the token of its owner; the rest is a pattern that follows from seed and token. A free object of a
-//! cache with a constructor holds the free pattern, written by its constructor or its last owner. A write to an object by another
-//! thread changes one or the other.
+//! An allocated object begins with the token of its owner; the rest is a pattern that follows from seed and token. A
+//! free object of a cache with a constructor has the free pattern, written by the constructor or the last owner. A
+//! write by another thread changes the token or the pattern.
 
 use std::fmt;
 
@@ -10,18 +10,18 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token(u64);
 
-/// Number of bits for the allocation's number.
+/// The number of bits for the allocation's number.
 const SERIAL: u32 = 48;
 
 impl Token {
-    /// The token of the `serial`-th allocation of a seat; seats count from 1.
+    /// Returns the token of a seat's `serial`-th allocation; seats count from 1.
     pub(super) fn new(seat: u16, serial: u64) -> Self {
         Self(u64::from(seat) << SERIAL | serial & ((1 << SERIAL) - 1))
     }
     pub(super) fn seat(self) -> u16 {
         (self.0 >> SERIAL) as u16
     }
-    /// The token that an object's bytes begin with, if its seat is between 1 and `seats`.
+    /// Returns the token at the start of an object's bytes, if its seat is between 1 and `seats`.
     pub(super) fn found(bytes: &[u8], seats: u16) -> Option<Self> {
         let token = Self(u64::from_le_bytes(*bytes.first_chunk()?));
         (1..=seats).contains(&token.seat()).then_some(token)
@@ -34,10 +34,10 @@ impl fmt::Display for Token {
     }
 }
 
-/// Bytes of a word of a pattern.
+/// The size of a pattern's word in bytes.
 const WORD: usize = size_of::<u64>();
 
-/// The contents of an object.
+/// The expected contents of an object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pattern {
     first: u64,
@@ -45,11 +45,12 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// The pattern of an object that `token` holds.
+    /// Returns the pattern of an object that `token` owns.
     pub(super) fn held(seed: u64, token: Token) -> Self {
         Self { first: token.0, base: (token.0 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) }
     }
-    /// The pattern of a free object. Its first word is not a token, because no seat has the number 0.
+    /// Returns the pattern of a free object. The first word of the free pattern is not a token, because no seat has the
+    /// number 0.
     pub(super) fn free(seed: u64) -> Self {
         Self { first: 0x0000_dead_f4ee_b10c, base: seed ^ 0x6b6b_6b6b_6b6b_6b6b }
     }
@@ -65,7 +66,7 @@ impl Pattern {
         let last = self.word(words.len());
         rest.iter_mut().zip(last).for_each(|(byte, is)| *byte = is);
     }
-    /// The position of the first byte that differs from the pattern.
+    /// Returns the index of the first byte that differs from the pattern.
     pub(super) fn differs(self, bytes: &[u8]) -> Option<usize> {
         let (words, rest) = bytes.as_chunks::<WORD>();
         let in_word = |at: usize, found: &[u8]| {
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_changed_byte_is_found() {
+    fn stamp_detects_each_changed_byte() {
         for pattern in [Pattern::held(7, Token::new(3, 99)), Pattern::free(7)] {
             for size in 0..40 {
                 let mut bytes = vec![0; size];
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_names_its_owner_unless_it_is_free() {
+    fn stamp_names_the_owner_of_an_object_in_use() {
         let token = Token::new(3, 99);
         let mut bytes = [0; 16];
         Pattern::held(7, token).write(&mut bytes);

@@ -1,9 +1,9 @@
-//! A thread at its seat: it allocates, stamps, verifies and frees, and writes all of it into the seat's log.
+//! A thread at its seat: it allocates, stamps, verifies and frees objects, and logs each operation in the seat's log.
 //!
-//! A *seat* exists during the whole run: it has a number, the objects it holds, and a log. Threads use a seat
-//! one after another.
+//! A *seat* exists during the whole run. A seat has a number, the objects it holds, and a log. Threads use a seat one
+//! after another.
 
-use super::log::{Deed, Entry, Log};
+use super::log::{Entry, Log, StressOperation};
 use super::stamp::{Pattern, Token};
 use super::workload::Workload;
 use super::world::{Memory, Source, Violation, World};
@@ -16,38 +16,38 @@ use uslab::AllocError;
 use uslab::faults::CONSTRUCTOR_PANIC;
 use uslab_magazine::sync::catch_panic;
 
-/// An object that a seat, or a bin, holds.
+/// An object that a seat or a bin holds.
 #[derive(Debug)]
 pub(super) struct Held<'w> {
     pub(super) memory: Memory<'w>,
     pub(super) source: Source,
     token: Token,
-    /// Number of bytes, from the start, that are stamped.
+    /// The number of stamped bytes, from the start.
     stamped: usize,
 }
 
 /// Objects that a seat left for others.
 pub(super) type Bin<'w> = Mutex<Vec<Held<'w>>>;
 
-/// Counts of one workload.
+/// The counts of one workload.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
-    /// Objects allocated.
+    /// The number of objects allocated.
     pub(super) allocs: u64,
-    /// Objects freed.
+    /// The number of objects freed.
     pub(super) frees: u64,
-    /// Allocations that were refused.
+    /// The number of allocations that were refused.
     pub(super) refused: u64,
-    /// Other calls.
+    /// The number of other calls.
     pub(super) others: u64,
 }
 
 impl Tally {
-    /// The sum of all counts.
+    /// Returns the sum of all counts.
     pub(super) fn operations(self) -> u64 {
         self.allocs + self.frees + self.refused + self.others
     }
-    /// The sums of two tallies.
+    /// Returns the sums of two tallies.
     #[must_use]
     pub(super) fn plus(self, other: Self) -> Self {
         Self {
@@ -59,23 +59,23 @@ impl Tally {
     }
 }
 
-/// A seat. See the [module](self).
+/// The place of a thread, which outlives the thread. See the [module](self).
 #[derive(Debug)]
 pub(super) struct Seat<'w> {
-    /// Number of the seat, from 1.
+    /// The number of the seat, from 1.
     pub(super) number: u16,
-    /// Number of allocations so far.
+    /// The number of allocations so far.
     serial: u64,
     pub(super) held: Vec<Held<'w>>,
     bytes: usize,
     pub(super) log: Log,
     pub(super) tallies: [Tally; Workload::ALL.len()],
-    /// Number of threads that used the seat.
+    /// The number of threads that used the seat.
     pub(super) threads: u64,
 }
 
 impl Seat<'_> {
-    /// An empty seat, whose log keeps `entries` entries.
+    /// Creates an empty seat, whose log keeps `entries` entries.
     pub(super) fn new(number: u16, entries: usize) -> Self {
         Self {
             number,
@@ -92,7 +92,8 @@ impl Seat<'_> {
 /// The most objects, and the most bytes, that a seat holds from one turn to the next.
 const MOST_HELD: usize = 1024;
 const MOST_BYTES: usize = 2 << 20;
-/// Larger objects are stamped only in a first part, and on one occasion in [`WHOLE_EVERY`] as a whole.
+/// The number of bytes up to which objects are always stamped as a whole; larger ones only on one occasion in
+/// [`WHOLE_EVERY`].
 const STAMPED: usize = 8192;
 const WHOLE_EVERY: u32 = 16;
 
@@ -107,8 +108,8 @@ pub(super) struct Worker<'w, 'e> {
 }
 
 impl<'w, 'e> Worker<'w, 'e> {
-    /// The next thread at `seat`: its decisions follow from the world's seed, the seat, and how many threads
-    /// the seat had.
+    /// Creates the next thread at `seat`: its decisions follow from the world's seed, the seat, and the seat's number
+    /// of threads.
     pub(super) fn new(world: &'w World, bins: &'e [Bin<'w>], mut seat: Seat<'w>) -> Self {
         seat.threads += 1;
         let own = u64::from(seat.number) << 40 | seat.threads;
@@ -116,7 +117,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         Self { world, bins, seat, rng, workload: Workload::Churn }
     }
 
-    /// A random number below `n`, which must not be 0.
+    /// Returns a random number below `n`, which must not be 0.
     pub(super) fn below(&mut self, n: usize) -> usize {
         self.rng.random_range(0..n)
     }
@@ -124,7 +125,7 @@ impl<'w, 'e> Worker<'w, 'e> {
     pub(super) fn once_in(&mut self, n: u32) -> bool {
         self.rng.random_range(0..n) == 0
     }
-    /// A random one of `options`, which must not be empty.
+    /// Returns a random one of `options`, which must not be empty.
     pub(super) fn pick<T: Copy>(&mut self, options: &[T]) -> T {
         options[self.below(options.len())]
     }
@@ -138,7 +139,7 @@ impl<'w, 'e> Worker<'w, 'e> {
 
     // ---- objects ----
 
-    /// Allocates an object of `source` and stamps it; `None` if the allocation was refused, and a refusal is
+    /// Allocates an object of `source` and stamps it; returns `None` if the allocation was refused, and a refusal is
     /// allowed.
     pub(super) fn alloc(&mut self, source: Source) -> Option<Held<'w>> {
         let world = self.world;
@@ -146,7 +147,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         self.adopt(memory, source)
     }
 
-    /// The result of an allocation. A refusal is counted; if it is not allowed, it is a violation.
+    /// Returns the result of an allocation. A refusal is counted; a refusal that is not allowed is a violation.
     pub(super) fn granted<R>(
         &mut self,
         source: Source,
@@ -170,13 +171,12 @@ impl<'w, 'e> Worker<'w, 'e> {
         None
     }
 
-    /// Makes new memory this seat's object. If the cache has a constructor, the free pattern must be
-    /// unchanged.
+    /// Makes new memory this seat's object. If the cache has a constructor, the free pattern must be unchanged.
     pub(super) fn adopt<'m>(&mut self, mut memory: Memory<'m>, source: Source) -> Option<Held<'m>> {
         self.tally().allocs += 1;
         self.seat.serial += 1;
         let token = Token::new(self.seat.number, self.seat.serial);
-        self.log(Deed::Alloc, source, memory.address(), token);
+        self.log(StressOperation::Alloc, source, memory.address(), token);
         let size = memory.size();
         if source.is_constructed()
             && let Some(at) = Pattern::free(self.world.seed).differs(memory.front(size))
@@ -200,8 +200,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         false
     }
 
-    /// Verifies an object and prepares it for its free; `None` if its stamp was overwritten: it is then not
-    /// freed.
+    /// Verifies an object and prepares it for its free; returns `None` without freeing if its stamp was overwritten.
     pub(super) fn part<'m>(&mut self, mut held: Held<'m>) -> Option<Memory<'m>> {
         if !self.verify(&held) {
             std::mem::forget(held);
@@ -212,7 +211,7 @@ impl<'w, 'e> Worker<'w, 'e> {
             Pattern::free(self.world.seed).write(held.memory.front_mut(size));
         }
         self.tally().frees += 1;
-        self.log(Deed::Free, held.source, held.memory.address(), held.token);
+        self.log(StressOperation::Free, held.source, held.memory.address(), held.token);
         Some(held.memory)
     }
 
@@ -230,7 +229,7 @@ impl<'w, 'e> Worker<'w, 'e> {
 
     // ---- what the seat keeps ----
 
-    /// Keeps an object, or frees it if the seat holds the most that it may.
+    /// Keeps an object, or frees it if the seat is full.
     pub(super) fn keep(&mut self, held: Held<'w>) {
         if self.seat.held.len() >= MOST_HELD || self.seat.bytes + held.memory.size() > MOST_BYTES {
             return self.free(held);
@@ -238,7 +237,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         self.seat.bytes += held.memory.size();
         self.seat.held.push(held);
     }
-    /// Takes a random one of the kept objects.
+    /// Takes a random kept object.
     pub(super) fn any_kept(&mut self) -> Option<Held<'w>> {
         if self.seat.held.is_empty() {
             return None;
@@ -248,7 +247,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         self.seat.bytes -= held.memory.size();
         Some(held)
     }
-    /// Verifies `some` of the kept objects, chosen at random.
+    /// Verifies `some` random kept objects.
     pub(super) fn look(&mut self, some: usize) {
         for _ in 0..some {
             if let Some(held) = self.any_kept() {
@@ -270,7 +269,7 @@ impl<'w, 'e> Worker<'w, 'e> {
     /// Leaves objects in a bin for other threads.
     pub(super) fn leave(&mut self, bin: usize, objects: Vec<Held<'w>>) {
         for held in &objects {
-            self.log(Deed::Leave, held.source, held.memory.address(), held.token);
+            self.log(StressOperation::Leave, held.source, held.memory.address(), held.token);
         }
         self.bins[bin].lock().extend(objects);
     }
@@ -282,31 +281,30 @@ impl<'w, 'e> Worker<'w, 'e> {
             bin.split_off(rest)
         };
         for held in &objects {
-            self.log(Deed::Take, held.source, held.memory.address(), held.token);
+            self.log(StressOperation::Take, held.source, held.memory.address(), held.token);
         }
         objects
     }
 
     // ---- the log ----
 
-    fn log(&mut self, deed: Deed, source: Source, address: usize, token: Token) {
+    fn log(&mut self, deed: StressOperation, source: Source, address: usize, token: Token) {
         self.seat.log.push(Entry { at: self.world.now(), deed, source: Some(source), address, token });
     }
-    /// Does an operation that is neither an allocation nor a free.
+    /// Runs an operation that is neither an allocation nor a free.
     pub(super) fn other<R>(&mut self, what: &'static str, act: impl FnOnce(&World) -> R) -> R {
-        self.deed(Deed::Other(what), act)
+        self.deed(StressOperation::Other(what), act)
     }
 
-    /// Does an operation that is not about an object, and logs it.
-    pub(super) fn deed<R>(&mut self, deed: Deed, act: impl FnOnce(&World) -> R) -> R {
+    /// Runs and logs an operation that does not concern an object.
+    pub(super) fn deed<R>(&mut self, deed: StressOperation, act: impl FnOnce(&World) -> R) -> R {
         self.tally().others += 1;
         let (at, token) = (self.world.now(), Token::new(self.seat.number, self.seat.serial));
         self.seat.log.push(Entry { at, deed, source: None, address: 0, token });
         act(self.world)
     }
 
-    /// Reports an object with a wrong content. If the content has another owner's stamp, that owner is
-    /// involved, too.
+    /// Reports an object with wrong contents. If the contents have another owner's stamp, that owner is involved, too.
     fn torn(&mut self, memory: &Memory<'_>, what: String, token: Token) {
         let found = Token::found(memory.front(8), self.bins.len() as u16).filter(|found| *found != token);
         let what = match found {

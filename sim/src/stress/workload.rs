@@ -1,7 +1,7 @@
-//! The workloads of the threads, which they do in turns.
+//! The workloads that threads run in turns.
 
 use super::affinity;
-use super::log::Deed;
+use super::log::StressOperation;
 use super::worker::{Held, Worker};
 use super::world::{Memory, Source};
 use clap::ValueEnum;
@@ -10,20 +10,20 @@ use std::time::Duration;
 use uslab::{Gfp, KmemCache};
 use uslab_buddy::Order;
 
-/// A way to use the allocator.
+/// A workload: a way to use the allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Workload {
     /// Objects of a few caches, allocated and freed at random.
     Churn,
-    /// Objects that one thread allocates and another one frees.
+    /// Objects that one thread allocates and another frees.
     Exchange,
-    /// Thousands of objects allocated in a row, a pause, and all of them freed.
+    /// Thousands of objects allocated in a row, a pause, and frees of all of them.
     Burst,
     /// The objects of a process, allocated together and freed together.
     Fork,
-    /// Churn on a thread that is moved from CPU to CPU.
+    /// Random allocations and frees on a thread that moves from CPU to CPU.
     Migrate,
-    /// Caches that are made, shrunk and destroyed while others use them.
+    /// Caches that are created, shrunk and destroyed while other threads use them.
     Lifecycle,
     /// Reaping, shrinking, draining and releasing while other threads allocate.
     Reap,
@@ -50,12 +50,12 @@ impl Workload {
         Self::Large,
     ];
 
-    /// The name on the command line.
+    /// Returns the workload's name on the command line.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Does one turn: some hundreds or thousands of operations, fewer if the world pauses.
+    /// Runs one turn: some hundreds or thousands of operations, fewer if the world pauses.
     pub(super) fn turn(self, worker: &mut Worker<'_, '_>) {
         worker.workload = self;
         worker.look(4);
@@ -170,7 +170,7 @@ fn migrate(worker: &mut Worker<'_, '_>) {
     let cpus = affinity::usable();
     for _ in 0..16 {
         let cpu = worker.pick(&cpus);
-        worker.deed(Deed::Move(cpu), |_| affinity::pin(&[cpu]));
+        worker.deed(StressOperation::Move(cpu), |_| affinity::pin(&[cpu]));
         churn(worker, 64);
     }
     worker.other("moves anywhere", |_| affinity::pin(&cpus));
@@ -201,14 +201,13 @@ fn replace(worker: &mut Worker<'_, '_>, slot: usize, old: &KmemCache) {
     });
     match made {
         Ok(cache) => {
-            // The old cache may be another thread's replacement; it is dropped only after the lock is
-            // released.
+            // The old cache may be another thread's replacement; it is dropped only after the lock is released.
             let _last = std::mem::replace(&mut *worker.world.temporary[slot].lock(), Arc::new(cache));
         }
         Err(_) if worker.world.faulty => {}
         Err(error) => worker.violated(format!("a cache could not be made: {error}"), None, &[]),
     }
-    // Other threads may still use the cache: both results, busy and destroyed, are right.
+    // Other threads may still use the cache, so both results are right: busy, and destroyed.
     _ = worker.other("destroys a temporary cache", |_| old.destroy());
 }
 
@@ -283,7 +282,7 @@ fn private(worker: &mut Worker<'_, '_>) {
     }
 }
 
-/// Random bytes of a request: every power of two below `2^bits` is equally likely.
+/// Returns random bytes of a request: every power of two below `2^bits` is equally likely.
 fn some_size(worker: &mut Worker<'_, '_>, bits: usize) -> u32 {
     let power = 1_usize << worker.below(bits);
     (power + worker.below(power)) as u32

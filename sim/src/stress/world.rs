@@ -1,4 +1,5 @@
-//! The shared data of a stress run's threads: a subsystem with caches of many kinds, and functions to allocate from them.
+//! The shared data of a stress run's threads: a subsystem with caches of many kinds, and functions to allocate from the
+//! caches.
 
 use super::stamp::Pattern;
 use super::{FaultSpec, Saboteur};
@@ -16,26 +17,26 @@ use uslab::{
 use uslab_buddy::{Order, PageBlock};
 use uslab_magazine::sync::{AtomicBool, Counter, Ordering::Relaxed};
 
-/// How a cache of the world differs from an ordinary one.
+/// The kind of a cache in the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Objects without a constructor: the contents of a free object are arbitrary.
+    /// The cache has no constructor, and the contents of a free object are arbitrary.
     Raw,
-    /// Free objects hold the free pattern, from their constructor on.
+    /// Free objects have the free pattern, from their constructor on.
     Constructed,
-    /// Constructed, and free pages wait for a grace period.
+    /// The cache has a constructor, and its freed pages wait for a grace period.
     TypeStable,
-    /// Constructed, with a limit low enough to be reached.
+    /// The cache has a constructor, and a limit low enough to be reached.
     Limited,
-    /// Constructed, with magazines of this capacity and this stock; 0 is no magazines.
+    /// The cache has a constructor, and magazines of this capacity and stock; 0 disables magazines.
     Sized(u16, u16),
 }
 
 /// The limit of the limited cache, in slabs.
 const LIMIT: u32 = 8;
 
-/// The caches: name, bytes, kind. The first ones are for every workload; those from [`FAMILY`] on are the objects of a process
-/// (sizes of a 6.1 kernel), with the number of each.
+/// The caches: name, bytes, kind. The first caches are for every workload. Caches from [`FAMILY`] on are for the
+/// objects of a process (sizes of a 6.1 kernel), with the number of each.
 const CACHES: [(&str, usize, Kind, usize); 20] = [
     ("word", 8, Kind::Raw, 0),
     ("raw-64", 64, Kind::Raw, 0),
@@ -58,12 +59,12 @@ const CACHES: [(&str, usize, Kind, usize); 20] = [
     ("vm_area_struct", 200, Kind::Raw, 24),
     ("anon_vma", 104, Kind::Constructed, 12),
 ];
-/// The names of the caches.
+/// Returns the names of the caches.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     CACHES.iter().map(|cache| cache.0)
 }
 
-/// Index of the first cache for the objects of a process.
+/// The index of the first cache for the objects of a process.
 const FAMILY: usize = 11;
 
 /// The source of an object.
@@ -81,15 +82,15 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// The caches that any workload may use.
+    /// Returns the caches that any workload may use.
     pub(super) fn common() -> impl Iterator<Item = Self> {
         (0..FAMILY as u8).map(Self::Cache)
     }
-    /// The sources of the objects of a process.
+    /// Returns the sources of the objects of a process.
     pub(super) fn family() -> impl Iterator<Item = Self> {
         let kinds = (FAMILY..).zip(&CACHES[FAMILY..]);
         let objects = kinds.flat_map(|(at, kind)| (0..kind.3).map(move |_| Self::Cache(at as u8)));
-        // The page table's root and the stack of the process.
+        // The last two are the page table's root and the stack of the process.
         objects.chain([0, 2].into_iter().filter_map(Order::new).map(Self::Pages))
     }
     /// Returns `true` if pages serve this size, `false` if a cache does.
@@ -121,7 +122,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// Memory that a thread holds.
+/// Memory that a thread owns.
 #[derive(Debug)]
 pub(super) enum Memory<'w> {
     /// An object or a large block.
@@ -136,21 +137,21 @@ impl Memory<'_> {
             Self::Pages(block) => block.bytes().as_ptr().addr(),
         }
     }
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     pub(super) fn size(&self) -> usize {
         match self {
             Self::Block(block) => block.layout().size(),
             Self::Pages(block) => block.order().bytes(),
         }
     }
-    /// Its first `n` bytes, or all if it has fewer.
+    /// Returns the first `n` bytes, or all if the memory is smaller.
     pub(super) fn front(&self, n: usize) -> &[u8] {
         match self {
             Self::Block(block) => block.front(n),
             Self::Pages(block) => &block.bytes()[..n.min(block.order().bytes())],
         }
     }
-    /// The bytes of [`front`](Self::front), writable.
+    /// Returns the bytes of [`front`](Self::front) for writing.
     pub(super) fn front_mut(&mut self, n: usize) -> &mut [u8] {
         match self {
             Self::Block(block) => block.front_mut(n),
@@ -162,23 +163,23 @@ impl Memory<'_> {
     }
 }
 
-/// A broken promise of the allocator.
+/// A violation of the allocator's guarantees.
 #[derive(Clone, Debug)]
 pub(super) struct Violation {
-    /// Time since the start of the run.
+    /// The time since the start of the run.
     pub(super) at: Duration,
-    /// A description.
+    /// A description of the violation.
     pub(super) what: String,
-    /// Address of the object, if it is about one.
+    /// The address of the object, if the violation concerns one.
     pub(super) address: Option<usize>,
     /// The seats involved.
     pub(super) seats: Vec<u16>,
 }
 
-/// Number of temporary caches.
+/// The number of temporary caches.
 const TEMPORARY: usize = 4;
 
-/// The shared data.
+/// The data that all threads share.
 pub(super) struct World {
     pub(super) subsystem: Subsystem,
     pub(super) malloc: Malloc,
@@ -190,9 +191,9 @@ pub(super) struct World {
     pub(super) faulty: bool,
     pub(super) seed: u64,
     pub(super) saboteur: Option<Saboteur>,
-    /// Set when threads should end their turns.
+    /// `true` when threads should end their turns.
     pub(super) pause: Arc<AtomicBool>,
-    /// Operations so far, added to after each turn.
+    /// The number of operations so far, updated after each turn.
     pub(super) operations: Counter,
     start: Instant,
     violations: Arc<Mutex<Vec<Violation>>>,
@@ -205,7 +206,7 @@ impl fmt::Debug for World {
 }
 
 impl World {
-    /// Makes the world with empty caches, and with faults that are not armed yet.
+    /// Creates the world with empty caches, and with faults that are not armed yet.
     pub(super) fn new(
         seed: u64,
         faults: Option<&FaultSpec>,
@@ -224,7 +225,7 @@ impl World {
                 address: Some(corruption.address),
                 seats: Vec::new(),
             });
-            // Stop the threads at once: the operations before the violation are still in the logs.
+            // The threads stop immediately, while their logs still have the operations before the violation.
             stop.store(true, Relaxed);
         });
         let faults = config.pages.faults.clone();
@@ -263,11 +264,11 @@ impl World {
         })
     }
 
-    /// Time since the start.
+    /// Returns the time since the start.
     pub(super) fn now(&self) -> Duration {
         self.start.elapsed()
     }
-    /// The cache of a source, if it is one of the world's.
+    /// Returns the cache of a source, if the source is one of the world's caches.
     pub(super) fn cache(&self, source: Source) -> Option<&KmemCache> {
         match source {
             Source::Cache(at) => self.caches.get(usize::from(at)),
@@ -275,7 +276,7 @@ impl World {
         }
     }
 
-    /// Allocates memory of a source.
+    /// Allocates memory from a source.
     pub(super) fn alloc(&self, source: Source) -> Result<Memory<'_>, uslab::AllocError> {
         let gfp = Gfp::KERNEL;
         match source {
@@ -310,7 +311,7 @@ impl World {
         self.violations.lock().push(violation);
         self.pause.store(true, Relaxed);
     }
-    /// The violations so far, in order of time.
+    /// Returns the violations so far, in order of time.
     pub(super) fn violations(&self) -> Vec<Violation> {
         let mut all = self.violations.lock().clone();
         all.sort_by_key(|violation| violation.at);
@@ -331,14 +332,14 @@ impl World {
         }
     }
 
-    /// Checks that the objects that the threads hold are those that the caches count as in use, and those that a walk of all
-    /// slabs and pages finds. `held` has each object's source and address. No other thread may run.
-    pub(super) fn census(&self, held: &[(Source, usize)]) -> Result<Census, Missing> {
+    /// Checks that the threads' objects, the caches' counts of objects in use, and a walk of all slabs and pages agree.
+    /// `held` has each object's source and address. No other thread may run.
+    pub(super) fn census(&self, held: &[(Source, usize)]) -> Result<Census, CensusError> {
         self.grace();
         let census = self
             .subsystem
             .check()
-            .map_err(|violation| Missing { what: violation.to_string(), address: None })?;
+            .map_err(|violation| CensusError { what: violation.to_string(), address: None })?;
         let (mut caches, mut classes, mut large, mut blocks) = (BTreeMap::<u8, u64>::new(), 0, 0, 0);
         for &(source, _) in held {
             match source {
@@ -367,18 +368,20 @@ impl World {
         match books.into_iter().find(|(_, held, used)| held != used) {
             Some((what, count, used)) => {
                 let held = held.iter().map(|(_, address)| *address).collect();
-                let lost = self.classes().find_map(|cache| Some((cache, unheld(cache, &held).pop_first()?)));
+                let lost = self
+                    .classes()
+                    .find_map(|cache| Some((cache, unowned_objects(cache, &held).pop_first()?)));
                 let mut what = format!("{what}: threads hold {count}, {used} are in use");
                 if let Some((cache, address)) = lost {
-                    what = format!("cache {}: {what}; nobody holds {address:#x}", cache.name());
+                    what = format!("cache {}: {what}; no thread holds {address:#x}", cache.name());
                 }
-                Err(Missing { what, address: lost.map(|(_, address)| address) })
+                Err(CensusError { what, address: lost.map(|(_, address)| address) })
             }
             None => Ok(census),
         }
     }
 
-    /// The caches of kmalloc's and malloc's size classes.
+    /// Returns the caches of kmalloc's and malloc's size classes.
     fn classes(&self) -> impl Iterator<Item = &KmemCache> {
         let kmalloc = self.subsystem.kmalloc();
         let kinds = KmallocKind::ALL.into_iter();
@@ -388,15 +391,16 @@ impl World {
     }
 }
 
-/// The objects of a cache that are in use and not held. It empties the cache's magazines, so it is called only after an error.
-fn unheld(cache: &KmemCache, held: &BTreeSet<usize>) -> BTreeSet<usize> {
+/// Returns the objects of a cache that are in use, but that no thread holds. The search empties the cache's magazines,
+/// so it runs only after an error.
+fn unowned_objects(cache: &KmemCache, held: &BTreeSet<usize>) -> BTreeSet<usize> {
     let used = cache.live();
     used.iter().map(|object| object.addr().get()).filter(|address| !held.contains(address)).collect()
 }
 
 /// An error that a census found, with the address of one object concerned.
 #[derive(Debug)]
-pub(super) struct Missing {
+pub(super) struct CensusError {
     pub(super) what: String,
     pub(super) address: Option<usize>,
 }
@@ -404,25 +408,25 @@ pub(super) struct Missing {
 /// The most addresses in a message.
 const NAMED: usize = 8;
 
-/// The error for a cache if threads hold a different number of its objects than are in use.
-fn missing(cache: &KmemCache, held: &BTreeSet<usize>) -> Missing {
+/// Returns the error for a cache whose objects in use differ from the objects that threads hold.
+fn missing(cache: &KmemCache, held: &BTreeSet<usize>) -> CensusError {
     let counted = cache.info().used;
     let mut what =
         format!("cache {}: objects: threads hold {}, {counted} are in use", cache.name(), held.len());
-    let lost = unheld(cache, held);
+    let lost = unowned_objects(cache, held);
     if !lost.is_empty() {
         let named: Vec<String> = lost.iter().take(NAMED).map(|address| format!("{address:#x}")).collect();
         let more = if lost.len() > NAMED { ", ..." } else { "" };
-        what += &format!("; nobody holds {}{more}", named.join(", "));
+        what += &format!("; no thread holds {}{more}", named.join(", "));
     }
-    Missing { what, address: lost.first().copied() }
+    CensusError { what, address: lost.first().copied() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A regression: a census that missed an object once named neither the cache nor the object.
+    /// Regression test: a census that missed an object named neither the cache nor the object.
     #[test]
     fn leaked_object_is_reported_with_its_cache() {
         let world = World::new(7, None, None).unwrap();

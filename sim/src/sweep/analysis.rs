@@ -1,40 +1,40 @@
-//! The results of a sweep: which settings are best, and which of them differ no more than by chance.
+//! Analyses the results of a sweep: which settings are best, and which of them differ no more than by chance.
 
 use super::record::{Metric, Row};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The parameters of a run without the setting: runs with equal ones are compared.
+/// The parameters of a run without the setting; runs with equal parameters are compared.
 type Cell<'a> = (&'a str, u32, Option<u32>, Option<u64>, Option<u32>, Option<u64>);
-/// A work on a number of CPUs.
+/// A workload on a number of CPUs.
 pub(super) type Place<'a> = (&'a str, u32);
 
-/// A setting, over all its runs.
+/// The score of a setting, over all its runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Score {
     pub(super) setting: String,
-    /// The geometric mean, over all works, CPUs and seeds, of the ratio of this setting's value to the best setting's: 1 is best
+    /// The geometric mean of the ratio to the best setting's value, over all workloads, CPUs and seeds; 1 is best
     /// everywhere.
     pub(super) of_best: f64,
-    /// The smallest such ratio, and where.
+    /// The smallest ratio to the best setting's value; its place follows.
     pub(super) worst: f64,
     pub(super) worst_at: String,
     pub(super) runs: u64,
-    /// `true` if the difference from the best setting may be chance. See [`Lead::is_tie`].
+    /// `true` if the difference from the best setting may be chance. The rule is [`Lead::is_tie`].
     pub(super) ties: bool,
-    /// `true` if this is the default of the design's knobs, under all works.
+    /// `true` if the setting is the default of the design's options, under all workloads.
     pub(super) is_default: bool,
 }
 
 impl Score {
-    /// The setting as it is shown in tables.
+    /// Returns the setting as tables show it.
     pub(super) fn shown(&self) -> String {
         format!("{}{}", self.setting, if self.is_default { " (default)" } else { "" })
     }
 }
 
-/// The best setting of a work on a number of CPUs.
+/// The best setting of a workload on a number of CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Best {
     pub(super) work: String,
@@ -50,20 +50,21 @@ pub(super) struct Best {
     pub(super) second: Option<(String, f64)>,
 }
 
-/// The lead of one setting over another one, on the runs that both have.
+/// The lead of one setting over another, on their common runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Lead {
     pub(super) setting: String,
-    /// Number of works, CPUs and seeds on which both have run.
+    /// The number of workloads, CPUs and seeds on which both settings have run.
     pub(super) runs: u64,
     /// The geometric mean of the ratio of the other setting's value to this one's.
     pub(super) reaches: f64,
-    /// The standard error of `reaches` over seeds, as a fraction: 0.01 is one per cent. `None` for a trace, or for one seed.
+    /// The standard error of `reaches` over seeds, as a fraction: 0.01 is one per cent. `None` for a trace, or for one
+    /// seed.
     pub(super) chance: Option<f64>,
 }
 
 impl Lead {
-    /// Returns `true` if the difference is at most twice its standard error; without a standard error, if there is no difference.
+    /// Returns `true` if the difference is at most twice its standard error, or is 0 without a standard error.
     pub(super) fn is_tie(&self) -> bool {
         self.reaches.ln().abs() <= (2.0 * self.chance.unwrap_or(0.0)).max(1e-9)
     }
@@ -77,8 +78,7 @@ pub(super) fn place(row: &Row) -> Place<'_> {
     (&row.work, row.cpus)
 }
 
-/// Each row, with the ratio of its value to the best setting's under the same work, on the same CPUs, with the same seed and so
-/// on.
+/// Returns each row with the ratio of its value to the best setting's, for the same workload, CPUs, seed and so on.
 pub(super) fn of_best(rows: &[Row], metric: Metric) -> impl Iterator<Item = (&Row, f64)> + Clone {
     let mut best: FxHashMap<Cell<'_>, f64> = FxHashMap::default();
     for row in rows {
@@ -88,7 +88,7 @@ pub(super) fn of_best(rows: &[Row], metric: Metric) -> impl Iterator<Item = (&Ro
     rows.iter().map(move |row| (row, metric.ratio(row.numbers.get(metric), best[&cell(row)])))
 }
 
-/// All settings, the best one first.
+/// Returns the scores of all settings, best first.
 pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<Score> {
     let mut settings: FxHashMap<&str, (f64, u64, f64, String, bool)> = FxHashMap::default();
     for (row, ratio) in of_best(rows, metric) {
@@ -124,14 +124,14 @@ pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<Score> {
     scores
 }
 
-/// The leads of a setting over all others, the smallest first.
+/// Returns the leads of a setting over all others, smallest first.
 pub(super) fn leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<Lead> {
     let own: FxHashMap<_, _> = rows
         .iter()
         .filter(|row| row.setting == setting)
         .map(|row| (cell(row), row.numbers.get(metric)))
         .collect();
-    // For each other setting: the parameters without the seed, and for these the logarithms of the ratios, one for each seed.
+    // For each other setting: the parameters without the seed, and the logarithms of the ratios, one for each seed.
     type Logs<'a> = BTreeMap<Cell<'a>, Vec<f64>>;
     let mut others: BTreeMap<&str, Logs<'_>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.setting != setting) {
@@ -139,7 +139,7 @@ pub(super) fn leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<Lead> {
         let reaches = metric.ratio(row.numbers.get(metric), *own);
         let (work, cpus, size, ops, think, _) = cell(row);
         let but_seed = (work, cpus, size, ops, think, None);
-        // If one of the two values is 0, the ratio or its inverse is infinite: it is limited to a thousand.
+        // If one of the two values is 0, the ratio or its inverse is infinite, so the ratio is limited to a thousand.
         let log = reaches.clamp(1e-3, 1e3).ln();
         others.entry(&row.setting).or_default().entry(but_seed).or_default().push(log);
     }
@@ -163,7 +163,7 @@ pub(super) fn leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<Lead> {
     leads
 }
 
-/// The mean, and the variance of that mean, which needs more than one value.
+/// Returns the mean, and the variance of the mean, which needs more than one value.
 pub(super) fn mean(values: &[f64]) -> (f64, Option<f64>) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -171,7 +171,7 @@ pub(super) fn mean(values: &[f64]) -> (f64, Option<f64>) {
     (mean, (values.len() > 1).then_some(of_mean))
 }
 
-/// The best setting of each work on each number of CPUs.
+/// Returns the best setting of each workload on each number of CPUs.
 pub(super) fn best(rows: &[Row], metric: Metric) -> Vec<Best> {
     let mut places: BTreeMap<Place<'_>, (bool, BTreeMap<&str, Vec<f64>>)> = BTreeMap::new();
     for row in rows {
@@ -208,7 +208,7 @@ pub(super) fn best(rows: &[Row], metric: Metric) -> Vec<Best> {
 pub(super) mod tests {
     use super::*;
 
-    /// A row of one work, with `value` operations in a microsecond.
+    /// Returns a row of one workload, with `value` operations per microsecond.
     pub(in super::super) fn row(work: &str, cpus: u32, seed: u64, setting: &str, value: f64) -> Row {
         let numbers = serde_json::json!({
             "cpus": cpus, "operations": 1, "ns": 1.0, "operations_per_us": value, "waiting": 0.0, "lines_per_operation": 0.0,
@@ -255,14 +255,14 @@ pub(super) mod tests {
         let tie = |name: &str| leads.iter().find(|lead| lead.setting == name).unwrap();
         assert!(tie("same").is_tie() && tie("same").chance == Some(0.0));
         assert!(tie("by-chance").is_tie() && tie("by-chance").chance > Some(0.0));
-        // A tenth less under each seed: this difference has no chance in it.
+        // A value that is a tenth less under each seed differs by more than chance.
         assert!(!tie("slower").is_tie() && (tie("slower").reaches - 0.9).abs() < 1e-9);
         let scores = scores(&rows, metric());
         let ties: Vec<_> = scores.iter().filter(|score| score.ties).map(|score| &*score.setting).collect();
         assert_eq!((&*scores[0].setting, ties), ("a", vec!["same", "by-chance"]));
     }
 
-    /// A setting that was dropped early has only some seeds: the comparison uses only these.
+    /// A setting that was dropped early has only some seeds, so the comparison uses only these.
     #[test]
     fn settings_are_compared_on_their_common_runs() {
         let mut rows: Vec<_> = (0..4).map(|seed| row("w", 1, seed, "a", 10.0)).collect();

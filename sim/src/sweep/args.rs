@@ -1,4 +1,4 @@
-//! The arguments of the commands.
+//! The arguments of `uslab sweep` and `uslab tune`.
 
 use super::engines::TimeLimit;
 use super::plan::Plan;
@@ -13,12 +13,12 @@ use std::time::Duration;
 use uslab_engine::Policy;
 use uslab_sync::shard::Shard;
 
-/// Run many points of `uslab scale`: traces or workloads, designs, knobs, CPUs and seeds, on one machine or on many.
+/// Run many points of `uslab scale`: traces or workloads, designs, options, CPUs and seeds, on one machine or on many.
 ///
 /// FILE describes the sweep. Without a command, the number of its items is shown. An item's result depends only on its
-/// parameters, on the prices and on the simulator's version, and its file is named by the hash of these. So shares can run
-/// anywhere, at any time and again, and a sweep finds the results of items that another sweep has run. The hash of the sweep
-/// shows whether two machines run the same sweep.
+/// parameters, on the prices and on the simulator's version. The hash of these names its file. Shards can therefore run
+/// anywhere, at any time and repeatedly, and a sweep finds the results of items that another sweep has run. The hash of
+/// the sweep shows whether two machines run the same sweep.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, arg_required_else_help = true, after_help = FILE_HELP)]
 pub(crate) struct SweepArgs {
@@ -73,11 +73,11 @@ pub(super) enum Verb {
     Merge(MergeArgs),
     Slurm(SlurmArgs),
     K8s(KubernetesArgs),
-    /// Write a container's file: it builds the command as one static program, in the repository's root.
+    /// Write a container's file, which builds the command as one static program, in the repository's root.
     Container,
 }
 
-/// The sweep, and where its files are.
+/// The sweep, and the folders of its files.
 #[derive(Debug, Args)]
 pub(super) struct Of {
     /// The sweep's file: see `uslab sweep --help`.
@@ -86,7 +86,7 @@ pub(super) struct Of {
     /// Folder of the traces. Default: as FILE says, or FILE's folder.
     #[arg(long, value_name = "FOLDER")]
     pub(super) inputs: Option<PathBuf>,
-    /// Folder of the results. Default: as FILE says, or FILE with the ending `.results`.
+    /// Folder of the results. Default: as FILE says, or FILE with the suffix `.results`.
     #[arg(long, value_name = "FOLDER")]
     pub(super) results: Option<PathBuf>,
 }
@@ -97,7 +97,7 @@ impl Of {
         let store = Store::new(&plan, self.results.as_deref());
         Ok((plan, store))
     }
-    /// The command line of a command on the same files.
+    /// Returns the command line of a command on the same files.
     pub(super) fn command(&self, verb: &str) -> String {
         let mut command = format!("{} sweep {verb} {}", program(), quoted(&self.file.to_string_lossy()));
         for (option, path) in [("--inputs", &self.inputs), ("--results", &self.results)] {
@@ -109,19 +109,19 @@ impl Of {
     }
 }
 
-/// The name of this program, as its user called it.
+/// Returns the name of this program, as its user called it.
 pub(super) fn program() -> String {
-    // `cargo run` sets the package's name for a program. The workspace's alias is shorter than the command that it stands for.
+    // `cargo run` sets the package's name for a program. The workspace's alias is shorter than the full command.
     if std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == env!("CARGO_PKG_NAME")) {
         return "cargo uslab".to_owned();
     }
     std::env::args_os().next().map_or_else(|| "uslab".to_owned(), |name| quoted(&name.to_string_lossy()))
 }
 
-/// How often a run reports its progress.
+/// The interval of progress reports.
 #[derive(Debug, Args)]
 pub(super) struct ProgressArgs {
-    /// Seconds between lines of progress, if standard error is not a terminal. On a terminal there is a bar.
+    /// Seconds between lines of progress, if standard error is not a terminal. On a terminal, progress is a bar.
     #[arg(long = "progress", value_name = "SECONDS", default_value_t = 30)]
     seconds: u32,
 }
@@ -132,28 +132,30 @@ impl ProgressArgs {
     }
 }
 
-/// Run the items that have no result: all, a share, or one.
+/// Run the items that have no result: all, a shard, or one.
 ///
-/// The share is given by --shard; without it, by the engine that starts the command: SLURM_ARRAY_TASK_ID with _COUNT, _MIN and
-/// _STEP, or JOB_COMPLETION_INDEX with JOB_COMPLETIONS or --shards; otherwise all items are run. Results get their names only
-/// when they are complete. After an interruption run it again: items with a result are not run again.
+/// The shard is given by --shard, or by the batch system that starts the command: SLURM_ARRAY_TASK_ID with _COUNT, _MIN
+/// and _STEP, or JOB_COMPLETION_INDEX with JOB_COMPLETIONS or --shards. Otherwise all items are run. A result file gets
+/// its name only when it is complete. After an interruption, run the command again: items with a result are not run
+/// again.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) of: Of,
-    /// Share I of N, counted from 0.
+    /// Shard I of N, counted from 0.
     #[arg(long, value_name = "I/N", conflicts_with_all = ["item", "shards"])]
     pub(super) shard: Option<Shard>,
-    /// Number of shares, if an engine gives only the number of this one.
+    /// Number of shards, if the batch system gives only the number of this one.
     #[arg(long, value_name = "N", conflicts_with = "item")]
     pub(super) shards: Option<NonZeroU64>,
     /// Run this item, even if it has a result.
     #[arg(long, value_name = "N")]
     pub(super) item: Option<u64>,
-    /// The sweep's hash, or its first 16 digits. If the sweep has another one, nothing runs: a file or a trace has been changed.
+    /// The sweep's hash, or its first 16 digits. If the hash differs, nothing runs, because a file or a trace has been
+    /// changed.
     #[arg(long, value_name = "HEX")]
     pub(super) hash: Option<String>,
-    /// Threads. Default: one for each CPU.
+    /// Number of threads. Default: one for each CPU.
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -169,18 +171,18 @@ pub(super) struct StatusArgs {
     pub(super) of: Of,
 }
 
-/// Put all results together: the best settings, how much each knob matters, CSV, a page.
+/// Merge all results: the best settings, how much each option matters, CSV, a page.
 ///
-/// If items have no result, it shows which failed, and the command that runs the rest. Then nothing is written, and the exit code
-/// is 1.
+/// If items have no result, the command shows which failed, and the command that runs the rest. In that case nothing is
+/// written, and the exit code is 1.
 #[derive(Debug, Args)]
 pub(super) struct MergeArgs {
     #[command(flatten)]
     pub(super) of: Of,
-    /// Metric that settings are judged by: operations_per_us, ns, waiting, lines_per_operation or slabs.
+    /// Metric by which settings are judged: operations_per_us, ns, waiting, lines_per_operation or slabs.
     #[arg(long, value_name = "METRIC", default_value = "operations_per_us")]
     pub(super) by: Metric,
-    /// Put together the existing results although some are missing: exit code 0, unless there is none.
+    /// Merge the existing results although some are missing: exit code 0, unless no result exists.
     #[arg(long)]
     pub(super) partial: bool,
     /// Write one row for each item as CSV: FILE, or `-` for standard output. Units of the columns are in the book, "A sweep in
@@ -192,15 +194,15 @@ pub(super) struct MergeArgs {
     pub(super) html: Option<PathBuf>,
 }
 
-/// Write a script for `sbatch`: an array of shares, each of which can be requeued.
+/// Write a script for `sbatch`: an array of shards, each of which can be requeued.
 ///
-/// The program, FILE, its traces and the results must be in folders that all nodes share. The folder of the results is made here.
-/// On a node that does not have all of them, a task ends with exit code 2.
+/// The program, FILE, its traces and the results must be in folders that all nodes share. The folder of the results is
+/// created here. On a node that lacks one of the folders, a task ends with exit code 2.
 #[derive(Debug, Args)]
 pub(super) struct SlurmArgs {
     #[command(flatten)]
     pub(super) of: Of,
-    /// Tasks of the array; if there are fewer items, as many as items.
+    /// Number of the array's tasks; at most the number of items.
     #[arg(long, value_name = "N", default_value = "100")]
     pub(super) shards: NonZeroU64,
     /// CPUs of each task.
@@ -222,19 +224,19 @@ pub(super) struct SlurmArgs {
 
 /// Write an Indexed Job for `kubectl apply --filename`, as JSON.
 ///
-/// The claim's volume is mounted at /sweep. FILE must be in its top folder; results are written into its folder `results`. Traces
-/// are there in the same places as in FILE's folder here; or they are on a second volume, such as a folder of an object store,
-/// which is mounted read-only. Results need a volume that can rename files, which most mounts of object stores cannot, and that
-/// several nodes may write to (ReadWriteMany). Pods run as user and group 65534, and the volume is made writable for that group,
-/// if its driver can do that.
+/// The claim's volume is mounted at /sweep. FILE must be in the volume's top folder; results are written to its folder
+/// `results`. Traces have the same paths relative to FILE as here, or are on a second volume, such as a folder of an
+/// object store, which is mounted read-only. Results need a volume that can rename files, which most mounts of object
+/// stores cannot, and that several nodes may write to (ReadWriteMany). Pods run as user and group 65534, and the volume
+/// is made writable for that group, if its driver supports it.
 #[derive(Debug, Args)]
 pub(super) struct KubernetesArgs {
     #[command(flatten)]
     pub(super) of: Of,
-    /// Completions of the Job; if there are fewer items, as many as items.
+    /// Completions of the Job; at most the number of items.
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) shards: u64,
-    /// Pods at the same time.
+    /// Number of pods at a time.
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) parallelism: u64,
     /// Container image, built from the file that `uslab sweep container` writes.
@@ -252,28 +254,29 @@ pub(super) struct KubernetesArgs {
     /// Memory of each pod.
     #[arg(long, value_name = "SIZE", default_value = "1Gi")]
     pub(super) memory: String,
-    /// Time limit of a pod: seconds, or [DAYS-]HOURS:MINUTES:SECONDS. After it the pod is ended, and its share continues in
-    /// another pod, at most three times.
+    /// Time limit of a pod: seconds, or [DAYS-]HOURS:MINUTES:SECONDS. A pod that exceeds it is ended, and its shard
+    /// continues in another pod, at most three times.
     #[arg(long, value_name = "TIME")]
     pub(super) time: Option<TimeLimit>,
     /// Time limit of the whole Job.
     #[arg(long, value_name = "TIME")]
     pub(super) deadline: Option<TimeLimit>,
-    /// Write the Job that puts the results together: one pod, to be applied after the other Job is done. CSV and page
-    /// are written to /sweep, the report to the pod's log.
+    /// Write the Job that merges the results: one pod, to be applied after the other Job is done. CSV and page are
+    /// written to /sweep, the report to the pod's log.
     #[arg(long, conflicts_with_all = ["shards", "parallelism"])]
     pub(super) merge: bool,
 }
 
-/// Find the best setting of a sweep's file with fewer runs: in rounds, each of which drops settings and adds seeds and traces.
+/// Find the best setting of a sweep's file with fewer runs: in rounds, each of which drops settings and adds seeds and
+/// traces.
 ///
-/// The method is successive halving. The last round has all traces and seeds, and each earlier round a third of the next one's,
-/// rounded up (--factor). The first round has all settings, and each later round the best third of them. There are as many rounds
-/// as are needed to get to three settings, but only as long as each has more traces or seeds than the one before: so a setting is
-/// always dropped because of runs that the round before did not have. Each round is a sweep's file in the folder FILE with the
-/// ending `.tune`, so an engine can run it as an array. Results of all rounds are stored with FILE's, and existing results of any
-/// sweep are not run again. At the end the best setting is compared with all others on the runs that both have, and settings
-/// whose difference may be chance are marked.
+/// The method is successive halving. The last round has all traces and seeds. Each earlier round has a third of the
+/// next round's, rounded up (--factor). The first round has all settings, and each later round the best third. The
+/// rounds continue until three settings are left, but each round must have more traces or seeds than the previous one.
+/// A setting is therefore only dropped because of new runs. Each round is a sweep's file in the folder FILE with the
+/// suffix `.tune`, so that a batch system can run it as an array. Results of all rounds are stored with FILE's, and
+/// existing results of any sweep are not run again. At the end the best setting is compared with all others on their
+/// common runs, and settings whose difference may be chance are marked.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -285,7 +288,7 @@ Examples:
 pub(crate) struct TuneArgs {
     #[command(flatten)]
     pub(super) of: Of,
-    /// Metric that settings are judged by: operations_per_us, ns, waiting, lines_per_operation or slabs.
+    /// Metric by which settings are judged: operations_per_us, ns, waiting, lines_per_operation or slabs.
     #[arg(long, value_name = "METRIC", default_value = "operations_per_us")]
     pub(super) by: Metric,
     /// One in N settings stays for the next round.
@@ -297,7 +300,7 @@ pub(crate) struct TuneArgs {
     /// Run nothing: judge the existing results, write the next round's file, and stop.
     #[arg(long, conflicts_with = "step")]
     pub(super) no_run: bool,
-    /// Threads. Default: one for each CPU.
+    /// Number of threads. Default: one for each CPU.
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<NonZeroUsize>,
     #[command(flatten)]

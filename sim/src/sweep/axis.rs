@@ -10,7 +10,7 @@ const MOST: usize = 100_000;
 #[serde(try_from = "toml::Value")]
 pub(super) struct Axis(Vec<u64>);
 
-/// `{ from = 1, to = 9, step = 2 }`, or with `factor = 2` in the place of `step`.
+/// A range as `{ from = 1, to = 9, step = 2 }`, or with `factor = 2` instead of `step`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Range {
@@ -21,19 +21,19 @@ struct Range {
 }
 
 impl Axis {
-    /// An axis with one value.
+    /// Creates an axis with one value.
     pub(super) fn one(value: u64) -> Self {
         Self(vec![value])
     }
-    /// All values, in the order of the list or the range, each one once.
+    /// Returns all values once, in the order of the list or range.
     pub(super) fn values(&self) -> &[u64] {
         &self.0
     }
 }
 
 impl Range {
-    /// The values up to `to`; `to` itself is one only if a step or a factor leads to it. With a factor they are products,
-    /// rounded, computed without library functions, so that every machine gets the same values.
+    /// Returns the values up to `to`, which is included only if a step or factor leads to it. With a factor, values are
+    /// rounded products, computed without library functions, so that every machine gets the same values.
     fn values(&self) -> Result<Vec<u64>, String> {
         let &Self { from, to, step, factor } = self;
         if from > to {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_is_a_number_a_list_or_a_range() {
+    fn sweep_axis_is_a_number_list_or_range() {
         for (text, values) in [
             ("7", vec![7]),
             ("[3, 1, 2]", vec![3, 1, 2]),

@@ -1,4 +1,5 @@
-//! Files for the engines that run a sweep's shares: a script for Slurm, a Job for Kubernetes, a file for a container.
+//! Writes files for the batch systems that run a sweep's shards: a script for Slurm, a Job for Kubernetes, a file for a
+//! container.
 
 use super::plan::Plan;
 use crate::output::quoted;
@@ -10,7 +11,7 @@ use std::str::FromStr;
 /// The most tasks of an array with Slurm's default (`MaxArraySize` of slurm.conf is one more).
 pub(super) const SLURM_TASKS: u64 = 1000;
 
-/// A message for arrays with more tasks.
+/// Returns a message for arrays with more tasks.
 pub(super) fn many_tasks(shards: u64) -> String {
     format!("more than {SLURM_TASKS} tasks need a cluster whose MaxArraySize is above {shards}")
 }
@@ -46,7 +47,7 @@ impl FromStr for TimeLimit {
 }
 
 impl fmt::Display for TimeLimit {
-    /// The form that `sbatch` reads: it would take a number without colons as minutes.
+    /// Formats the limit for `sbatch`, which would read a number without colons as minutes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(seconds) = self;
         write!(f, "{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
@@ -63,7 +64,7 @@ pub(super) struct Slurm<'a> {
     pub(super) partition: Option<&'a str>,
     pub(super) inputs: Option<&'a Path>,
     pub(super) results: &'a Path,
-    /// Path of the command `uslab` on the nodes.
+    /// The path of the command `uslab` on the nodes.
     pub(super) program: &'a Path,
 }
 
@@ -71,13 +72,13 @@ fn path(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }
 
-/// An absolute path: a job begins in another folder.
+/// Returns an absolute path, because a job begins in another folder.
 fn from_root(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// A name for a job: small letters, digits and hyphens, as Kubernetes requires, at most 63. It ends with the sweep's hash, so
-/// that a changed sweep is another job.
+/// Returns a name for a job: small letters, digits and hyphens, as Kubernetes requires, at most 63. The name ends with
+/// the sweep's hash, so that a changed sweep is another job.
 fn job_name(plan: &Plan) -> String {
     let stem = plan.path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
@@ -85,7 +86,7 @@ fn job_name(plan: &Plan) -> String {
     format!("{}-{}", name.trim_matches('-'), &plan.hash[..10])
 }
 
-/// The script for a sweep's array of shares.
+/// Returns the script for a sweep's array of shards.
 pub(super) fn slurm(plan: &Plan, options: &Slurm<'_>) -> String {
     let Slurm { shards, cpus, time, memory, partition, inputs, results, program } = options;
     let name = job_name(plan);
@@ -141,21 +142,21 @@ pub(super) struct Kubernetes<'a> {
     pub(super) shards: u64,
     pub(super) parallelism: u64,
     pub(super) image: &'a str,
-    /// The claim of the volume with the sweep's file and its results.
+    /// The claim of the volume with the sweep's file and results.
     pub(super) claim: &'a str,
     /// The claim of the volume with the traces, if it is another volume.
     pub(super) inputs_claim: Option<&'a str>,
     pub(super) cpus: u32,
     pub(super) memory: &'a str,
-    /// Time limits of a pod, and of the whole Job.
+    /// The time limits of a pod, and of the whole Job.
     pub(super) time: Option<TimeLimit>,
     pub(super) deadline: Option<TimeLimit>,
-    /// `true` for the Job of one pod that puts the results together.
+    /// `true` for the Job of one pod that merges the results.
     pub(super) merge: bool,
 }
 
-/// The Indexed Job of a sweep. A share that ends with exit code 2 (bad input) ends the Job; after any other failure the share
-/// runs again, at most three times.
+/// Returns the Indexed Job of a sweep. A shard that ends with exit code 2 (bad input) ends the Job. After any other
+/// failure the shard runs again, at most three times.
 pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
     let Kubernetes { parallelism, image, claim, inputs_claim, cpus, memory, time, deadline, merge, .. } =
         options;
@@ -208,7 +209,7 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
                         "name": "uslab",
                         "image": image,
                         "args": args,
-                        // The share's number is already in JOB_COMPLETION_INDEX.
+                        // The shard's number is already in JOB_COMPLETION_INDEX.
                         "env": [{ "name": "JOB_COMPLETIONS", "value": shards.to_string() }],
                         "resources": { "requests": { "cpu": cpus.to_string(), "memory": memory }, "limits": { "memory": memory } },
                         "volumeMounts": mounts
@@ -227,7 +228,7 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
     job
 }
 
-/// The user of a container: the number of the user `nobody`.
+/// The container's user id, which is `nobody`.
 const USER: u32 = 65534;
 
 /// A file that builds the command as one static program, in an otherwise empty image.
@@ -259,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_limit_is_seconds_or_a_clock_for_every_engine() {
+    fn time_limit_is_seconds_or_a_clock_time() {
         for (text, seconds, shown) in [
             ("3600", 3600, "01:00:00"),
             ("01:00:00", 3600, "01:00:00"),

@@ -1,11 +1,11 @@
-//! Successive halving: all settings on few traces or seeds, the best of them on more, until few are left.
+//! Successive halving: all settings run on few traces or seeds, the best of them on more, until few are left.
 //!
-//! Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization" (AISTATS 2016). The number of
-//! traces and of seeds grows from round to round: each run of a round is a run of the whole sweep.
+//! Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization" (AISTATS
+//! 2016). The number of traces and of seeds grows from round to round: each run of a round is a run of the whole sweep.
 
-/// The number of settings in each round, from all of them to at most `factor`. `lists` are the numbers of traces and of seeds.
-/// There are no more rounds than one of these can grow through: each round has more traces or more seeds than the one before, so
-/// a setting is never dropped because of runs that were already known.
+/// Returns the number of settings in each round, from all of them to at most `factor`. `lists` are the numbers of
+/// traces and of seeds. The number of rounds is limited, because each round must have more traces or more seeds than
+/// the previous one. A setting is therefore never dropped because of runs that were already known.
 pub(super) fn rounds(settings: u64, factor: u64, lists: [usize; 2]) -> Vec<u64> {
     let fewer = |n: u64, least: u64| (n > least).then(|| n.div_ceil(factor));
     let lasts = |all: usize| std::iter::successors(Some(all as u64), |n| fewer(*n, 1)).count();
@@ -13,7 +13,8 @@ pub(super) fn rounds(settings: u64, factor: u64, lists: [usize; 2]) -> Vec<u64> 
     rounds.take(lists.map(lasts).into_iter().max().unwrap_or(1)).collect()
 }
 
-/// The number of traces (or seeds) in a round, of `all`: all in the last round, a part in each earlier one, at least one.
+/// Returns the number of traces (or seeds) in a round, of `all`: all in the last round, a part in each earlier one, at
+/// least one.
 pub(super) fn part(all: usize, round: usize, rounds: usize, factor: u64) -> usize {
     let left = rounds.saturating_sub(round + 1) as u32;
     let divisor = factor.checked_pow(left).map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
@@ -26,7 +27,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn each_round_keeps_a_third_and_the_last_uses_all_seeds() {
+    fn halving_keeps_a_third_each_round() {
         assert_eq!(rounds(27, 3, [0, 20]), [27, 9, 3]);
         assert_eq!(rounds(28, 3, [28, 0]), [28, 10, 4, 2]);
         assert_eq!(rounds(1, 3, [9, 9]), [1]);
@@ -35,10 +36,10 @@ mod tests {
         assert_eq!(part(5, 0, 70, 3), 1);
     }
 
-    /// A regression: of 35 settings on 3 seeds, 31 were dropped in rounds two and three because of the one seed that round one
-    /// had.
+    /// Regression test: of 35 settings on 3 seeds, 31 were dropped in rounds two and three because of the single seed
+    /// of round one.
     #[test]
-    fn each_round_uses_more_seeds_than_the_one_before() {
+    fn halving_uses_more_seeds_each_round() {
         assert_eq!(rounds(35, 3, [0, 3]), [35, 12]);
         assert_eq!(rounds(35, 3, [0, 1]), [35]);
         assert_eq!(rounds(35, 3, [1, 4]), [35, 12, 4]);

@@ -1,28 +1,28 @@
-//! The parameters that an item's result depends on, and the hash of them that names the result's file.
+//! The parameters that determine an item's result, and their hash, which names the result's file.
 //!
-//! The result does not depend on the sweep. So a sweep with more seeds, other designs or another order of them finds the results
-//! of all items that it shares with another sweep, and so do the rounds of `uslab tune`.
+//! A result does not depend on its sweep. A sweep with more seeds, other designs or another order of designs finds the
+//! results of all shared items of another sweep. The rounds of `uslab tune` rely on it.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// All parameters that a result depends on. Two items with the same identity have the same result.
+/// All parameters that determine a result. Two items with the same identity have the same result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Identity {
-    /// Version of the simulator.
+    /// The version of the simulator.
     pub(super) simulator: String,
-    /// SHA-256 of the prices.
+    /// The SHA-256 of the prices.
     pub(super) profile: String,
     pub(super) of: IdentityOf,
-    /// The design with its knobs.
+    /// The design with its options.
     pub(super) setting: String,
-    /// Number of CPUs; `None` is as many as the trace has.
+    /// The number of CPUs; `None` is the trace's number.
     pub(super) cpus: Option<u32>,
 }
 
-/// The work of the CPUs.
+/// The workload of the CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum IdentityOf {

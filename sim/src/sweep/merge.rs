@@ -1,4 +1,4 @@
-//! All results of a sweep put together: missing items, tables and CSV.
+//! Merges all results of a sweep: missing items, tables and CSV.
 
 use super::analysis::{self, Best, Score};
 use super::plan::{Plan, Work};
@@ -12,13 +12,13 @@ use std::fmt;
 
 /// The most settings in the text.
 const SHOWN: usize = 10;
-/// The most different reasons of failures in the text.
+/// The most distinct reasons of failures in the text.
 const MOST_REASONS: usize = 20;
 
 /// The existing results of a sweep.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
-    /// Rows in the order of their items' numbers.
+    /// The rows in the order of their items' numbers.
     pub(super) rows: Vec<Row>,
     pub(super) missing: Vec<u64>,
     pub(super) failed: Vec<(u64, String)>,
@@ -28,7 +28,7 @@ pub(super) struct Collected {
 /// Reads all results.
 ///
 /// # Errors
-/// A result is of another item, or cannot be read.
+/// Fails if a result is of another item, or cannot be read.
 pub(super) fn collect(plan: &Plan, store: &Store, progress: &Progress) -> anyhow::Result<Collected> {
     let stage = progress.stage("reading", plan.len());
     let mut all = Collected::default();
@@ -52,22 +52,23 @@ impl Collected {
     pub(super) fn is_whole(&self) -> bool {
         self.missing.is_empty() && self.failed.is_empty() && self.damaged.is_empty()
     }
-    /// Messages about items without a result: a line for each failure and each damaged file, and one with the command that runs
-    /// all of them.
-    pub(super) fn complaints(&self, plan: &Plan, command: &str) -> Vec<String> {
+    /// Returns messages about items without a result: a line for each failure and each damaged file, and the command
+    /// that runs all of them.
+    pub(super) fn result_warnings(&self, plan: &Plan, command: &str) -> Vec<String> {
         let Self { missing, failed, damaged, .. } = self;
         let mut lines = failures(plan, "failed", failed);
         lines.extend(failures(plan, "damaged", damaged));
         let no_result = (missing.len() + failed.len() + damaged.len()) as u64;
         if no_result > 0 {
             let have = if no_result == 1 { "has" } else { "have" };
-            lines.push(format!("{} {have} no result; `{command}` runs what is left", counted(no_result)));
+            lines
+                .push(format!("{} {have} no result; `{command}` runs the missing items", counted(no_result)));
         }
         lines
     }
 }
 
-/// A line for each reason, with its items, and for a trace with its line in the sweep's file.
+/// Returns a line for each reason, with its items, and for a trace with its line in the sweep's file.
 pub(super) fn failures(plan: &Plan, what: &str, items: &[(u64, String)]) -> Vec<String> {
     let mut reasons: Vec<(&str, Vec<u64>)> = vec![];
     for (item, why) in items {
@@ -99,7 +100,7 @@ pub(super) fn failures(plan: &Plan, what: &str, items: &[(u64, String)]) -> Vec<
     lines
 }
 
-/// A number of items, in words.
+/// Formats a number of items.
 pub(super) fn counted(items: u64) -> String {
     format!("{} item{}", grouped(items), if items == 1 { "" } else { "s" })
 }
@@ -114,7 +115,7 @@ pub(super) struct Report {
     pub(super) failed: u64,
     pub(super) damaged: u64,
     pub(super) metric: &'static str,
-    /// Name of the profile, and the number of CPUs up to which it is validated.
+    /// The name of the profile, and the number of CPUs up to which it is validated.
     pub(super) profile: String,
     pub(super) validated_cpus: u32,
     pub(super) settings: Vec<Score>,
@@ -139,7 +140,7 @@ impl Report {
             sensitivity: sensitivity::sensitivity(&all.rows, metric),
         }
     }
-    /// A sentence about the numbers that are simulated only.
+    /// Returns a sentence about the numbers that are simulated only.
     pub(super) fn validated(&self) -> String {
         let profile = &self.profile;
         match self.validated_cpus {
@@ -154,8 +155,8 @@ impl Report {
     }
 }
 
-/// A sentence about how exact the indices of a design are.
-pub(super) fn sureness(of: &Sensitivity) -> String {
+/// Returns a sentence about the accuracy of a design's indices.
+pub(super) fn accuracy_text(of: &Sensitivity) -> String {
     let Sensitivity { settings, left_out, method, chance, .. } = of;
     let mut said = match method {
         Method::Grid => format!("exact, from all {settings} combinations"),
@@ -168,16 +169,16 @@ pub(super) fn sureness(of: &Sensitivity) -> String {
         }
     };
     if *left_out > 0 {
-        said += &format!("; {left_out} settings without all works are left out");
+        said += &format!("; {left_out} settings with missing results are left out");
     }
     said += &match chance {
         Some(chance) => format!("; of all differences, chance would make {}", percent(*chance)),
-        None => "; with one seed, chance is not told".to_owned(),
+        None => "; with one seed, chance cannot be estimated".to_owned(),
     };
     said
 }
 
-/// An index in per cent. If it is smaller than the part that the fit does not predict, only an upper bound is shown.
+/// Formats an index in per cent. An index below the part that the fit does not predict is shown as an upper bound.
 pub(super) fn index(part: f64, method: Method) -> String {
     match method {
         Method::Fit { predicts } if part < 1.0 - predicts => {
@@ -187,13 +188,13 @@ pub(super) fn index(part: f64, method: Method) -> String {
     }
 }
 
-/// A fraction in per cent.
+/// Formats a fraction in per cent.
 pub(super) fn percent(part: f64) -> String {
     // Adding 0 turns -0 into 0: an empty sum is -0.
     format!("{:.1} %", 100.0 * part + 0.0)
 }
 
-/// A number with about four digits.
+/// Formats a number with about four digits.
 pub(super) fn short(number: f64) -> String {
     match number.abs() {
         1000.0.. => format!("{number:.0}"),
@@ -265,7 +266,7 @@ impl fmt::Display for Report {
         }
         writeln!(f, "\n{SENSITIVITY}")?;
         for design in &self.sensitivity {
-            writeln!(f, "\n{}: {}.", design.design, sureness(design))?;
+            writeln!(f, "\n{}: {}.", design.design, accuracy_text(design))?;
             let mut rows = table(&[
                 "knob",
                 "alone",
@@ -287,8 +288,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// The range of a knob's means, in % of the best, over all works; the work and CPUs with the largest range, with that range; and
-/// the knob's values.
+/// Returns the range of an option's means over all workloads, in % of the best; the workload and CPUs with the largest
+/// range, with that range; and the option's values.
 pub(super) fn ranges(effect: &Effect) -> [String; 4] {
     let range = |means: &mut dyn Iterator<Item = f64>| {
         let (least, most) =
@@ -310,12 +311,12 @@ pub(super) const SENSITIVITY: &str = "\
 Sensitivity: how much of what settings of a design differ by, in % of the best within a work and a number of CPUs, a knob explains
 alone (its first-order index) and alone or with other knobs (its total index).";
 
-/// The mark of a tie.
+/// Returns the mark of a tie.
 pub(super) fn tie(ties: bool) -> &'static str {
     if ties { "=" } else { "" }
 }
 
-/// The unit of a metric, with the better direction.
+/// Returns the unit of a metric, with the better direction.
 pub(super) fn unit(metric: &str) -> &'static str {
     match metric {
         "operations_per_us" => "allocations and frees a microsecond, of all CPUs; more is better",
@@ -326,11 +327,11 @@ pub(super) fn unit(metric: &str) -> &'static str {
     }
 }
 
-/// Names of the columns before the numbers and the knobs.
+/// The names of the columns before the numbers and the options.
 const AXES: [&str; 10] =
     ["item", "work", "design", "setting", "cpus", "validated", "size", "ops", "think", "seed"];
 
-/// The names of all knobs, in order.
+/// Returns the names of all options, in order.
 fn knob_names(rows: &[Row]) -> Vec<String> {
     let names: BTreeSet<_> = rows.iter().flat_map(Row::knobs).map(|(key, _)| key).collect();
     names.into_iter().map(str::to_owned).collect()
@@ -340,10 +341,10 @@ fn knob(row: &Row, name: &str) -> Option<u64> {
     row.knobs().find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// All runs as CSV: a row for each item, in the order of their numbers.
+/// Formats all runs as CSV: a row for each item, in the order of their numbers.
 ///
 /// # Errors
-/// Writing to memory fails, which does not happen.
+/// Fails if writing to memory fails, which does not happen.
 pub(super) fn csv(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     let names = knob_names(rows);
     let mut to = csv::Writer::from_writer(vec![]);
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_its_axes_the_knobs_of_all_settings_and_its_numbers() {
+    fn merged_row_has_axes_knobs_and_metrics() {
         let records = [
             row(0, "slub", None),
             row(1, "slub:cpu_partial=30", Some(4)),
@@ -413,18 +414,18 @@ mod tests {
             damaged: (10..40).map(|item| (item, format!("file {item}"))).collect(),
             ..Collected::default()
         };
-        let lines = all.complaints(&plan, "run");
+        let lines = all.result_warnings(&plan, "run");
         assert_eq!(lines[..2], ["items 1 to 3, 5 failed: why", "item 10 damaged: file 10"]);
         assert_eq!(
             lines[21..],
-            ["10 items more damaged", "64 items have no result; `run` runs what is left"]
+            ["10 items more damaged", "64 items have no result; `run` runs the missing items"]
         );
         let one = Collected { missing: vec![7], ..Collected::default() };
-        assert_eq!(one.complaints(&plan, "run"), ["1 item has no result; `run` runs what is left"]);
+        assert_eq!(one.result_warnings(&plan, "run"), ["1 item has no result; `run` runs the missing items"]);
     }
 
     #[test]
-    fn an_index_that_a_fit_may_have_missed_is_a_bound() {
+    fn uncertain_sensitivity_index_is_shown_as_a_bound() {
         let of = |part, predicts| index(part, Method::Fit { predicts });
         assert_eq!([of(0.0, 0.9), of(0.05, 0.9), of(0.5, 0.9)], ["< 10.0 %", "< 15.0 %", "50.0 %"]);
         assert_eq!(index(0.0, Method::Grid), "0.0 %");

@@ -1,13 +1,14 @@
-//! `uslab sweep` and `uslab tune`: many runs of `uslab scale`, numbered, on one machine or on many.
+//! The commands `uslab sweep` and `uslab tune`: many runs of `uslab scale`, numbered, on one machine or on many.
 //!
 //! ```text
 //! file ──> plan: number <-> item ──> run: trace or workload, setting, CPUs, seed ──> a file an item ──> merge: tables, CSV, page
 //!          hash                       a share of the numbers                            named by the hash of all that it depends on
 //! ```
 //!
-//! There is no scheduler here. An item's result is a function of its parameters, so a share that is run again, or twice at the
-//! same time, gives the same bytes. Existing engines start the shares (Slurm's arrays, Kubernetes' Indexed Jobs). The hash of a
-//! sweep covers its file and everything that the file names: on two machines with the same hash the items have the same numbers.
+//! The program has no scheduler. An item's result is a function of its parameters, so a shard that runs again, or twice
+//! at the same time, gives the same bytes. Existing batch systems start the shards (Slurm's arrays, Kubernetes' Indexed
+//! Jobs). The hash of a sweep covers its file and everything that the file names. On two machines with the same hash,
+//! items have the same numbers.
 
 mod analysis;
 mod args;

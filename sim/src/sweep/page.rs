@@ -1,6 +1,6 @@
-//! A sweep as a static page: tables, and a picture for each knob. The page loads nothing.
+//! Writes a sweep as a static page: tables, and a picture for each option. The page loads nothing.
 
-use super::merge::{Report, SENSITIVITY, index, percent, ranges, short, sureness, tie, unit};
+use super::merge::{Report, SENSITIVITY, accuracy_text, index, percent, ranges, short, tie, unit};
 use super::sensitivity::{Effect, Sensitivity};
 use crate::output::grouped;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -8,11 +8,11 @@ use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::*;
 use std::io::Error;
 
-/// Size of a picture in pixels.
+/// The size of a picture in pixels.
 const WIDTH: u32 = 420;
 const HEIGHT: u32 = 240;
 const COLOUR: RGBColor = RGBColor(0, 114, 178);
-/// The most lines (works on numbers of CPUs) in a picture: those on which the knob matters most.
+/// The most lines (workloads on numbers of CPUs) in a picture: the ones on which the option matters most.
 const LINES: usize = 24;
 /// The most settings in the table.
 const SHOWN: usize = 50;
@@ -24,10 +24,10 @@ th:first-child, td:first-child { text-align: left } figure { display: inline-blo
 figure svg { background: #fff; max-width: 100% } .share { background: #0072b2; display: inline-block; height: .8em }
 .scroll { overflow-x: auto } code { overflow-wrap: anywhere }";
 
-/// Makes the page.
+/// Returns the page.
 ///
 /// # Errors
-/// A picture cannot be drawn.
+/// Fails if a picture cannot be drawn.
 pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
     let metric = report.metric;
     let designs = report.sensitivity.iter().map(|design| of_design(design, metric));
@@ -79,7 +79,7 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
     Ok(page.into_string() + "\n")
 }
 
-/// A setting in which a narrow column may break the line before each knob.
+/// Formats a setting so that a narrow column may break the line before each option.
 fn cuttable(setting: &str) -> Markup {
     let parts = setting.split_inclusive(':');
     html! { @for part in parts { (part) wbr; } }
@@ -92,7 +92,7 @@ fn of_design(design: &Sensitivity, metric: &str) -> anyhow::Result<Markup> {
     let bar = |part: f64| format!("width: {:.0}px", part * 100.0);
     Ok(html! {
         h3 { (design.design) }
-        p { (sureness(design)) "." }
+        p { (accuracy_text(design)) "." }
         div.scroll { table {
             tr { th { "knob" } th { "alone" } th {} th { "with others" } th {} th { "% of the best" } th { "most of all" } th { "there" } }
             @for effect in &design.knobs {
@@ -112,7 +112,7 @@ fn of_design(design: &Sensitivity, metric: &str) -> anyhow::Result<Markup> {
     })
 }
 
-/// A picture of the means over a knob: its values, or groups of them, from left to right.
+/// Draws the means over an option: its values, or groups of values, from left to right.
 fn picture(effect: &Effect) -> Result<String, DrawingAreaErrorKind<Error>> {
     let last = effect.means.len() as f64;
     let mut svg = String::new();

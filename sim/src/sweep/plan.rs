@@ -1,14 +1,14 @@
-//! All items of a sweep by number, without a list of them.
+//! All items of a sweep by number, without a list of items.
 //!
-//! An item's number is written in mixed radix. From the slowest digit to the fastest:
+//! An item's number is written in mixed radix. The digits, from the slowest to the fastest:
 //!
 //! ```text
 //! traces:     trace, setting, CPUs
 //! workloads:  workload, seed, bytes of an object, operations, think time, setting, CPUs
 //! ```
 //!
-//! Items of traces come first. A share is a range of neighbours, so it needs few traces, and has small and large (expensive)
-//! numbers of CPUs alike.
+//! Items of traces come first. A shard is a range of neighbours. A shard therefore needs few traces, and has small and
+//! large (expensive) numbers of CPUs alike.
 
 use super::identity::{Identity, IdentityOf};
 use super::sample;
@@ -17,10 +17,10 @@ use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use uslab_engine::clock::Profile;
 
-/// Version of the simulator: results depend on it, too.
+/// The version of the simulator, on which results depend.
 pub(super) const SIMULATOR: &str = env!("CARGO_PKG_VERSION");
 
-/// A sample of a design's settings: points of a Latin hypercube in the place of all combinations of its knobs.
+/// A sample of a design's settings: points of a Latin hypercube instead of all combinations of its options.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sample {
@@ -31,18 +31,18 @@ pub(super) struct Sample {
 
 #[derive(Debug, Serialize)]
 pub(super) struct Trace {
-    /// Name in the sweep's file.
+    /// The trace's name in the sweep's file.
     pub(super) name: String,
-    /// Hash of its bytes and of the kernel's tables in its folder.
+    /// The hash of the trace's bytes and of the kernel's tables in its folder.
     pub(super) sha256: String,
     #[serde(skip)]
     pub(super) path: PathBuf,
-    /// Line in the sweep's file.
+    /// The line in the sweep's file.
     #[serde(skip)]
     pub(super) line: usize,
 }
 
-/// A knob with its values.
+/// An option with its values.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Knob {
     pub(super) key: String,
@@ -61,21 +61,21 @@ struct Knobs {
     design: String,
     knobs: Vec<Knob>,
     sample: Option<Sample>,
-    /// Number of its first setting.
+    /// The number of the design's first setting.
     #[serde(skip)]
     first: u64,
     #[serde(skip)]
     count: u64,
-    /// For a sample: for each knob, the part of its axis for each point.
+    /// For a sample: for each option, the part of its axis for each point.
     #[serde(skip)]
     strata: Vec<Vec<u32>>,
 }
 
 impl Settings {
-    /// Adds a design with its knobs. The number of settings saturates if there are too many.
+    /// Adds a design with its options. The number of settings saturates on overflow.
     pub(super) fn add(&mut self, design: String, knobs: Vec<Knob>, sample: Option<&Sample>) {
         let all = knobs.iter().fold(1_u64, |all, knob| all.saturating_mul(knob.values.len() as u64));
-        // A sample of as many points as there are combinations is all combinations.
+        // A sample with at least as many points as combinations is replaced by all combinations.
         let sample = sample.filter(|sample| u64::from(sample.points) < all).copied();
         let strata = sample.map_or_else(Vec::new, |Sample { points, seed }| {
             // Each design gets a different sample, which does not depend on the order of designs.
@@ -88,11 +88,11 @@ impl Settings {
         let first = self.count();
         self.designs.push(Knobs { design, knobs, sample, first, count, strata });
     }
-    /// Number of settings.
+    /// Returns the number of settings.
     pub(super) fn count(&self) -> u64 {
         self.designs.last().map_or(0, |last| last.first.saturating_add(last.count))
     }
-    /// A setting in the form that `--design` takes.
+    /// Returns a setting in the form that `--design` takes.
     pub(super) fn text(&self, number: u64) -> String {
         let at = self.designs.partition_point(|knobs| knobs.first <= number) - 1;
         let Knobs { design, knobs, sample, first, strata, .. } = &self.designs[at];
@@ -106,7 +106,7 @@ impl Settings {
                         knob.values[sample::value_of(strata[point as usize], *points, knob.values.len())];
                 }
             }
-            // The last knob changes fastest.
+            // The last option changes fastest.
             None => {
                 for (value, knob) in values.iter_mut().zip(knobs).rev() {
                     let radix = knob.values.len() as u64;
@@ -120,51 +120,51 @@ impl Settings {
         }
         text
     }
-    /// The designs: each with its knobs and its number of settings.
+    /// Iterates over the designs, each with its options and its number of settings.
     pub(super) fn designs(&self) -> impl Iterator<Item = (&str, &[Knob], u64)> {
         self.designs.iter().map(|of| (of.design.as_str(), &of.knobs[..], of.count))
     }
 }
 
-/// A sweep.
+/// A sweep, read and checked.
 #[derive(Debug, Serialize)]
 pub(super) struct Plan {
     pub(super) traces: Vec<Trace>,
     pub(super) workloads: Vec<String>,
     pub(super) settings: Settings,
-    /// The sample that the file asks for. A design with few combinations gets all of them instead.
+    /// The sample that the file requests. A design with few combinations gets all of them instead.
     #[serde(skip)]
     pub(super) sample: Option<Sample>,
-    /// Returns the knobs of a design.
+    /// A function that returns the options of a design.
     #[serde(skip)]
     pub(super) knobs: fn(&str) -> &'static [uslab_engine::model::Knob],
-    /// Numbers of CPUs; if empty, each trace has its number.
+    /// The numbers of CPUs; if empty, each trace has its own number.
     pub(super) cpus: Vec<u64>,
     pub(super) seeds: Vec<u64>,
     pub(super) sizes: Vec<u64>,
     pub(super) operations: Vec<u64>,
     pub(super) thinks: Vec<u64>,
-    /// Name or path in the form that `uslab scale --profile` takes.
+    /// The name or path in the form that `uslab scale --profile` takes.
     #[serde(skip)]
     pub(super) profile_name: String,
     pub(super) profile: Profile,
     #[serde(skip)]
     pub(super) profile_sha256: String,
-    /// Hash of all fields above, and of the simulator's version.
+    /// The hash of all fields above, and of the simulator's version.
     #[serde(skip)]
     pub(super) hash: String,
     /// The folder of the traces.
     #[serde(skip)]
     pub(super) inputs: PathBuf,
-    /// Folder of the results, if the file names one.
+    /// The folder of the results, if the file names one.
     #[serde(skip)]
     pub(super) results: Option<PathBuf>,
-    /// Path of the sweep's file.
+    /// The path of the sweep's file.
     #[serde(skip)]
     pub(super) path: PathBuf,
 }
 
-/// The work of an item.
+/// The workload of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// A trace, by its index in the list.
@@ -173,17 +173,17 @@ pub(super) enum Work {
     Made { workload: usize, seed: u64, size: u32, operations: u64, think: u32 },
 }
 
-/// One run.
+/// An item of a sweep: one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Item {
     pub(super) number: u64,
     pub(super) work: Work,
     pub(super) setting: u64,
-    /// Number of CPUs; `None` is as many as the trace has.
+    /// The number of CPUs; `None` is the trace's number.
     pub(super) cpus: Option<u32>,
 }
 
-/// The digits of a number in mixed radix; the last digit changes fastest.
+/// Returns the digits of a number in mixed radix; the last digit changes fastest.
 fn digits<const N: usize>(mut number: u64, radices: [u64; N]) -> [usize; N] {
     let mut digits = [0; N];
     for (digit, radix) in digits.iter_mut().zip(radices).rev() {
@@ -203,17 +203,17 @@ impl Plan {
             [workloads.len(), seeds.len(), sizes.len(), operations.len(), thinks.len()].map(|n| n as u64);
         [workloads, seeds, sizes, operations, thinks, self.settings.count(), self.cpus.len() as u64]
     }
-    /// Number of items; `None` if it does not fit into a `u64`.
+    /// Returns the number of items; `None` if it does not fit into a `u64`.
     pub(super) fn count(&self) -> Option<u64> {
         let product =
             |radices: &[u64]| radices.iter().try_fold(1_u64, |product, radix| product.checked_mul(*radix));
         product(&self.of_traces())?.checked_add(product(&self.of_workloads())?)
     }
-    /// Number of items.
+    /// Returns the number of items.
     pub(super) fn len(&self) -> u64 {
         self.count().unwrap_or(u64::MAX)
     }
-    /// An item by its number, which must be below [`len`](Self::len).
+    /// Returns an item by its number, which must be below [`len`](Self::len).
     pub(super) fn item(&self, number: u64) -> Item {
         let traces = self.of_traces().iter().product();
         if number < traces {
@@ -232,7 +232,7 @@ impl Plan {
         };
         Item { number, work, setting: setting as u64, cpus: Some(self.cpus[cpus] as u32) }
     }
-    /// The identity of an item's result.
+    /// Returns the identity of an item's result.
     pub(super) fn identity(&self, item: Item) -> Identity {
         let of = match item.work {
             Work::Trace { trace } => IdentityOf::Trace { sha256: self.traces[trace].sha256.clone() },
@@ -247,14 +247,14 @@ impl Plan {
         let (setting, profile) = (self.settings.text(item.setting), self.profile_sha256.clone());
         Identity { simulator: SIMULATOR.to_owned(), profile, of, setting, cpus: item.cpus }
     }
-    /// Name of the trace or workload of an item.
+    /// Returns the name of the trace or workload of an item.
     pub(super) fn work_name(&self, work: Work) -> &str {
         match work {
             Work::Trace { trace } => &self.traces[trace].name,
             Work::Made { workload, .. } => &self.workloads[workload],
         }
     }
-    /// The first part of the hash, short enough for a name.
+    /// Returns the first part of the hash, short enough for a name.
     pub(super) fn short_hash(&self) -> &str {
         &self.hash[..16]
     }
@@ -266,7 +266,7 @@ pub(super) mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    /// A plan whose axes have these lengths.
+    /// Returns a plan whose axes have these lengths.
     pub(in super::super) fn plan(lengths: &[usize], knobs: &[usize], sample: Option<Sample>) -> Plan {
         let values = |n: usize| (0..n as u64).map(|n| n * 3 + 1).collect::<Vec<_>>();
         let name = |kind: &str, n: usize| (0..n).map(|n| format!("{kind}{n}")).collect::<Vec<_>>();
@@ -296,7 +296,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A text with everything that distinguishes an item from others.
+    /// Returns a text with everything that distinguishes an item from others.
     fn told(plan: &Plan, item: Item) -> String {
         format!(
             "{} {:?} {} {:?}",
@@ -335,7 +335,7 @@ pub(super) mod tests {
         #[test]
         fn a_sample_has_its_points_and_each_value_as_often(points in 1..=10_u32, seed in any::<u64>()) {
             let plan = plan(&[0, 1, 1, 1, 1, 1, 1], &[4, 5], Some(Sample { points, seed }));
-            // A design without knobs has one setting, with any sample.
+            // A design without options has one setting, with any sample.
             prop_assert_eq!(plan.settings.count(), 1 + u64::from(points));
             for (key, values) in [("k0", 4), ("k1", 5)] {
                 let hits = |value: u64| {

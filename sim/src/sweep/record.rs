@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use uslab_engine::clock::{LockCounts, Outcome};
 use uslab_engine::model::Knob;
 
-/// The content of a file of results. It depends only on the identity: it has no time and no name of a machine.
+/// The content of a result file. The content depends only on the identity: it has no time and no name of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
@@ -38,14 +38,14 @@ pub(super) struct Row {
     pub(super) item: u64,
     /// Name of the trace or the workload.
     pub(super) work: String,
-    /// The design with its knobs.
+    /// The design with its options.
     pub(super) setting: String,
-    /// `true` if the design's knobs have their default values.
+    /// `true` if the design's options have their default values.
     pub(super) is_default: bool,
     pub(super) cpus: u32,
     /// `true` if the profile is validated for this number of CPUs.
     pub(super) validated: bool,
-    /// These four are of workloads only.
+    /// The size, operations, think time and seed are set for workloads only.
     pub(super) size: Option<u32>,
     pub(super) ops: Option<u64>,
     pub(super) think: Option<u32>,
@@ -138,7 +138,7 @@ impl From<Outcome> for Numbers {
 }
 
 impl Numbers {
-    /// Names of the columns. The book's page about sweeps has their units.
+    /// The names of the columns. The book's page about sweeps has their units.
     pub(super) const NAMES: [&'static str; 21] = [
         "operations",
         "ns",
@@ -162,7 +162,7 @@ impl Numbers {
         "slabs",
         "container",
     ];
-    /// The values of the columns, in the order of [`NAMES`](Self::NAMES).
+    /// Returns the values of the columns, in the order of [`NAMES`](Self::NAMES).
     pub(super) fn columns(&self) -> [Number; 21] {
         use Number::{Count, Real};
         let Self { depot, lists, zone, .. } = self;
@@ -190,22 +190,22 @@ impl Numbers {
             Count(self.container.into()),
         ]
     }
-    /// The value of a metric's column.
+    /// Returns the value of a metric's column.
     pub(super) fn get(&self, metric: Metric) -> f64 {
         self.columns()[metric.column].real()
     }
 }
 
-/// A metric that settings are judged by.
+/// A metric by which settings are judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Metric {
     column: usize,
-    /// `true` if more is better.
+    /// `true` if larger values are better.
     pub(super) more: bool,
 }
 
 impl Metric {
-    /// Names of the metrics, with `true` if more is better.
+    /// The names of the metrics, with `true` if larger values are better.
     const ALL: [(&'static str, bool); 5] = [
         ("operations_per_us", true),
         ("ns", false),
@@ -216,7 +216,7 @@ impl Metric {
     pub(super) fn name(self) -> &'static str {
         Numbers::NAMES[self.column]
     }
-    /// The ratio of a value to the best or to another one: 1 is as good, 0 infinitely worse.
+    /// Returns the ratio of a value to the best or to another value: 1 is as good, 0 infinitely worse.
     pub(super) fn ratio(self, value: f64, best: f64) -> f64 {
         let (small, large) = if self.more { (value, best) } else { (best, value) };
         match (small > 0.0, large > 0.0) {
@@ -226,7 +226,7 @@ impl Metric {
             (_, true) => small / large,
         }
     }
-    /// The better one of two values.
+    /// Returns the better of two values.
     pub(super) fn better(self, a: f64, b: f64) -> f64 {
         if self.more { a.max(b) } else { a.min(b) }
     }
@@ -246,7 +246,7 @@ impl std::str::FromStr for Metric {
 }
 
 impl Row {
-    /// The row of an item with its numbers.
+    /// Creates the row of an item with its numbers.
     pub(super) fn new(plan: &Plan, item: Item, numbers: Numbers) -> Self {
         let (size, ops, think, seed) = match item.work {
             Work::Trace { .. } => (None, None, None, None),
@@ -272,14 +272,15 @@ impl Row {
     pub(super) fn design(&self) -> &str {
         self.setting.split(':').next().unwrap_or_default()
     }
-    /// The knobs of the row's setting.
+    /// Returns the options of the row's setting.
     pub(super) fn knobs(&self) -> impl Iterator<Item = (&str, u64)> {
         knobs(&self.setting)
     }
 }
 
-/// Returns `true` if a setting is its design's default. Default knobs depend on the object size, and objects of a trace have many
-/// sizes; so for a trace only a setting without knobs is known to be the default. A design without knobs has no default.
+/// Returns `true` if a setting is its design's default. Default options depend on the object size, and a trace has
+/// objects of many sizes. For a trace, therefore, only a setting without options is known to be the default. A design
+/// without options has no default.
 fn is_default(plan: &Plan, setting: &str, size: Option<u32>, cpus: u32) -> bool {
     let known = (plan.knobs)(setting.split(':').next().unwrap_or_default());
     let mut set = knobs(setting).map(|(key, value)| (known.iter().find(|knob| knob.name == key), value));
@@ -287,7 +288,7 @@ fn is_default(plan: &Plan, setting: &str, size: Option<u32>, cpus: u32) -> bool 
     !known.is_empty() && set.all(|(knob, value)| knob.is_some_and(|knob| is_own(knob, value)))
 }
 
-/// The knobs of a setting, with their values.
+/// Returns the options of a setting, with their values.
 fn knobs(setting: &str) -> impl Iterator<Item = (&str, u64)> {
     let parts = setting.split(':').skip(1).filter_map(|part| part.split_once('='));
     parts.filter_map(|(key, value)| Some((key, value.parse().ok()?)))
@@ -298,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knobs_are_read_off_a_setting() {
+    fn knobs_are_parsed_from_a_setting() {
         assert_eq!(
             knobs("slub:cpu_partial=0:min_partial=10").collect::<Vec<_>>(),
             [("cpu_partial", 0), ("min_partial", 10)]

@@ -20,37 +20,37 @@ use uslab_engine::{Policy, Stream};
 use uslab_magazine::sync::catch_panic;
 use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed};
 
-/// The result of running a share.
+/// The result of running a shard.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Ran {
-    /// Number of items in the share.
+    /// The number of items in the shard.
     pub(super) items: u64,
-    /// Number of items that had a result before.
+    /// The number of items that already had a result.
     pub(super) there: u64,
-    /// Number of items that got a result now.
+    /// The number of items that got a result now.
     pub(super) done: u64,
     /// Items that could not be run, with the reason.
     pub(super) failed: Vec<(u64, String)>,
-    /// Items whose file was damaged: they were run again.
+    /// The items whose file was damaged, which were run again.
     pub(super) damaged: Vec<String>,
-    /// Seconds of all threads together.
+    /// The seconds of all threads together.
     pub(super) seconds: f64,
-    /// Seconds from the beginning to the end.
+    /// The seconds from the beginning to the end.
     pub(super) took: f64,
 }
 
-/// How to run items.
+/// Options for running items.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct How {
-    /// Also run items that have a result.
+    /// `true` to run items that already have a result.
     pub(super) again: bool,
-    /// Number of threads; by default one for each CPU.
+    /// The number of threads; by default one for each CPU.
     pub(super) threads: Option<usize>,
-    /// Time between lines of progress, if there is no terminal for a bar.
+    /// The time between lines of progress, if standard error is not a terminal.
     pub(super) every: Option<Duration>,
 }
 
-/// Lines of progress on standard error.
+/// The progress lines on standard error.
 struct Lines {
     every: Option<Duration>,
     begun: Instant,
@@ -80,7 +80,7 @@ fn progress_line(done: u64, all: u64, took: Duration) -> String {
     format!("{} of {} items run in {took}, about {left} left", grouped(done), grouped(all))
 }
 
-/// A time as seconds, or as `1:23`, or as `2:01:23`.
+/// Formats a time as seconds, or as `1:23`, or as `2:01:23`.
 pub(super) fn time(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match (whole / 3600, whole / 60 % 60, whole % 60) {
@@ -98,11 +98,11 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// From now on Ctrl-C prints how many results are stored, and ends the process. A result that is being written at that time
-    /// is lost.
+    /// Makes Ctrl-C print how many results are stored, and end the process. A result that is being written when Ctrl-C
+    /// is pressed is lost.
     ///
     /// # Errors
-    /// The handler cannot be set.
+    /// Fails if the handler cannot be set.
     pub(super) fn on_interrupt() -> anyhow::Result<Arc<Self>> {
         let kept = Arc::new(Self::default());
         let seen = kept.clone();
@@ -120,20 +120,20 @@ impl Kept {
     }
 }
 
-/// The reason why the run of a share ended early.
+/// The reason why the run of a shard ended early.
 #[derive(Debug)]
-pub(super) enum Ended {
-    /// The input is not accepted.
+pub(super) enum EarlyEnd {
+    /// The input is invalid.
     Input(anyhow::Error),
     /// A result could not be written.
     Write(anyhow::Error),
 }
 
-/// Runs the items of a range that have no result, or all of them.
+/// Runs the items of a range: all, or those without a result.
 ///
 /// # Errors
-/// An existing result is of another sweep, or a result cannot be written. Results that were stored before stay. If a trace cannot
-/// be read, its items fail, which is a result.
+/// Fails if an existing result is of another sweep, or a result cannot be written. Results that are already stored
+/// stay. If a trace cannot be read, its items fail, and the failure is their result.
 pub(super) fn run<P: Policy>(
     plan: &Plan,
     store: &Store,
@@ -141,11 +141,11 @@ pub(super) fn run<P: Policy>(
     how: How,
     progress: &Progress,
     kept: &Kept,
-) -> Result<Ran, Ended> {
+) -> Result<Ran, EarlyEnd> {
     let mut ran = Ran { items: items.end - items.start, ..Ran::default() };
     let mut wanted = vec![];
     for number in items {
-        match store.read(&plan.identity(plan.item(number))).map_err(Ended::Input)? {
+        match store.read(&plan.identity(plan.item(number))).map_err(EarlyEnd::Input)? {
             Found::Done(_) if !how.again => ran.there += 1,
             Found::Damaged(why) => {
                 ran.damaged.push(why);
@@ -158,14 +158,14 @@ pub(super) fn run<P: Policy>(
         return Ok(ran);
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(how.threads.unwrap_or(0)).build();
-    let pool = pool.context("threads").map_err(Ended::Write)?;
-    let costs = Mutex::new(store.costs().map_err(Ended::Write)?);
+    let pool = pool.context("threads").map_err(EarlyEnd::Write)?;
+    let costs = Mutex::new(store.costs().map_err(EarlyEnd::Write)?);
     let stage = progress.stage("sweeping", wanted.len() as u64);
     let (all, lines) = (wanted.len() as u64, Lines::new(how.every));
     kept.all.store(all, Relaxed);
     kept.done.store(0, Relaxed);
     let stats = Mutex::new((0.0, vec![]));
-    // One trace after another, so that only one is in memory.
+    // Traces are read one after another, so that only one is in memory.
     for wanted in wanted.chunk_by(|a, b| trace_of(plan, *a) == trace_of(plan, *b)) {
         let streams = streams(plan, wanted);
         let one = |number: &u64| -> anyhow::Result<()> {
@@ -190,7 +190,7 @@ pub(super) fn run<P: Policy>(
             lines.at(done, all);
             Ok(())
         };
-        pool.install(|| wanted.par_iter().try_for_each(one)).map_err(Ended::Write)?;
+        pool.install(|| wanted.par_iter().try_for_each(one)).map_err(EarlyEnd::Write)?;
     }
     (ran.seconds, ran.failed) = stats.into_inner();
     ran.took = lines.begun.elapsed().as_secs_f64();
@@ -199,7 +199,7 @@ pub(super) fn run<P: Policy>(
     Ok(ran)
 }
 
-/// The index of an item's trace; `None` if it has a workload.
+/// Returns the index of an item's trace; `None` if it has a workload.
 fn trace_of(plan: &Plan, number: u64) -> Option<usize> {
     match plan.item(number).work {
         Work::Trace { trace } => Some(trace),
@@ -207,7 +207,7 @@ fn trace_of(plan: &Plan, number: u64) -> Option<usize> {
     }
 }
 
-/// A trace's stream for each number of CPUs, or the reason why there is none.
+/// A trace's stream for each number of CPUs, or the reason why the stream is missing.
 type Streams = FxHashMap<Option<u32>, Result<Stream, String>>;
 
 /// Reads the trace of some items once, and makes the streams that they need.
@@ -227,16 +227,16 @@ fn streams(plan: &Plan, items: &[u64]) -> Streams {
     streams
 }
 
-/// The stream of a trace.
+/// Returns the stream of a trace.
 ///
 /// # Errors
-/// The file is not a trace, or cannot be read.
+/// Fails if the file is not a trace, or cannot be read.
 pub(super) fn read(trace: &Trace) -> Result<Stream, String> {
     replay::read_stream(Some(&trace.path), &replay::Options::default(), &Progress::new())
         .map_err(|error| format!("{error:#}"))
 }
 
-/// Runs one item. A failure, and a panic, are results, too.
+/// Runs one item. Failures and panics are results, too.
 fn execute<P: Policy>(
     plan: &Plan,
     item: Item,

@@ -1,24 +1,25 @@
 //! A Latin hypercube of `points` points: each axis is cut into `points` parts, and has exactly one point in each part.
 //!
-//! McKay, Beckman and Conover, "A Comparison of Three Methods for Selecting Values of Input Variables in the Analysis of Output from a
-//! Computer Code" (Technometrics 21, 1979).
+//! Source: McKay, Beckman and Conover, "A Comparison of Three Methods for Selecting Values of Input Variables in the
+//! Analysis of Output from a Computer Code" (Technometrics 21, 1979).
 //!
-//! If an axis has fewer values than there are points, several parts have the same value, and points could be equal in all axes.
-//! Then two points exchange their parts of one axis, until no points are equal: each axis still has one point in each part.
+//! If an axis has fewer values than points, several parts have the same value, and points could be equal in all axes.
+//! Such points exchange their parts of one axis with other points, until no points are equal. Each axis still has one
+//! point in each part.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::hash_map::Entry;
 
-/// Exchanges to try, for each point.
+/// The number of exchanges to try, for each point.
 const TRIES: usize = 300;
 
-/// For each axis, the part of each point; `values` are the numbers of values of the axes.
+/// Returns for each axis the part of each point; `values` are the numbers of values of the axes.
 ///
-/// No two points have the same values if there are at least twice as many combinations as points. With fewer combinations, points
-/// that are still equal to others after many tries are left out. The same seed gives the same parts. The memory is four bytes for
-/// each point and axis.
+/// No two points have the same values if at least twice as many combinations as points exist. With fewer combinations,
+/// points that still equal others after many tries are omitted. The same seed gives the same parts. The result takes
+/// four bytes for each point and axis.
 pub(super) fn strata(points: u32, values: &[usize], seed: u64) -> Vec<Vec<u32>> {
     let mut parts = hypercube(points, values.len(), seed);
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(!seed);
@@ -53,7 +54,7 @@ pub(super) fn strata(points: u32, values: &[usize], seed: u64) -> Vec<Vec<u32>> 
             }
             taken.len()
         };
-        // An exchange that changes the number of different points by nothing is kept, too: otherwise the search would end where
+        // An exchange that keeps the number of different points is accepted, too: otherwise the search would end where
         // no single exchange improves it.
         if exchange() < different {
             exchange();
@@ -77,7 +78,7 @@ fn hypercube(points: u32, axes: usize, seed: u64) -> Vec<Vec<u32>> {
     (0..axes).map(axis).collect()
 }
 
-/// The value in the middle of a part of an axis with `values` values, as an index.
+/// Returns the index of the value in the middle of a part, on an axis with `values` values.
 pub(super) fn value_of(part: u32, points: u32, values: usize) -> usize {
     let doubled = (2 * u128::from(part) + 1) * values as u128 / (2 * u128::from(points));
     doubled as usize
@@ -119,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn another_seed_or_axis_has_another_order() {
+    fn sample_order_depends_on_seed_and_axes() {
         let two = strata(100, &[1000, 1000], 1);
         assert_ne!(two[0], two[1]);
         assert_ne!(two, strata(100, &[1000, 1000], 2));
         assert_eq!(two, strata(100, &[1000, 1000], 1));
     }
 
-    /// A regression: some points of a hypercube of listed values had the same values, and so were run twice.
+    /// Regression test: some points of a hypercube of listed values had the same values, and were run twice.
     #[test]
     fn no_setting_of_a_sample_is_repeated() {
         for seed in 0..50 {

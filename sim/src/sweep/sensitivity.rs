@@ -1,100 +1,102 @@
-//! How much each knob of a design matters: alone, and together with others.
+//! Computes how much each option of a design matters, alone and together with others.
 //!
-//! The explained quantity is a ratio: the value of a setting divided by that of the best setting under the same work on the same
-//! CPUs with the same seed. So a fast work counts as much as a slow one. Its variance over a design's settings, within a work and
-//! a number of CPUs, is divided among the knobs:
+//! The explained quantity is a ratio: the value of a setting divided by the best setting's, for the same workload, CPUs
+//! and seed. A fast workload therefore counts as much as a slow one. The ratio's variance over a design's settings,
+//! within a workload and a number of CPUs, is divided among the options:
 //!
-//! - the *first-order index* of a knob is the part that the knob explains alone, V(E(y | knob)) / V(y);
-//! - its *total index* is the part that it explains alone or together with others, E(V(y | all other knobs)) / V(y). A knob with
-//!   a small first-order index and a large total one matters only together with others. A knob with a small total index need not
-//!   be set.
+//! - the *first-order index* of an option is the part that the option explains alone, V(E(y | option)) / V(y);
+//! - the *total index* of an option is the part that it explains alone or together with others, E(V(y | all other
+//!   options)) / V(y). An option with a small first-order index and a large total index matters only together with
+//!   others. An option with a small total index need not be set.
 //!
-//! (Sobol', "Sensitivity Estimates for Nonlinear Mathematical Models", 1993; Homma and Saltelli, "Importance Measures in Global Sensitivity
-//! Analysis of Nonlinear Models", 1996.) Variances are added up over works and CPUs before they are divided.
+//! (Sobol', "Sensitivity Estimates for Nonlinear Mathematical Models", 1993; Homma and Saltelli, "Importance Measures
+//! in Global Sensitivity Analysis of Nonlinear Models", 1996.) Variances are added up over workloads and CPUs before
+//! they are divided.
 //!
-//! All values of a knob have the same weight. There are two estimators:
+//! All values of an option have the same weight. Two estimators are available:
 //!
 //! - [`Method::Grid`], if the settings are all combinations: both expectations are sums over all of them, and exact.
-//! - [`Method::Fit`], if they are a sample: a polynomial in the ranks of the values is fitted, whose terms are orthonormal over
-//!   all combinations, and the squares of its coefficients are the variances (Sudret, "Global Sensitivity Analysis Using
-//!   Polynomial Chaos Expansions", 2008). Terms are added one after another, always the one that explains most. The number of
-//!   terms is the one with the best prediction of settings that were left out of the fit (ten parts, each left out once). The
-//!   report has the part of the variance that this predicts, and the indices add up to it.
+//! - [`Method::Fit`], if the settings are a sample. A polynomial in the ranks of the values is fitted, whose terms are
+//!   orthonormal over all combinations. The squares of its coefficients are the variances (Sudret, "Global Sensitivity
+//!   Analysis Using Polynomial Chaos Expansions", 2008). Terms are added one after another, always the term that
+//!   explains most. The number of terms is the one that best predicts settings outside the fit (ten parts, each left
+//!   out once). The report has the part of the variance that the fit predicts, and the indices add up to that part.
 
 use super::analysis::{Place, mean, of_best, place};
 use super::record::{Metric, Row};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most values in a picture: more are put together in this many groups of neighbours.
+/// The most values in a picture; more values are merged into this many groups of neighbours.
 const MOST_GROUPS: usize = 8;
-/// The highest degree of a fit, the most terms that it chooses from, and the most terms that it has.
+/// The highest degree of a fit; the number of candidate terms and of chosen terms follow.
 const MOST_DEGREE: u32 = 10;
 const MOST_TERMS: usize = 500;
 const MOST_CHOSEN: usize = 60;
-/// The settings are cut into this many parts, of which each is left out of a fit once, to find how well the fit predicts.
+/// The number of parts of the settings. Each part is left out of a fit once, to find how well the fit predicts.
 const FOLDS: usize = 10;
 
-/// The estimator.
+/// The estimator of the indices.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Method {
-    /// From all combinations of the knobs' values.
+    /// An exact computation from all combinations of the options' values.
     Grid,
-    /// From a polynomial. `predicts` is the part of the variance that it predicts of settings that were left out.
+    /// A fitted polynomial. `predicts` is the part of the variance that the polynomial predicts for settings outside
+    /// the fit.
     Fit { predicts: f64 },
 }
 
-/// The part of the variance that a knob explains.
+/// The part of the variance that an option explains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Index {
-    /// The knob alone.
+    /// The part that the option explains alone.
     pub(super) first: f64,
-    /// The knob alone or with other knobs.
+    /// The part that the option explains alone or with other options.
     pub(super) total: f64,
 }
 
-/// A work on a number of CPUs.
+/// The effect of an option for a workload on a number of CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct At {
     pub(super) work: String,
     pub(super) cpus: u32,
     pub(super) index: Index,
-    /// For each value, or group of values: the mean ratio of settings to the best one.
+    /// The mean ratio to the best setting, for each value or group of values.
     pub(super) means: Vec<f64>,
 }
 
-/// The effect of a knob.
+/// The effect of an option.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Effect {
     pub(super) knob: String,
-    /// Over all works and CPUs.
+    /// The index over all workloads and CPUs.
     pub(super) index: Index,
-    /// Its values, or groups of neighbours, each with the mean over all works and CPUs.
+    /// The option's values, or groups of neighbours, each with the mean over all workloads and CPUs.
     pub(super) means: Vec<(String, f64)>,
-    /// The effect on each work and number of CPUs, the one with the largest difference of means first.
+    /// The effect for each workload and number of CPUs, largest difference of means first.
     pub(super) places: Vec<At>,
 }
 
-/// The sensitivity of a design to its knobs.
+/// The sensitivity of a design to its options.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Sensitivity {
     pub(super) design: String,
     pub(super) settings: usize,
-    /// Number of settings without a result under some work: they are left out.
+    /// The number of settings omitted because they lack a result for some workload.
     pub(super) left_out: usize,
     pub(super) method: Method,
-    /// The part of the variance that different seeds alone would make. `None` if there is one seed, or none.
+    /// The part of the variance that different seeds alone would make. `None` with at most one seed.
     pub(super) chance: Option<f64>,
-    /// The knobs, the one with the largest total index first.
+    /// The options, largest total index first.
     pub(super) knobs: Vec<Effect>,
 }
 
-/// Mean ratios by (size, operations, think time), one for each seed.
+/// The mean ratios by (size, operations, think time), one for each seed.
 type Reached = BTreeMap<(Option<u32>, Option<u64>, Option<u32>), Vec<f64>>;
 
-/// The sensitivity of each design that has knobs. Settings of the same design that name other knobs are treated as another
-/// design.
+/// Returns the sensitivity of each design that has options. Settings of the same design that name other options are
+/// treated as another design.
 pub(super) fn sensitivity(rows: &[Row], metric: Metric) -> Vec<Sensitivity> {
     type Group<'a> = (&'a str, Vec<&'a str>);
     let mut groups: BTreeMap<Group<'_>, BTreeMap<Vec<u64>, BTreeMap<Place<'_>, Reached>>> = BTreeMap::new();
@@ -115,7 +117,7 @@ fn of_design(
     let all: BTreeSet<_> = settings.values().flat_map(|places| places.keys().copied()).collect();
     let count = settings.len();
     let settings: Vec<_> = settings.into_iter().filter(|(_, places)| places.len() == all.len()).collect();
-    // Knobs with only one value explain nothing.
+    // Options with only one value explain nothing.
     let knobs: Vec<(&str, Vec<u64>)> = names
         .iter()
         .enumerate()
@@ -126,7 +128,7 @@ fn of_design(
     if varied.is_empty() {
         return None;
     }
-    // A point has a rank for each knob.
+    // A point has a rank for each option.
     let rank = |knob: usize, value: u64| knobs[knob].1.binary_search(&value).unwrap_or_default();
     let points: Vec<Vec<usize>> = settings
         .iter()
@@ -206,18 +208,18 @@ fn of_design(
     })
 }
 
-/// The largest difference between two means.
+/// Returns the largest difference between two means.
 pub(super) fn swing(means: &[f64]) -> f64 {
     means.iter().copied().fold(f64::MIN, f64::max) - means.iter().copied().fold(f64::MAX, f64::min)
 }
 
 fn is_grid(points: &[Vec<usize>], levels: &[usize]) -> bool {
     let all = levels.iter().try_fold(1_usize, |all, n| all.checked_mul(*n));
-    // A grid has all combinations, and each once.
+    // A grid has each combination exactly once.
     all == Some(points.len())
 }
 
-/// The variance of some values, and the parts of it that each axis explains.
+/// The variance of some values, and the parts that each axis explains.
 #[derive(Debug)]
 struct Variances {
     whole: f64,
@@ -246,7 +248,7 @@ impl Variances {
         }
     }
 
-    /// The mean of the variance within groups of points that are equal in some axes: E(V(y | these axes)).
+    /// Returns the mean of the variance within groups of points that are equal in some axes: E(V(y | these axes)).
     fn within(points: &[Vec<usize>], y: &[f64], is_given: impl Fn(usize) -> bool) -> f64 {
         let mut groups: BTreeMap<Vec<usize>, Vec<f64>> = BTreeMap::new();
         for (point, y) in points.iter().zip(y) {
@@ -277,7 +279,7 @@ impl Variances {
             term.iter().enumerate().all(|(at, degree)| (*degree > 0) == (at == axis))
         };
         let any = |term: &[u32], axis: usize| term[axis] > 0;
-        // The fit's variance is over all combinations; that of the values is over the settings that ran.
+        // The fit's variance is over all combinations, the values' variance over the settings that ran.
         let fitted = terms.iter().map(|(_, c)| c * c).sum::<f64>();
         let scale = if fitted > 0.0 { (whole - missed).max(0.0) / fitted } else { 0.0 };
         Self {
@@ -292,18 +294,18 @@ impl Variances {
 /// A polynomial without its constant term: its terms, each with a degree for each axis and a coefficient.
 struct Fit {
     terms: Vec<(Vec<u32>, f64)>,
-    /// The mean square of the error at points that were left out of the fit.
+    /// The mean squared error at points outside the fit.
     missed: f64,
 }
 
 /// A fit: its constant, and its terms by their columns, with coefficients.
-struct Chosen {
+struct FittedModel {
     constant: f64,
     terms: Vec<(usize, f64)>,
 }
 
-/// Makes fits with no term, one, two and so on, and returns the one that predicts best. The quality of a prediction is found by
-/// leaving out each tenth of the points in turn: for each, the terms are chosen again without these points.
+/// Makes fits with zero, one, two and more terms, and returns the one that predicts best. To measure a prediction, each
+/// tenth of the points is left out once, and the terms are chosen again without these points.
 fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
     let bases: Vec<_> = levels.iter().map(|levels| polynomials(*levels)).collect();
     let value = |term: &[u32], point: &[usize]| -> f64 {
@@ -321,7 +323,7 @@ fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
     for fold in 0..folds {
         let (left_out, kept): (Vec<usize>, Vec<usize>) = (0..points.len()).partition(|at| at % folds == fold);
         let path = matching(&columns, y, &kept);
-        let missed = path.iter().map(|Chosen { constant, terms }| {
+        let missed = path.iter().map(|FittedModel { constant, terms }| {
             let told =
                 |at: usize| constant + terms.iter().map(|(term, c)| c * columns[*term][at]).sum::<f64>();
             left_out.iter().map(|at| (y[*at] - told(*at)).powi(2)).sum::<f64>()
@@ -329,7 +331,7 @@ fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
         let missed: Vec<_> = missed.collect();
         match errors.is_empty() {
             true => errors = missed,
-            // Folds may have different numbers of terms: only the numbers that all have are compared.
+            // Folds may have different numbers of terms, so only the numbers that all folds have are compared.
             false => errors = errors.iter().zip(&missed).map(|(a, b)| a + b).collect(),
         }
     }
@@ -343,19 +345,20 @@ fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
 
 /// A term that was chosen.
 struct Step {
-    /// Column of the term.
+    /// The column of the term.
     term: usize,
-    /// The part of the term that is orthogonal to all earlier ones, scaled to length 1.
+    /// The part of the term that is orthogonal to all earlier terms, scaled to length 1.
     direction: Vec<f64>,
-    /// The term's components along each earlier direction, and along its direction.
+    /// The term's components along each earlier direction, and along its own.
     parts: Vec<f64>,
-    /// The component of the values along its direction.
+    /// The component of the values along the term's direction.
     has: f64,
 }
 
-/// Chooses terms by orthogonal matching: always the term that explains most of the rest of the values. The components of earlier
-/// terms are subtracted from each term first (Gram and Schmidt). Returns the fits to `points` with no term, with one, and so on.
-fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<Chosen> {
+/// Chooses terms by orthogonal matching: always the term that explains most of the remaining values. The components of
+/// earlier terms are first subtracted from each term (Gram and Schmidt). Returns the fits to `points` with zero terms,
+/// with one, and so on.
+fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<FittedModel> {
     let n = points.len();
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let of = |values: &[f64]| points.iter().map(|at| values[*at]).collect::<Vec<f64>>();
@@ -369,8 +372,8 @@ fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<Chosen> {
     let mut steps = vec![Step { term: usize::MAX, direction: constant, parts: vec![(n as f64).sqrt()], has }];
     let mut path = vec![];
     loop {
-        // Solve from the last direction to the first: the rest of the values' component, divided by the term's, is the
-        // coefficient.
+        // The solution proceeds from the last direction to the first. Each coefficient is the rest of the values'
+        // component, divided by the term's.
         let mut left: Vec<f64> = steps.iter().map(|step| step.has).collect();
         let mut terms = vec![];
         for (at, step) in steps.iter().enumerate().rev() {
@@ -379,7 +382,7 @@ fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<Chosen> {
             terms.push((step.term, coefficient));
         }
         let constant = terms.pop().map_or(0.0, |(_, coefficient)| coefficient);
-        path.push(Chosen { constant, terms });
+        path.push(FittedModel { constant, terms });
         if steps.len() + 1 >= n.div_ceil(2).min(MOST_CHOSEN) {
             return path;
         }
@@ -391,7 +394,7 @@ fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<Chosen> {
         let gains = gains.map(|(at, (column, norm))| (at, dot(column, &rest).abs() / norm));
         let Some((term, _)) = gains.max_by(|a, b| a.1.total_cmp(&b.1)) else { return path };
         let (mut direction, mut parts) = (columns[term].clone(), vec![0.0; steps.len()]);
-        // Subtract twice, because rounding leaves a rest the first time.
+        // The subtraction runs twice, because rounding leaves a rest the first time.
         for _ in 0..2 {
             for (step, part) in steps.iter().zip(&mut parts) {
                 let more = dot(&step.direction, &direction);
@@ -411,7 +414,7 @@ fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<Chosen> {
     }
 }
 
-/// Polynomials in the rank, by degree and rank, that are orthonormal if all ranks have the same weight.
+/// Returns polynomials in the rank, by degree and rank, that are orthonormal if all ranks have the same weight.
 fn polynomials(levels: usize) -> Vec<Vec<f64>> {
     let n = levels as f64;
     let at: Vec<f64> = (0..levels).map(|rank| (2.0 * rank as f64 + 1.0) / n - 1.0).collect();
@@ -433,8 +436,7 @@ fn polynomials(levels: usize) -> Vec<Vec<f64>> {
     basis
 }
 
-/// All terms except the constant one, each as a degree for each axis: those of degree one, of degree two, and so on, while there
-/// are not too many.
+/// Returns all terms except the constant, each as a degree for each axis, in order of total degree, up to a limit.
 fn terms(most: &[u32]) -> Vec<Vec<u32>> {
     let mut all: Vec<Vec<u32>> = vec![];
     let mut last = vec![vec![0; most.len()]];
@@ -471,11 +473,11 @@ mod tests {
         indices: &'static [(f64, f64)],
     }
 
-    /// 3a + b: the variances are as 9 to 1, and no part of them belongs to both.
+    /// The function 3a + b: the variances are as 9 to 1, and no part is shared.
     const SUM: Known = Known { of: |x| 3.0 * x[0] + x[1], indices: &[(0.9, 0.9), (0.1, 0.1)] };
-    /// (a - ½)(b - ½): all of the variance belongs to both.
+    /// The function (a - ½)(b - ½): all of the variance is shared.
     const PRODUCT: Known = Known { of: |x| (x[0] - 0.5) * (x[1] - 0.5), indices: &[(0.0, 1.0), (0.0, 1.0)] };
-    /// Ishigami and Homma (1990), with a = 7 and b = 0.1.
+    /// The function of Ishigami and Homma (1990), with a = 7 and b = 0.1.
     const ISHIGAMI: Known = Known {
         of: |x| {
             let [a, b, c] = [0, 1, 2].map(|axis| (2.0 * x[axis] - 1.0) * PI);
@@ -519,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_grid_indices_are_those_of_the_formula() {
+    fn sensitivity_indices_on_a_grid_equal_the_formula() {
         near(&indices(&SUM, &grid(2, 4), 4).0, &SUM, 1e-12);
         near(&indices(&PRODUCT, &grid(2, 2), 2).0, &PRODUCT, 1e-12);
         // The remaining error is the difference between a sum and an integral.
@@ -528,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_sample_indices_are_near_those_of_the_formula() {
+    fn sensitivity_indices_of_a_sample_approximate_the_formula() {
         for (known, axes, points, by) in
             [(&SUM, 2, 16, 1e-6), (&PRODUCT, 2, 16, 1e-6), (&ISHIGAMI, 3, 200, 0.03), (&G, 4, 200, 0.06)]
         {
@@ -539,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fit_to_chance_predicts_nothing() {
+    fn fit_to_noise_predicts_nothing() {
         let points = sampled(3, 64);
         let mut chance = 1_u64;
         let mut next = || {
@@ -566,8 +568,8 @@ mod tests {
         }
     }
 
-    /// A regression: with raw values of all works together, a fast work on which a knob does nothing made a knob that quadruples
-    /// a slow work explain only 0.2 %.
+    /// Regression test: with raw values of all workloads together, a fast workload hid an option that quadruples a slow
+    /// one, which explained only 0.2 %.
     #[test]
     fn knob_that_matters_only_to_a_slow_workload_is_found() {
         let mut rows = vec![];
@@ -589,7 +591,7 @@ mod tests {
         assert!(capacity.index.first > 0.999 && limit.index.total < 0.001, "{found:?}");
         assert_eq!((&*capacity.places[0].work, capacity.places[0].means[1]), ("slow", 1.0));
         assert!((swing(&capacity.places[0].means) - (1.0 - 1.0 / 4.2)).abs() < 1e-12);
-        // On the fast work the other knob has small effects, but there are no others: its index is 1.
+        // On the fast workload the other option has small effects, but no option competes, so its index is 1.
         assert_eq!((&*limit.places[0].work, limit.places[0].index.total), ("fast", 1.0));
     }
 
@@ -607,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_a_long_axis_are_groups_of_neighbours_and_a_setting_without_all_works_is_left_out() {
+    fn long_axis_values_are_grouped() {
         let mut rows: Vec<_> =
             (0..20).map(|n| row("w", 1, 1, &format!("d:k={n}"), f64::from(n) + 1.0)).collect();
         rows.extend((0..19).map(|n| row("v", 1, 1, &format!("d:k={n}"), 1.0)));

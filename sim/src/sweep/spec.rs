@@ -1,4 +1,4 @@
-//! The file that describes a sweep.
+//! Parses the file that describes a sweep.
 
 use super::axis::Axis;
 use super::plan::{Knob, Plan, SIMULATOR, Sample, Settings, Trace};
@@ -18,11 +18,11 @@ use uslab_engine::Policy;
 use uslab_engine::clock::Workload;
 use uslab_engine::designs::{self, PolicyVisitor, Spec as Design};
 
-/// The most settings of all designs: each one is checked before anything runs.
+/// The most settings of all designs, because each setting is checked before anything runs.
 const MOST_SETTINGS: u64 = 1_000_000;
 const MOST_ITEMS: u64 = 1_000_000_000;
 
-/// The content of the file. Keys are the options of `uslab scale`.
+/// The content of a sweep's file. The keys are the options of `uslab scale`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -83,7 +83,7 @@ impl Wrong {
         let keys = key.split('.').map(str::to_owned).collect();
         anyhow::Error::new(Self { keys, place: place.into(), why: format!("{why:#}") })
     }
-    /// The line of the value in the file.
+    /// Returns the line of the value in the file.
     fn line(&self, text: &str) -> Option<usize> {
         let file = DeTable::parse(text).ok()?;
         let (mut table, mut at) = (file.get_ref(), None);
@@ -103,7 +103,7 @@ impl Wrong {
     }
 }
 
-/// The key of the value at a position in a text: errors of deserialising do not name it.
+/// Returns the key of the value at a position in a text, because errors of deserialising do not name it.
 fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
     table.iter().find_map(|(key, value)| {
         let inner = if let DeValue::Table(inner) = value.get_ref() { key_at(inner, at) } else { None };
@@ -112,12 +112,12 @@ fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
     })
 }
 
-/// The line of a position in a text, counted from 1.
+/// Returns the line of a position in a text, counted from 1.
 fn line_of(text: &str, at: usize) -> usize {
     text[..at.min(text.len())].matches('\n').count() + 1
 }
 
-/// The file of a round of `uslab tune`: an ordinary file of a sweep.
+/// The file of a round of `uslab tune`, which is an ordinary file of a sweep.
 #[derive(Debug, Serialize)]
 pub(super) struct Written<'a> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -140,7 +140,7 @@ pub(super) struct Written<'a> {
     pub(super) results: &'a str,
 }
 
-/// The hashed content. Nothing in it depends on the paths of files.
+/// The content that the hash covers. No field depends on the paths of files.
 #[derive(Serialize)]
 struct Normal<'a> {
     version: &'static str,
@@ -155,13 +155,13 @@ impl PolicyVisitor for HasClock {
     fn visit<P: Policy>(self, _: P::Knobs) {}
 }
 
-/// Reads a sweep's file, checks all of it, and hashes it with the traces that it names.
+/// Reads a sweep's file, checks it, and hashes it with the traces that it names.
 ///
 /// `inputs` is the folder of traces; without it, the folder in the file, or the file's folder.
 ///
 /// # Errors
-/// Something is not accepted: the error names the file, the key and the accepted values. Nothing has been
-/// run.
+/// Fails if a value is invalid; the error names the file, the key and the accepted values. No item has run when a value
+/// is rejected.
 pub(super) fn read<P: Policy>(path: &Path, inputs: Option<&Path>) -> anyhow::Result<Plan> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).with_context(|| shown.to_string())?;
@@ -196,13 +196,13 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
     for (key, names) in [("trace", &trace), ("workload", &workload), ("design", &design)] {
         let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
         if let Some((at, name)) = twice {
-            return Err(Wrong::error(key, at, format_args!("{name} is there twice")));
+            return Err(Wrong::error(key, at, format_args!("{name} is given twice")));
         }
     }
     if workload.is_empty() {
         let made = [("seed", &seed), ("size", &size), ("ops", &ops), ("think", &think)];
         if let Some((key, _)) = made.into_iter().find(|(_, axis)| axis.is_some()) {
-            return Err(Wrong::error(key, None, "a trace has its own; expected a `workload` that it is for"));
+            return Err(Wrong::error(key, None, "a trace has a fixed number; expected a `workload`"));
         }
     } else if cpus.is_none() {
         bail!("cpus: expected numbers of CPUs, because workloads have none of their own");
@@ -264,7 +264,7 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
     Ok(plan)
 }
 
-/// The settings of all designs, each one checked.
+/// Returns the settings of all designs, after checking each.
 fn settings<P: Policy>(
     designs: &[String],
     knobs: BTreeMap<String, BTreeMap<String, Axis>>,
@@ -277,7 +277,10 @@ fn settings<P: Policy>(
         if designs::all::<P>().all(|(known, _)| known != name_of(design)) {
             let known = designs::all::<P>().map(|(name, _)| name).filter(|name| has_clock(name) == Ok(true));
             let known = known.collect::<Vec<_>>().join(", ");
-            return Err(wrong(&format_args!("no design `{}`; there are {known}", name_of(design))));
+            return Err(wrong(&format_args!(
+                "unknown design `{}`; expected one of {known}",
+                name_of(design)
+            )));
         }
         let parsed: Design<P> = design.parse().map_err(|error| wrong(&error))?;
         parsed.policy(HasClock).map_err(|error| wrong(&error))?;
@@ -311,7 +314,7 @@ fn settings<P: Policy>(
             let text = settings.text(number);
             if let Err(error) = text.parse::<Design<P>>() {
                 let error = error.to_string();
-                // The knob that the error names, and the index of this setting's value of it.
+                // The option that the error names, and the index of this setting's value of it.
                 let knob = axes.iter().find(|knob| error.contains(&knob.key));
                 let key = knob.map_or_else(String::new, |knob| format!(".{}", knob.key));
                 let at = knob.and_then(|knob| {
@@ -330,11 +333,11 @@ fn settings<P: Policy>(
     Ok(settings)
 }
 
-/// A trace, with a hash of its file and of the kernel's tables in its folder that a replay reads.
+/// Reads a trace, with a hash of its file and of the kernel's tables in its folder that a replay reads.
 fn read_trace(name: String, inputs: &Path) -> anyhow::Result<Trace> {
     let path = inputs.join(&name);
     if !path.is_file() {
-        // The error that opening would give: there is no file, or it is a folder.
+        // The error is the one that opening the file would give: it does not exist, or is a folder.
         let error = path.metadata().err().unwrap_or_else(|| ErrorKind::IsADirectory.into());
         let folder = std::path::absolute(inputs.join(".")).unwrap_or_else(|_| inputs.to_owned());
         bail!("{name}: {error}, in {}; the key `inputs` or --inputs names another folder", folder.display());
@@ -360,7 +363,7 @@ fn read_trace(name: String, inputs: &Path) -> anyhow::Result<Trace> {
     Ok(Trace { name, sha256: hex(&hash.into_inner().finalize()), path, line: 0 })
 }
 
-/// A path in which each `..` is resolved with the part before it.
+/// Returns a path in which each `..` is resolved with the part before it.
 fn without_parents(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut path, part| {
         match (part, path.components().next_back()) {

@@ -1,4 +1,5 @@
-//! Results in files: one for each item, written completely or not at all, named by the hash of the item's identity.
+//! Stores results in files: one for each item, written completely or not at all, named by the hash of the item's
+//! identity.
 //!
 //! ```text
 //! RESULTS/
@@ -27,15 +28,15 @@ pub(super) struct Store {
 #[derive(Debug, PartialEq)]
 pub(super) enum Found {
     Missing,
-    /// The file is cut off or changed, so that it is not a result.
+    /// The file is cut off or changed, so it is not a result.
     Damaged(String),
     Failed(String),
     Done(Box<Numbers>),
 }
 
 impl Store {
-    /// The store of a sweep: in the given folder; without one, in the folder that the sweep's file names, or in `depot.results`
-    /// for `depot.toml`.
+    /// Opens the store of a sweep: in the given folder; else in the folder that the sweep's file names; else in
+    /// `depot.results` for `depot.toml`.
     pub(super) fn new(plan: &Plan, results: Option<&Path>) -> Self {
         let own = || plan.results.clone().unwrap_or_else(|| plan.path.with_extension("results"));
         Self { folder: results.map_or_else(own, Path::to_owned) }
@@ -43,7 +44,7 @@ impl Store {
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
-    /// Path of the file with an item's result.
+    /// Returns the path of the file with an item's result.
     pub(super) fn path(&self, key: Key) -> PathBuf {
         let name = key.to_string();
         self.folder.join("items").join(&name[..2]).join(name + ".json")
@@ -52,18 +53,19 @@ impl Store {
     /// Writes the result of an item under a temporary name, and then renames it.
     ///
     /// # Errors
-    /// The file cannot be written; the error has its path. No part of the result is then stored.
+    /// Fails if the file cannot be written; the error has its path. A failed write stores no part of the result.
     pub(super) fn write(&self, record: &Record) -> anyhow::Result<()> {
         let path = self.path(record.of.key());
         let write = || -> anyhow::Result<()> {
             let folder = path.parent().unwrap_or(&self.folder);
             std::fs::create_dir_all(folder)?;
-            // The permissions of an ordinary new file: the umask restricts them.
+            // The permissions of an ordinary new file, which the umask restricts.
             let new = Permissions::from_mode(0o666);
             let mut file = tempfile::Builder::new().permissions(new).tempfile_in(folder)?;
             file.write_all(&(serde_json::to_string(record)? + "\n").into_bytes())?;
             let (file, new) = file.into_parts();
-            // A network file system may report only here that it is full. Waiting for the disk would take longer than most items.
+            // A network file system may report only here that it is full. Waiting for the disk would take longer than
+            // most items.
             nix::unistd::close(file)?;
             new.persist(&path)?;
             Ok(())
@@ -74,7 +76,7 @@ impl Store {
     /// Reads the result of an item.
     ///
     /// # Errors
-    /// The file is the result of another item, or cannot be read.
+    /// Fails if the file is the result of another item, or cannot be read.
     pub(super) fn read(&self, of: &Identity) -> anyhow::Result<Found> {
         let path = self.path(of.key());
         let text = match std::fs::read_to_string(&path) {
@@ -98,10 +100,10 @@ impl Store {
         })
     }
 
-    /// Makes a new file for the times of this process's items.
+    /// Creates a new file for the times of this process's items.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// Fails if the file cannot be created.
     pub(super) fn costs(&self) -> anyhow::Result<File> {
         let folder = self.folder.join("costs");
         let make = || -> anyhow::Result<File> {
@@ -117,10 +119,11 @@ impl Store {
         make().with_context(|| folder.display().to_string())
     }
 
-    /// The times of a sweep's items that all processes have recorded: their number, the sum of seconds, and the longest.
+    /// Returns the times of a sweep's items that all processes have recorded: their number, the sum of seconds, and the
+    /// longest.
     ///
     /// # Errors
-    /// A file cannot be read.
+    /// Fails if a file cannot be read.
     pub(super) fn cost(&self, plan: &Plan) -> anyhow::Result<Cost> {
         let folder = self.folder.join("costs");
         let mut cost = Cost::default();
@@ -148,10 +151,10 @@ impl Store {
     }
 }
 
-/// Times of runs.
+/// The times of a sweep's runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub(super) struct Cost {
-    /// Number of runs; an item may have had several.
+    /// The number of runs; an item may have had several.
     pub(super) runs: u64,
     pub(super) seconds: f64,
     pub(super) dearest_seconds: f64,
@@ -167,13 +170,13 @@ impl Cost {
             (self.dearest_seconds, self.dearest) = (seconds, item);
         }
     }
-    /// Mean seconds of a run.
+    /// Returns the mean seconds of a run.
     pub(super) fn mean(&self) -> f64 {
         self.seconds / self.runs.max(1) as f64
     }
 }
 
-/// A line of a file of costs.
+/// Formats a line of a file of costs.
 pub(super) fn cost_line(key: Key, took: Duration) -> String {
     format!("{key},{:.6}\n", took.as_secs_f64())
 }

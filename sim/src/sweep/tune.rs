@@ -1,4 +1,4 @@
-//! `uslab tune`: a series of sweeps, each made from the results of the one before.
+//! The command `uslab tune`: a series of sweeps, each made from the results of the previous one.
 
 use super::analysis::{Lead, Score, leads, scores};
 use super::args::program;
@@ -6,7 +6,7 @@ use super::halving;
 use super::merge::{Collected, collect, percent, tie};
 use super::plan::Plan;
 use super::record::Metric;
-use super::run::{self, Ended, How, Kept};
+use super::run::{self, EarlyEnd, How, Kept};
 use super::spec::{self, Written};
 use super::store::Store;
 use crate::output::{Progress, grouped, quoted, table, text};
@@ -20,7 +20,7 @@ use uslab_engine::Policy;
 /// The most settings shown in addition to the best one.
 const SHOWN: usize = 10;
 
-/// Options of the tuning.
+/// The options of the tuning.
 #[derive(Debug)]
 pub(super) struct Options<'a> {
     pub(super) metric: Metric,
@@ -32,17 +32,17 @@ pub(super) struct Options<'a> {
     pub(super) results: Option<&'a Path>,
 }
 
-/// How many rounds to do.
+/// The number of rounds to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Steps {
     All,
-    /// One round.
+    /// Runs one round.
     One,
-    /// As many rounds as have results: another program runs them.
+    /// Evaluates as many rounds as have results, because another program runs them.
     None,
 }
 
-/// A round that is done.
+/// A finished round.
 #[derive(Debug, Serialize)]
 pub(super) struct Round {
     pub(super) file: PathBuf,
@@ -51,7 +51,7 @@ pub(super) struct Round {
     pub(super) seeds: usize,
     pub(super) items: u64,
     pub(super) failed: u64,
-    /// Number of items that had a result before.
+    /// The number of items that already had a result.
     pub(super) there: u64,
     /// The best settings, at most three.
     pub(super) best: Vec<Score>,
@@ -60,23 +60,24 @@ pub(super) struct Round {
 /// The result of the tuning.
 #[derive(Debug, Serialize)]
 pub(super) struct Winner {
-    /// The best setting, scored on all its runs against all settings with the same runs, of this tuning or earlier ones.
+    /// The best setting, scored on all its runs against all settings with the same runs, of this tuning or earlier
+    /// ones.
     pub(super) score: Score,
-    /// Number of these settings.
+    /// The number of settings with the same runs.
     pub(super) beside: usize,
-    /// The leads over the other settings, on runs that both have, the smallest first.
+    /// The leads over the other settings, on common runs, smallest first.
     pub(super) nearest: Vec<Lead>,
-    /// Number of other settings whose difference may be chance.
+    /// The number of other settings whose difference may be chance.
     pub(super) ties: usize,
-    /// Commands: one that shows the last round's results, and one for all results.
+    /// Two commands: one shows the last round's results, the other all results.
     pub(super) commands: Vec<String>,
 }
 
-/// The next round.
+/// The next round of a tuning.
 #[derive(Debug, Serialize)]
 pub(super) struct Next {
     pub(super) file: PathBuf,
-    /// The command that runs it.
+    /// The command that runs the next round.
     pub(super) command: String,
 }
 
@@ -85,9 +86,9 @@ pub(super) struct Next {
 pub(super) struct Report {
     pub(super) metric: &'static str,
     pub(super) rounds: Vec<Round>,
-    /// Number of rounds in all.
+    /// The number of all rounds.
     pub(super) of: usize,
-    /// The next round, if there is one.
+    /// The next round, if any.
     pub(super) next: Option<Next>,
     pub(super) winner: Option<Winner>,
 }
@@ -95,13 +96,13 @@ pub(super) struct Report {
 /// Tunes a sweep.
 ///
 /// # Errors
-/// An error of a run, see [`run::run`]; or a round's file is of another sweep.
+/// Returns an error of a run, see [`run::run`]; also fails if a round's file is of another sweep.
 pub(super) fn tune<P: Policy>(
     plan: &Plan,
     options: &Options<'_>,
     progress: &Progress,
     kept: &Kept,
-) -> Result<Report, Ended> {
+) -> Result<Report, EarlyEnd> {
     let folder = plan.path.with_extension("tune");
     let mut settings: Vec<String> =
         (0..plan.settings.count()).map(|number| plan.settings.text(number)).collect();
@@ -112,17 +113,17 @@ pub(super) fn tune<P: Policy>(
         Report { metric: options.metric.name(), rounds: vec![], of: sizes.len(), next: None, winner: None };
     let mut has_run = false;
     let store = Store::new(plan, options.results);
-    let folder_of_results = from_rounds(plan, store.folder()).map_err(Ended::Input)?;
+    let folder_of_results = from_rounds(plan, store.folder()).map_err(EarlyEnd::Input)?;
     for round in 0..sizes.len() {
         let file = folder.join(format!("round-{}.toml", round + 1));
         let part = |all: usize| halving::part(all, round, sizes.len(), options.factor);
         let [traces, seeds] = lists.map(part);
         let results = &folder_of_results;
         let text = written(plan, options, &settings, traces, seeds, (round, sizes.len()), results)
-            .map_err(Ended::Input)?;
+            .map_err(EarlyEnd::Input)?;
         write_round(&folder, &file, &text)?;
-        let own = spec::read::<P>(&file, options.inputs).map_err(Ended::Input)?;
-        let mut all = collect(&own, &store, progress).map_err(Ended::Input)?;
+        let own = spec::read::<P>(&file, options.inputs).map_err(EarlyEnd::Input)?;
+        let mut all = collect(&own, &store, progress).map_err(EarlyEnd::Input)?;
         let there = all.rows.len() as u64;
         if !(all.missing.is_empty() && all.damaged.is_empty()) {
             if options.steps == Steps::None || (options.steps == Steps::One && has_run) {
@@ -131,14 +132,14 @@ pub(super) fn tune<P: Policy>(
                 return Ok(report);
             }
             run::run::<P>(&own, &store, 0..own.len(), options.how, progress, kept)?;
-            all = collect(&own, &store, progress).map_err(Ended::Input)?;
+            all = collect(&own, &store, progress).map_err(EarlyEnd::Input)?;
             has_run = true;
         }
         let ranked = ranked(&all, options.metric);
         if ranked.is_empty() {
             let (item, why) = all.failed.first().cloned().unwrap_or_default();
-            return Err(Ended::Write(anyhow::anyhow!(
-                "{}: no setting is without a failure; item {item}: {why}",
+            return Err(EarlyEnd::Write(anyhow::anyhow!(
+                "{}: each setting has a failure; item {item}: {why}",
                 file.display()
             )));
         }
@@ -155,7 +156,7 @@ pub(super) fn tune<P: Policy>(
         if let Some(keep) = sizes.get(round + 1) {
             settings = ranked.into_iter().take(*keep as usize).map(|score| score.setting).collect();
         } else {
-            let rows = collect(plan, &store, progress).map_err(Ended::Input)?.rows;
+            let rows = collect(plan, &store, progress).map_err(EarlyEnd::Input)?.rows;
             report.winner = ranked.first().and_then(|first| {
                 let score =
                     scores(&rows, options.metric).into_iter().find(|score| score.setting == first.setting)?;
@@ -178,7 +179,7 @@ pub(super) fn tune<P: Policy>(
     Ok(report)
 }
 
-/// Settings without a failed run, the best one first.
+/// Returns the settings without a failed run, best first.
 fn ranked(all: &Collected, metric: Metric) -> Vec<Score> {
     let mut ranked = scores(&all.rows, metric);
     let most = ranked.iter().map(|score| score.runs).max().unwrap_or(0);
@@ -187,7 +188,7 @@ fn ranked(all: &Collected, metric: Metric) -> Vec<Score> {
     ranked
 }
 
-/// The content of a round's file.
+/// Returns the content of a round's file.
 fn written(
     plan: &Plan,
     options: &Options<'_>,
@@ -224,7 +225,7 @@ fn written(
     ))
 }
 
-/// A folder of the sweep as a path from the round's file, whose folder is in the folder of the sweep's file.
+/// Returns a folder of the sweep as a path from the round's file, whose folder is in the folder of the sweep's file.
 fn from_rounds(plan: &Plan, folder: &Path) -> anyhow::Result<String> {
     let folder = match folder.strip_prefix(plan.path.parent().unwrap_or(Path::new(""))) {
         Ok(inside) if inside.is_relative() => Path::new("..").join(inside),
@@ -234,18 +235,18 @@ fn from_rounds(plan: &Plan, folder: &Path) -> anyhow::Result<String> {
 }
 
 /// Writes a round's file, if it does not exist.
-fn write_round(folder: &Path, file: &Path, text: &str) -> Result<(), Ended> {
+fn write_round(folder: &Path, file: &Path, text: &str) -> Result<(), EarlyEnd> {
     match std::fs::read_to_string(file) {
         Ok(there) if there == text => return Ok(()),
         Ok(_) => {
-            return Err(Ended::Input(anyhow::anyhow!(
+            return Err(EarlyEnd::Input(anyhow::anyhow!(
                 "{}: a round of another sweep or with other options; expected none: remove {}",
                 file.display(),
                 folder.display()
             )));
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(Ended::Input(anyhow::anyhow!("{}: {error}", file.display()))),
+        Err(error) => return Err(EarlyEnd::Input(anyhow::anyhow!("{}: {error}", file.display()))),
     }
     let write = || -> anyhow::Result<()> {
         std::fs::create_dir_all(folder)?;
@@ -254,10 +255,10 @@ fn write_round(folder: &Path, file: &Path, text: &str) -> Result<(), Ended> {
         new.persist(file)?;
         Ok(())
     };
-    write().with_context(|| file.display().to_string()).map_err(Ended::Write)
+    write().with_context(|| file.display().to_string()).map_err(EarlyEnd::Write)
 }
 
-/// The command line of a command on a file.
+/// Returns the command line of a command on a file.
 fn command(verb: &str, file: &Path, options: &Options<'_>, results: Option<&Path>) -> String {
     let mut command = format!("{} sweep {verb} {}", program(), quoted(&file.to_string_lossy()));
     for (option, path) in [("--inputs", options.inputs), ("--results", results)] {
@@ -271,7 +272,7 @@ fn command(verb: &str, file: &Path, options: &Options<'_>, results: Option<&Path
 /// Checks that a sweep can be tuned.
 ///
 /// # Errors
-/// There is only one setting.
+/// Fails if the sweep has only one setting.
 pub(super) fn check(plan: &Plan) -> anyhow::Result<()> {
     if plan.settings.count() < 2 {
         bail!(

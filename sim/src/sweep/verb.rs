@@ -1,11 +1,11 @@
-//! Runs the commands, and prints their results.
+//! Runs the sweep commands, and prints their results.
 
 use super::args::{KubernetesArgs, MergeArgs, Of, RunArgs, SlurmArgs, SweepArgs, TuneArgs, Verb};
 use super::engines::{self, CONTAINER, Kubernetes, Slurm};
 use super::merge::{self, Collected, Report, collect, counted, failures};
 use super::page;
 use super::plan::{Plan, Sample};
-use super::run::{self, Ended, How, Kept, Ran};
+use super::run::{self, EarlyEnd, How, Kept, Ran};
 use super::store::Cost;
 use super::tune::{self, Steps};
 use crate::output::command::Outcome;
@@ -64,16 +64,16 @@ fn no_json(verb: &str, json: Option<&Place>) -> anyhow::Result<()> {
     }
 }
 
-fn complain(line: &str) {
+fn print_warning(line: &str) {
     let _ = writeln!(std::io::stderr(), "uslab: {line}");
 }
 
-/// The result for an early end: bad input is exit code 2, a failure exit code 1.
-fn failed(ended: Ended) -> anyhow::Result<Outcome> {
+/// Returns the result for an early end: bad input is exit code 2, a failure exit code 1.
+fn failed(ended: EarlyEnd) -> anyhow::Result<Outcome> {
     match ended {
-        Ended::Input(error) => Err(error),
-        Ended::Write(error) => {
-            complain(&format!("{error:#}"));
+        EarlyEnd::Input(error) => Err(error),
+        EarlyEnd::Write(error) => {
+            print_warning(&format!("{error:#}"));
             Ok(Outcome::Violated)
         }
     }
@@ -174,7 +174,7 @@ fn expansion<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome>
             failed.extend((at * of_one..(at + 1) * of_one).map(|item| (item, why.clone())));
         }
     }
-    failures(&plan, "would fail", &failed).iter().for_each(|line| complain(line));
+    failures(&plan, "would fail", &failed).iter().for_each(|line| print_warning(line));
     Ok(if failed.is_empty() { Outcome::Done } else { Outcome::Violated })
 }
 
@@ -208,8 +208,8 @@ fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<O
     let how = How { again: args.item.is_some(), threads, every: args.progress.every() };
     match run::run::<P>(&plan, &store, items, how, &Progress::new(), &*Kept::on_interrupt()?) {
         Ok(ran) => {
-            ran.damaged.iter().for_each(|why| complain(&format!("{why}; it was run again")));
-            failures(&plan, "failed", &ran.failed).iter().for_each(|line| complain(line));
+            ran.damaged.iter().for_each(|why| print_warning(&format!("{why}; it was run again")));
+            failures(&plan, "failed", &ran.failed).iter().for_each(|line| print_warning(line));
             let outcome = if ran.failed.is_empty() { Outcome::Done } else { Outcome::Violated };
             tell(&ran, &ran_text(&ran, shard), json).map(|_| outcome)
         }
@@ -222,7 +222,7 @@ fn ran_text(ran: &Ran, shard: Shard) -> String {
     let share = if shard == Shard::WHOLE { String::new() } else { format!("share {shard}: ") };
     let [took, seconds] = [ran.took, ran.seconds].map(run::time);
     format!(
-        "{share}{}: {done} run in {took} ({seconds} of all threads together), {there} were there, {failed} failed\n",
+        "{share}{}: {done} run in {took} ({seconds} of CPU time), {there} kept, {failed} failed\n",
         counted(ran.items)
     )
 }
@@ -238,9 +238,9 @@ struct Status<'a> {
     failed: u64,
     damaged: u64,
     cost: Cost,
-    /// Mean seconds of a run.
+    /// The mean seconds of a run.
     mean_seconds: f64,
-    /// CPU time in seconds that the missing items would take.
+    /// The CPU time in seconds that the missing items would take.
     left_seconds: f64,
 }
 
@@ -281,7 +281,7 @@ fn status<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
             cost.dearest_seconds,
             cost.dearest
         );
-        // No machine can be faster than the longest item.
+        // No number of machines can be faster than the longest item.
         let on = |cpus: f64, seconds: f64| (seconds / cpus).max(cost.dearest_seconds);
         if all.is_whole() {
             said += &format!(
@@ -297,7 +297,7 @@ fn status<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome> {
         }
     }
     tell(&status, &said, json)?;
-    all.complaints(&plan, &of.command("run")).iter().for_each(|line| complain(line));
+    all.result_warnings(&plan, &of.command("run")).iter().for_each(|line| print_warning(line));
     Ok(if all.is_whole() { Outcome::Done } else { Outcome::Violated })
 }
 
@@ -310,7 +310,7 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
     let progress = Progress::new();
     let all = collect(&plan, &store, &progress)?;
     drop(progress);
-    all.complaints(&plan, &args.of.command("run")).iter().for_each(|line| complain(line));
+    all.result_warnings(&plan, &args.of.command("run")).iter().for_each(|line| print_warning(line));
     if !(all.is_whole() || args.partial) || all.rows.is_empty() {
         return Ok(Outcome::Violated);
     }
@@ -324,10 +324,10 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
     let html =
         html.map(|place| page::page(&report, &title).map(|page| (place, page.into_bytes()))).transpose()?;
     if let Err(error) = write_all(json.into_iter().chain(csv).chain(html)) {
-        return failed(Ended::Write(error));
+        return failed(EarlyEnd::Write(error));
     }
     if !wrote.is_empty() {
-        complain(&format!("wrote {wrote}"));
+        print_warning(&format!("wrote {wrote}"));
     }
     if !to_stdout {
         say(&report.to_string())?;
@@ -335,10 +335,10 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
     Ok(Outcome::Done)
 }
 
-/// The number of shares: as many as requested, but not more than there are items.
+/// Returns the number of shards: as many as requested, but at most one per item.
 fn shares(plan: &Plan, asked: u64) -> u64 {
     if asked > plan.len() {
-        complain(&format!("--shards {asked}: there are {}, so as many shares", counted(plan.len())));
+        print_warning(&format!("--shards {asked}: expected at most {}", counted(plan.len())));
     }
     asked.min(plan.len())
 }
@@ -362,11 +362,11 @@ fn slurm<P: Policy>(args: &SlurmArgs, json: Option<Place>) -> anyhow::Result<Out
         },
     );
     if shares > engines::SLURM_TASKS {
-        complain(&format!("--shards {shares}: {}", engines::many_tasks(shares)));
+        print_warning(&format!("--shards {shares}: {}", engines::many_tasks(shares)));
     }
     // The script checks on each node that this folder exists, which shows that the folder is shared.
     if let Err(error) = std::fs::create_dir_all(store.folder()) {
-        return failed(Ended::Write(anyhow::anyhow!("{}: {error}", store.folder().display())));
+        return failed(EarlyEnd::Write(anyhow::anyhow!("{}: {error}", store.folder().display())));
     }
     say(&script)?;
     Ok(Outcome::Done)

@@ -1,4 +1,4 @@
-//! `uslab top`: the caches of a running program, as slabtop shows those of a kernel.
+//! The command `uslab top`: the caches of a running program, as slabtop shows a kernel's.
 //!
 //! ```text
 //! program ── signal ──> its thread `uslab-dump` ──> file ──> reading ──> table, screen, JSON
@@ -19,12 +19,12 @@ use std::time::Duration;
 
 /// Show the object caches of a running program: objects, slabs and bytes of each, and how often they are used.
 ///
-/// The program must run under libuslab.so with a file for its numbers: `LD_PRELOAD=libuslab.so
-/// USLAB_OPTIONS=dump=/tmp/app.%p.json app`. For each reading it gets the signal that USLAB_OPTIONS names (SIGUSR2 by default),
-/// and an extra thread of the library writes the file. The program is not stopped. A system call that waits may return early
-/// (EINTR), as for any signal with a handler. A program without that thread gets no signal.
+/// The program must run under libuslab.so with a dump file: `LD_PRELOAD=libuslab.so USLAB_OPTIONS=dump=/tmp/app.%p.json
+/// app`. For each reading, the program gets the signal that USLAB_OPTIONS names (SIGUSR2 by default), and an extra
+/// thread of the library writes the file. The program is not stopped. A blocking system call may return early (EINTR),
+/// as for any signal with a handler. A program without the library's thread gets no signal.
 ///
-/// With a FILE in place of a PID, its readings are shown whenever the file is rewritten.
+/// With FILE instead of PID, its readings are shown whenever the file is rewritten.
 ///
 /// On a terminal, keys sort the rows (a in use, b objects per slab, c bytes of the cache, l slabs, n name, o objects, p pages per
 /// slab, r operations a second, s size, u share in use), and q ends it. Rates are computed from the last two readings.
@@ -38,13 +38,13 @@ Examples:
   uslab top 1234 --json > now.json
   uslab top /tmp/app.1234.json --interval 0.5")]
 pub(crate) struct TopArgs {
-    /// Process number of the program, or a file that its library wrote.
+    /// Process id of the program, or a file that its library wrote.
     #[arg(value_name = "PID|FILE")]
     target: String,
     /// Seconds between two readings, from 0.1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     interval: Duration,
-    /// Initial order of the rows, a letter as above.
+    /// Initial order of the rows: one of the letters above.
     #[arg(long, value_name = "LETTER", default_value = "c", value_parser = Sort::parse)]
     sort: Sort,
     /// Print one table and exit.
@@ -79,7 +79,7 @@ fn follow(mut source: Source, args: &TopArgs) -> anyhow::Result<Outcome> {
     let mut top = screen::Top::new(source.to_string(), first, args.interval);
     top.sort = args.sort;
     top.colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    // Restore the terminal before anything is printed.
+    // The terminal is restored before anything is printed.
     let ended = screen::follow(&mut top, &mut source, &mut crate::watch::terminal::Terminal::start()?)?;
     if ended {
         say(&format!("{}{source} has ended.\n", top.reading.text(top.sort)))?;

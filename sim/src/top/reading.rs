@@ -1,4 +1,4 @@
-//! The numbers of a program at one moment, and a table of them.
+//! The numbers of a program at one moment, and a table of the numbers.
 
 use crate::output::{grouped, size, table, text};
 use serde::de::Error;
@@ -12,22 +12,22 @@ use uslab_buddy::PAGE_SIZE;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(super) struct Cache {
     pub(super) name: String,
-    /// Index among the caches with this name, in the file's order.
+    /// The index among the caches with this name, in the file's order.
     #[serde(skip)]
     nth: usize,
-    /// Bytes of an object that the cache's user asked for.
+    /// The object size in bytes that the cache's user requested.
     pub(super) object_size: u64,
-    /// Distance from one object to the next, in bytes.
+    /// The distance from one object to the next, in bytes.
     pub(super) slab_size: u64,
     pub(super) objs_per_slab: u64,
     pub(super) order: u8,
     pub(super) slabs: u64,
-    /// Pages of all slabs; and bytes that objects hold outside of their slabs, as far as the library knows.
+    /// The pages of all slabs; the known bytes that objects hold outside of their slabs follow.
     pub(super) pages: u64,
     #[serde(default)]
     held_bytes: u64,
     pub(super) objects: u64,
-    /// Parts of `objects`: in callers' hands, on CPUs' stacks, in depots, and free in slabs.
+    /// The parts of `objects`: in use, on CPUs' stacks, in depots, and free in slabs.
     pub(super) used: u64,
     pub(super) in_magazines: u64,
     pub(super) in_depot: u64,
@@ -40,7 +40,7 @@ pub(super) struct Cache {
     /// The most slabs; `None` is no limit.
     #[serde(default)]
     limit: Option<u64>,
-    /// Number of threads that wait for an object; number of finished waits, and their nanoseconds.
+    /// The number of threads that wait for an object; the number of finished waits, and their nanoseconds, follow.
     #[serde(default)]
     waiting: u64,
     #[serde(default)]
@@ -63,7 +63,7 @@ impl Cache {
     pub(super) fn bytes(&self) -> u64 {
         bytes(self.pages) + self.held_bytes
     }
-    /// Objects in callers' hands, in per cent.
+    /// Returns the share of objects in use, in per cent.
     pub(super) fn in_use(&self) -> u64 {
         self.used.saturating_mul(100) / self.objects.max(1)
     }
@@ -100,39 +100,39 @@ struct Zone {
     uncommitted: u64,
 }
 
-/// A program's numbers.
+/// The numbers of a program at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Reading {
-    /// The program, or the file.
+    /// The name of the program, or of the file.
     pub(super) of: String,
     pid: Option<i32>,
-    /// Time when the file was written.
+    /// The time when the file was written.
     #[serde(skip)]
     pub(super) at: SystemTime,
     pub(super) totals: Totals,
-    /// Caches that ever had a slab, the largest first.
+    /// The caches that ever had a slab, largest first.
     pub(super) caches: Vec<Cache>,
     pub(super) accounts: Vec<Account>,
 }
 
-/// Sums over all caches.
+/// The sums over all caches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Totals {
     pub(super) objects: u64,
     pub(super) used: u64,
     pub(super) slabs: u64,
     pub(super) slab_bytes: u64,
-    /// Bytes of blocks above the largest object.
+    /// The bytes of blocks above the largest object.
     pub(super) large_bytes: u64,
-    /// Bytes of mappings above the largest block.
+    /// The bytes of mappings above the largest block.
     pub(super) huge_bytes: u64,
-    /// Bytes that the system provided for slabs and large blocks, in use or not.
+    /// The bytes that the system provided for slabs and large blocks, in use or not.
     pub(super) committed_bytes: u64,
     pub(super) allocs: u64,
     pub(super) frees: u64,
 }
 
-/// Numbers in a second, of a cache or of all.
+/// The rates per second of a cache, or of all caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Rates {
     pub(super) allocs: f64,
@@ -172,7 +172,7 @@ impl Sort {
         ('u', Self::InUse, "share in use"),
     ];
 
-    /// The order for a letter.
+    /// Returns the order for a letter.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let known = Self::ALL.iter().find(|(letter, ..)| text.chars().eq([*letter]));
         known.map(|(_, sort, _)| *sort).ok_or_else(|| {
@@ -180,7 +180,7 @@ impl Sort {
             format!("expected one of {}", letters.join(", "))
         })
     }
-    /// The rows in this order, with their rates: the largest number first, names in alphabetical order.
+    /// Returns the rows in this order, with their rates: largest number first, names in alphabetical order.
     pub(super) fn rows<'r>(
         self,
         caches: &'r [Cache],
@@ -207,10 +207,10 @@ impl Sort {
 }
 
 impl Reading {
-    /// Reads the text of the file.
+    /// Parses the text of the file.
     ///
     /// # Errors
-    /// The text is not such a file, or a zone lacks more pages than it has.
+    /// Fails if the text is not a file of a program's numbers, or a zone lacks more pages than it has.
     pub(super) fn new(of: String, pid: Option<i32>, at: SystemTime, text: &[u8]) -> serde_json::Result<Self> {
         let Dump { caches, accounts, kmalloc_large, huge, pages } = serde_json::from_slice(text)?;
         let mut caches = caches;
@@ -242,7 +242,7 @@ impl Reading {
         Ok(Self { of, pid, at, totals, caches, accounts })
     }
 
-    /// The rates of a cache between this reading and a later one.
+    /// Returns the rates of a cache between this reading and a later one.
     pub(super) fn rates(&self, later: &Cache, at: SystemTime) -> Rates {
         let none = Cache::default();
         let is_same = |cache: &&Cache| (&cache.name, cache.nth) == (&later.name, later.nth);
@@ -260,8 +260,8 @@ impl Reading {
         }
     }
 
-    /// The lines above the table: sums of objects, slabs and bytes; accounts; and caches with a limit for which threads wait or
-    /// have waited.
+    /// Returns the lines above the table: sums of objects, slabs and bytes; accounts; and caches with a limit for which
+    /// threads wait or have waited.
     pub(super) fn heads(&self) -> Vec<String> {
         let Totals { objects, used, slabs, slab_bytes, large_bytes, huge_bytes, committed_bytes, .. } =
             self.totals;
@@ -305,7 +305,7 @@ impl Reading {
         heads
     }
 
-    /// The whole reading as a table.
+    /// Formats the whole reading as a table.
     pub(super) fn text(&self, sort: Sort) -> String {
         let mut rows = table(&[
             "cache", "size", "per slab", "objects", "in use", "%", "CPUs'", "shared", "slabs", "bytes",

@@ -1,7 +1,7 @@
-//! The table on a terminal, drawn anew for each reading.
+//! Draws the table on a terminal, anew for each reading.
 
 use super::reading::{Cache, Rates, Reading, Sort};
-use super::source::{Said, Source};
+use super::source::{Source, SourceUpdate};
 use crate::watch::terminal::Screen;
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -9,7 +9,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span, Text};
 use std::time::{Duration, Instant};
 
-/// Time between two checks for a reading that was requested.
+/// The time between two checks for a requested reading.
 const LOOK: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -18,7 +18,7 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) struct Top {
     of: String,
     pub(super) reading: Reading,
-    /// The reading before, from which rates are computed.
+    /// The previous reading, from which rates are computed.
     before: Option<Reading>,
     every: Duration,
     pub(super) sort: Sort,
@@ -29,7 +29,7 @@ pub(super) struct Top {
 type Column = (&'static str, usize, fn(&Cache, &Rates) -> String);
 
 const NAME: usize = 14;
-/// The columns, the most important first: a narrow terminal shows only the first ones.
+/// The columns, most important first, because a narrow terminal shows only the first ones.
 const COLUMNS: [Column; 14] = [
     ("IN USE", 7, |cache, _| short(cache.used)),
     ("%", 4, |cache, _| cache.in_use().to_string()),
@@ -47,7 +47,7 @@ const COLUMNS: [Column; 14] = [
     ("PER SLAB", 9, |cache, _| cache.objs_per_slab.to_string()),
 ];
 
-/// A number in at most five characters.
+/// Formats a number in at most five characters.
 fn short(n: u64) -> String {
     match n {
         0..=99_999 => n.to_string(),
@@ -56,7 +56,7 @@ fn short(n: u64) -> String {
         _ => format!("{}G", n / 1_000_000_000),
     }
 }
-/// A number of bytes in at most six characters.
+/// Formats a number of bytes in at most six characters.
 fn bytes(n: u64) -> String {
     match n >> 10 {
         kib @ 0..=9_999 => format!("{kib}K"),
@@ -139,7 +139,7 @@ pub(super) fn follow(top: &mut Top, source: &mut Source, screen: &mut dyn Screen
     loop {
         screen.draw(&|frame| top.draw(frame))?;
         let left = top.every.saturating_sub(asked.elapsed());
-        // Wake up at least each second, because the screen shows the age of the reading.
+        // The loop wakes up at least each second, because the screen shows the age of the reading.
         if let Some(key) = screen.key(Some(if waiting { LOOK } else { left.min(SECOND) }))?
             && !top.on(key)
         {
@@ -154,12 +154,12 @@ pub(super) fn follow(top: &mut Top, source: &mut Source, screen: &mut dyn Screen
         }
         if waiting {
             match source.look()? {
-                Said::New(reading) => {
+                SourceUpdate::New(reading) => {
                     top.take(reading);
                     waiting = false;
                 }
-                Said::Nothing => {}
-                Said::Ended => return Ok(true),
+                SourceUpdate::Nothing => {}
+                SourceUpdate::Ended => return Ok(true),
             }
         }
     }

@@ -12,26 +12,26 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The thread of libuslab.so that writes the numbers.
+/// The name of libuslab.so's thread that writes the numbers.
 const THREAD: &str = "uslab-dump";
-/// The longest time that a program may take to write them.
+/// The longest time that a program may take to write the numbers.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest time that the program's start may take.
 const START: Duration = Duration::from_millis(500);
-/// Time between two checks.
+/// The time between two checks.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A program or a file.
+/// The source of readings: a program or a file.
 #[derive(Debug)]
 pub(super) struct Source {
     program: Option<Program>,
     file: PathBuf,
-    /// Version of the file when it was last read, or when the numbers were requested.
+    /// The version of the file when it was last read, or when the numbers were requested.
     was: Option<Version>,
     asked: Instant,
 }
 
-/// Identifies a version of a file: it is rewritten by a new file with its name.
+/// The version of a file, which is rewritten by a new file with its name.
 type Version = (u64, i64, i64, u64);
 
 fn version(meta: &Metadata) -> Version {
@@ -56,17 +56,17 @@ impl fmt::Display for Source {
 
 /// The result of a check for new numbers.
 #[derive(Debug)]
-pub(super) enum Said {
-    /// There are new numbers.
+pub(super) enum SourceUpdate {
+    /// New numbers were read.
     New(Reading),
-    /// There are none yet.
+    /// No new numbers exist yet.
     Nothing,
     /// The program has ended, or the file was removed.
     Ended,
 }
 
 impl Source {
-    /// Opens a program by its process number, or a file by its name.
+    /// Opens a program by its process id, or a file by its name.
     pub(super) fn open(target: &str) -> anyhow::Result<Self> {
         let asked = Instant::now();
         if target.is_empty() || target.bytes().any(|byte| !byte.is_ascii_digit()) {
@@ -101,7 +101,7 @@ impl Source {
             bail!("{pid} ({name}): it writes `{file}`; expected a name that ends in .json");
         }
         let signal = if option("dump_signal") == Some("USR1") { Signal::SIGUSR1 } else { Signal::SIGUSR2 };
-        // In a container the program has another process number, and its files have other paths.
+        // In a container the program has another process id, and its files have other paths.
         let own = field(&status, "NSpid:").and_then(|pids| pids.split_whitespace().next_back());
         let file = file.replace("%p", own.unwrap_or(target));
         let root = match file.strip_prefix('/') {
@@ -120,7 +120,7 @@ impl Source {
         Ok(Self { program: Some(program), file: root, was: None, asked })
     }
 
-    /// Requests the numbers of a program; `false` if it has ended.
+    /// Requests the numbers of a program; returns `false` if it has ended.
     pub(super) fn ask(&mut self) -> anyhow::Result<bool> {
         self.asked = Instant::now();
         let Some(program) = &self.program else { return Ok(true) };
@@ -136,9 +136,9 @@ impl Source {
     }
 
     /// Reads the numbers, if they have been written.
-    pub(super) fn look(&mut self) -> anyhow::Result<Said> {
+    pub(super) fn look(&mut self) -> anyhow::Result<SourceUpdate> {
         if self.program.as_ref().is_some_and(|program| !program.listens()) {
-            return Ok(Said::Ended);
+            return Ok(SourceUpdate::Ended);
         }
         let meta = match fs::metadata(&self.file) {
             Ok(meta) => meta,
@@ -146,7 +146,7 @@ impl Source {
                 return self.nothing();
             }
             Err(error) if error.kind() == ErrorKind::NotFound && self.was.is_some() => {
-                return Ok(Said::Ended);
+                return Ok(SourceUpdate::Ended);
             }
             Err(error) => return Err(error).with_context(|| self.to_string()),
         };
@@ -168,15 +168,15 @@ impl Source {
         let reading = reading
             .with_context(|| format!("{self}: expected what libuslab.so writes with `dump=FILE.json`"))?;
         self.was = Some(version(&meta));
-        Ok(Said::New(reading))
+        Ok(SourceUpdate::New(reading))
     }
 
-    /// There are no new numbers; an error if the program takes too long.
-    fn nothing(&self) -> anyhow::Result<Said> {
+    /// Handles a check without new numbers; fails if the program takes too long.
+    fn nothing(&self) -> anyhow::Result<SourceUpdate> {
         if self.program.is_some() && self.asked.elapsed() > PATIENCE {
             bail!("{self}: it did not write {} within {} s", self.file.display(), PATIENCE.as_secs());
         }
-        Ok(Said::Nothing)
+        Ok(SourceUpdate::Nothing)
     }
 
     /// Waits for one reading.
@@ -184,9 +184,9 @@ impl Source {
         let mut there = self.ask()?;
         while there {
             match self.look()? {
-                Said::New(reading) => return Ok(reading),
-                Said::Nothing => std::thread::sleep(LOOK),
-                Said::Ended => there = false,
+                SourceUpdate::New(reading) => return Ok(reading),
+                SourceUpdate::Nothing => std::thread::sleep(LOOK),
+                SourceUpdate::Ended => there = false,
             }
         }
         bail!("{self}: it has ended; expected a running program")
@@ -194,7 +194,7 @@ impl Source {
 }
 
 impl Program {
-    /// Returns `true` if the program runs, has the thread, and catches the signal. Any other program would be
+    /// Returns `true` if the program runs, has the library's thread, and catches the signal. Any other program would be
     /// ended by the signal.
     fn listens(&self) -> bool {
         let proc = PathBuf::from(format!("/proc/{}", self.pid));
@@ -209,7 +209,7 @@ impl Program {
     }
 }
 
-/// The value of a line of `/proc/PID/status`.
+/// Returns the value of a line of `/proc/PID/status`.
 fn field<'t>(status: &'t str, name: &str) -> Option<&'t str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }

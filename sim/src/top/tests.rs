@@ -1,10 +1,10 @@
-//! Readings from files, and the screens made from two of them.
+//! Tests readings from files, and the screens made from two readings.
 
 use super::reading::{Rates, Reading, Sort};
-use super::source::{Said, Source};
+use super::source::{Source, SourceUpdate};
 use std::time::{Duration, SystemTime};
 
-/// A program's file with three caches, each with `times` as many operations.
+/// Returns a program's file with three caches, each with `times` as many operations.
 fn dump(times: u64) -> String {
     let cache = |name: &str, size: u64, order: u8, slabs: u64, used: u64| {
         let per_slab = (4096 << order) / size;
@@ -39,7 +39,7 @@ fn reading(times: u64, seconds: u64) -> Reading {
 }
 
 #[test]
-fn sums_and_rates_are_those_of_the_files() {
+fn top_shows_sums_and_rates_of_the_files() {
     let now = reading(3, 100);
     let totals = serde_json::to_value(&now.totals).unwrap();
     assert_eq!(
@@ -57,7 +57,7 @@ fn sums_and_rates_are_those_of_the_files() {
     assert_eq!(now.rates(&now.caches[0], now.at), Rates::default());
 }
 
-/// A regression: both were compared with the earlier numbers of the larger one.
+/// Regression test: two caches with one name were compared with the earlier numbers of the larger cache.
 #[test]
 fn caches_with_equal_names_have_separate_rates() {
     let reading = |times: [u64; 2], seconds: u64| {
@@ -101,9 +101,9 @@ fn accounts_and_waits_are_shown_above_the_table() {
     assert!(now.text(Sort::Bytes).contains("\ntenant-7: "));
 }
 
-/// A regression: the missing pages were shown as memory that no program has.
+/// Regression test: the missing pages were shown as memory that no program has.
 #[test]
-fn a_zone_that_lacks_more_pages_than_it_has_is_refused_and_others_numbers_are_numbers() {
+fn zone_with_more_missing_than_present_pages_is_refused() {
     let of = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut dump = serde_json::from_str(&dump(1)).unwrap();
         change(&mut dump);
@@ -160,13 +160,13 @@ fn replaced_file_is_read_again() {
     std::fs::write(&file, dump(1)).unwrap();
     let mut source = Source::open(name).unwrap();
     assert_eq!(source.one().unwrap().totals, reading(1, 0).totals);
-    assert!(matches!(source.look().unwrap(), Said::Nothing));
+    assert!(matches!(source.look().unwrap(), SourceUpdate::Nothing));
     std::fs::write(&new, dump(2)).unwrap();
     std::fs::rename(&new, &file).unwrap();
-    let Said::New(next) = source.look().unwrap() else { panic!("nothing new") };
+    let SourceUpdate::New(next) = source.look().unwrap() else { panic!("nothing new") };
     assert_eq!(next.totals, reading(2, 0).totals);
     std::fs::remove_file(&file).unwrap();
-    assert!(matches!(source.look().unwrap(), Said::Ended));
+    assert!(matches!(source.look().unwrap(), SourceUpdate::Ended));
 }
 
 mod screens {
@@ -188,7 +188,7 @@ mod screens {
     }
 
     #[test]
-    fn a_screen_has_the_rates_between_two_readings() {
+    fn top_shows_rates_between_two_readings() {
         let mut top = Top::new("a program".to_owned(), reading(1, 96), Duration::from_secs(4));
         assert!(picture(&top, 80, 24).contains("\na second: 0 allocations, 0 frees, 0 depot"));
         top.take(reading(3, 100));
@@ -211,7 +211,7 @@ mod screens {
         assert!(picture(&top, 200, 24).contains("PER SLAB"));
     }
 
-    /// Removes a file when the screen has been drawn three times.
+    /// A screen that removes a file when it has been drawn three times.
     struct Gone(std::path::PathBuf, u64);
 
     impl Screen for Gone {
@@ -240,7 +240,7 @@ mod screens {
         assert_eq!(top.reading.totals, reading(1, 0).totals);
     }
 
-    /// Presses `q` immediately; records how long it was to wait for a key.
+    /// A screen that presses `q` immediately, and records the requested waiting time for a key.
     struct Quits(Option<Duration>);
 
     impl Screen for Quits {

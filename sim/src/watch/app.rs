@@ -1,4 +1,4 @@
-//! The state of the screen, and what each key changes in it. No terminal and no engine are used here.
+//! The state of the screen, and the effect of each key. The state uses no terminal and no engine.
 
 use super::keys::Key;
 use std::ops::Range;
@@ -6,11 +6,11 @@ use uslab_engine::until::{Found, Until};
 use uslab_engine::view::{About, SUMS, View};
 use uslab_engine::{Path, Step, Stream};
 
-/// Number of caches shown at a time.
+/// The number of caches shown at a time.
 pub(super) const LANES: usize = 8;
-/// Speeds of playing, in operations a second.
+/// The speeds of playing, in operations per second.
 const SPEEDS: [u64; 6] = [1, 10, 100, 1000, 10_000, 100_000];
-/// Pictures drawn in a second.
+/// The number of pictures drawn per second.
 pub(super) const PICTURES: u64 = 20;
 /// The fewest operations that the time line shows.
 const LEAST: u64 = 20;
@@ -25,41 +25,41 @@ pub(super) struct Place {
 
 /// A request to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum EngineRequest {
     Nothing,
-    /// The moment after this number of operations.
+    /// Show the state after this number of operations.
     At(u64),
-    /// The same moment, with other caches.
+    /// Show the same state, with other caches.
     Look,
     Slow,
     Until(Until),
-    /// All events of the followed object in the whole run.
+    /// Show all events of the followed object in the whole run.
     Life,
-    /// The same moment in another design.
+    /// Show the same state in another design.
     Design,
     Quit,
 }
 
 /// The panel in front of the picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum Overlay {
     Nothing,
     Help,
     Life,
     Map,
 }
 
-/// Values at a point of the time line.
+/// The values at a point of the time line.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) at: u64,
-    /// Values from [`Engine::sample`](uslab_engine::Engine::sample).
+    /// The values from [`Engine::sample`](uslab_engine::Engine::sample).
     pub(super) values: Vec<f64>,
 }
 
 const NONE_FOLLOWED: &str = "No object is followed; f follows the one that this operation touched.";
 
-/// Number of events that `u` can run to, in the order of the page.
+/// The number of events to which `u` can run, in the order of the page.
 const CONDITIONS: usize = 6;
 
 #[derive(Debug)]
@@ -68,24 +68,24 @@ pub(super) struct App<'s> {
     pub(super) designs: Vec<String>,
     pub(super) design: usize,
     pub(super) view: View,
-    /// Points of the whole run of this design; empty before it ran.
+    /// The points of the design's whole run; empty before it ran.
     pub(super) samples: Vec<Sample>,
-    /// Caches that are used, the busiest first.
+    /// The caches that are used, busiest first.
     pub(super) busy: Vec<u32>,
     pub(super) chosen: Option<u32>,
     pub(super) followed: Option<Place>,
     /// The operations that the time line shows.
     pub(super) range: Range<u64>,
-    pub(super) wish: Wish,
+    pub(super) wish: EngineRequest,
     /// A key that must wait until the request is done.
     pub(super) next: Option<Key>,
     pub(super) playing: bool,
     speed: usize,
-    /// Operations to be played, in units of 1/[`PICTURES`].
+    /// The operations to be played, in units of 1/[`PICTURES`].
     owed: u64,
     condition: usize,
-    pub(super) over: Over,
-    /// Events of the followed object, if requested.
+    pub(super) over: Overlay,
+    /// The events of the followed object, if requested.
     pub(super) life: Vec<Found>,
     /// One byte for each page: see [`PageIs`](uslab_engine::view::PageIs).
     pub(super) map: Vec<u8>,
@@ -120,13 +120,13 @@ impl<'s> App<'s> {
             chosen: None,
             followed: None,
             range: 0..stream.operations,
-            wish: Wish::At(at),
+            wish: EngineRequest::At(at),
             next: None,
             playing: false,
             speed: 3,
             owed: 0,
             condition: 0,
-            over: Over::Nothing,
+            over: Overlay::Nothing,
             life: Vec::new(),
             map: Vec::new(),
             problem: String::new(),
@@ -134,7 +134,7 @@ impl<'s> App<'s> {
         }
     }
 
-    /// Chooses a cache by its name. Returns `false` if there is none.
+    /// Chooses a cache by its name. Returns `false` if no cache has the name.
     pub(super) fn choose_by_name(&mut self, name: &str) -> bool {
         let found = self.about.caches.iter().position(|cache| *cache == name);
         self.chosen = found.map(|cache| cache as u32);
@@ -149,8 +149,8 @@ impl<'s> App<'s> {
         let served = |cache: &u32| of(*cache, 2);
         self.busy = (0..self.about.caches.len() as u32).filter(|cache| served(cache) > 0.0).collect();
         self.busy.sort_by(|a, b| served(b).total_cmp(&served(a)));
-        // The difference between the most objects in use and those in use at the end: slabs of such a cache
-        // fill and empty.
+        // The difference between the most objects in use and the objects in use at the end: slabs of such a cache fill
+        // and empty.
         let lost = |cache: u32| {
             let used = self.samples.iter().map(|sample| sample.values[SUMS + 3 * cache as usize]);
             used.fold(0.0, f64::max) - of(cache, 0)
@@ -164,19 +164,19 @@ impl<'s> App<'s> {
         self.chosen = self.chosen.or(most);
     }
 
-    /// The caches in the overview: the screenful of busy ones that contains the chosen one, if it is used.
+    /// Returns the caches in the overview: the screenful of busy ones that contains the chosen one, if it is used.
     pub(super) fn lanes(&self) -> &[u32] {
         let at = self.busy.iter().position(|cache| Some(*cache) == self.chosen).unwrap_or(0);
         self.busy.chunks(LANES).nth(at / LANES).unwrap_or_default()
     }
-    /// The caches that a view must show slab by slab.
+    /// Returns the caches that a view must show slab by slab.
     pub(super) fn shown(&self) -> Vec<u32> {
         let also = self.chosen.filter(|chosen| !self.lanes().contains(chosen));
         self.lanes().iter().copied().chain(also).collect()
     }
-    /// The moment of the view, or the requested one.
+    /// Returns the operation of the view, or of the requested one.
     fn at(&self) -> u64 {
-        if let Wish::At(at) = self.wish { at } else { self.view.operation }
+        if let EngineRequest::At(at) = self.wish { at } else { self.view.operation }
     }
     pub(super) fn speed(&self) -> u64 {
         SPEEDS[self.speed]
@@ -187,8 +187,8 @@ impl<'s> App<'s> {
 
     pub(super) fn on(&mut self, key: Key) {
         self.problem.clear();
-        if self.over == Over::Help {
-            self.over = Over::Nothing;
+        if self.over == Overlay::Help {
+            self.over = Overlay::Nothing;
             return;
         }
         let playing = std::mem::take(&mut self.playing);
@@ -203,21 +203,21 @@ impl<'s> App<'s> {
             Key::By(by) => self.go(self.at().saturating_add_signed(by)),
             Key::Home => self.go(0),
             Key::End => self.go(self.about.operations),
-            Key::Slow => self.wish = Wish::Slow,
+            Key::Slow => self.wish = EngineRequest::Slow,
             Key::Condition => self.condition = (self.condition + 1) % CONDITIONS,
             Key::Until => match self.until() {
-                Some(until) => self.wish = Wish::Until(until),
+                Some(until) => self.wish = EngineRequest::Until(until),
                 None if self.chosen.is_none() => self.problem = "No cache of the trace is used.".to_owned(),
                 None => self.problem = NONE_FOLLOWED.to_owned(),
             },
             Key::Follow => self.follow(),
-            Key::Life if self.over == Over::Life => self.over = Over::Nothing,
-            Key::Life if self.followed.is_some() => self.wish = Wish::Life,
+            Key::Life if self.over == Overlay::Life => self.over = Overlay::Nothing,
+            Key::Life if self.followed.is_some() => self.wish = EngineRequest::Life,
             Key::Life => self.problem = NONE_FOLLOWED.to_owned(),
-            Key::Map if self.over == Over::Map => self.over = Over::Nothing,
+            Key::Map if self.over == Overlay::Map => self.over = Overlay::Nothing,
             Key::Map => {
-                self.over = Over::Map;
-                self.wish = Wish::Look;
+                self.over = Overlay::Map;
+                self.wish = EngineRequest::Look;
             }
             Key::Cache(by) => {
                 let at = self.busy.iter().position(|cache| Some(*cache) == self.chosen).unwrap_or(0);
@@ -227,7 +227,7 @@ impl<'s> App<'s> {
             }
             Key::Design => {
                 self.design = (self.design + 1) % self.designs.len();
-                self.wish = Wish::Design;
+                self.wish = EngineRequest::Design;
             }
             Key::Closer => self.zoom(self.range.end - self.range.start, 2),
             Key::Farther => self.zoom((self.range.end - self.range.start) * 4, 2),
@@ -237,13 +237,13 @@ impl<'s> App<'s> {
                 self.speed = self.speed.saturating_add_signed(by).min(SPEEDS.len() - 1);
                 self.playing = playing;
             }
-            Key::Help => self.over = Over::Help,
-            Key::Quit if self.over != Over::Nothing => self.over = Over::Nothing,
-            Key::Quit => self.wish = Wish::Quit,
+            Key::Help => self.over = Overlay::Help,
+            Key::Quit if self.over != Overlay::Nothing => self.over = Overlay::Nothing,
+            Key::Quit => self.wish = EngineRequest::Quit,
         }
     }
 
-    /// Called after each picture's time while playing.
+    /// Advances the playing; called after each picture's time.
     pub(super) fn tick(&mut self) {
         self.owed += self.speed();
         let whole = self.owed / PICTURES;
@@ -254,15 +254,15 @@ impl<'s> App<'s> {
     }
 
     pub(super) fn go(&mut self, to: u64) {
-        self.wish = Wish::At(to.min(self.about.operations));
+        self.wish = EngineRequest::At(to.min(self.about.operations));
     }
     fn choose(&mut self, cache: Option<u32>) {
         if self.followed.is_some_and(|place| Some(place.cache) != cache) {
             self.forget();
         }
         self.chosen = cache;
-        if self.wish == Wish::Nothing {
-            self.wish = Wish::Look;
+        if self.wish == EngineRequest::Nothing {
+            self.wish = EngineRequest::Look;
         }
     }
     fn follow(&mut self) {
@@ -283,8 +283,8 @@ impl<'s> App<'s> {
     pub(super) fn forget(&mut self) {
         self.followed = None;
         self.life.clear();
-        if self.over == Over::Life {
-            self.over = Over::Nothing;
+        if self.over == Overlay::Life {
+            self.over = Overlay::Nothing;
         }
     }
     fn zoom(&mut self, length: u64, by: u64) {
@@ -293,14 +293,14 @@ impl<'s> App<'s> {
         self.range = begin..begin + length;
     }
 
-    /// Takes the requested moment.
+    /// Takes the requested view.
     pub(super) fn show(&mut self, view: View) {
         self.view = view;
         if self.view.operation == self.about.operations {
             self.playing = false;
         }
     }
-    /// Chooses the cache of an operation that left its CPU, if the cache has slabs.
+    /// Chooses the cache of an operation that its CPU did not serve alone, if the cache has slabs.
     pub(super) fn slow_cache(&mut self, steps: &[Step], has_slabs: impl Fn(u32) -> bool) {
         if let Some(cache) = steps.iter().find(|step| slow(step)).and_then(|step| step.cache)
             && has_slabs(cache)
@@ -323,19 +323,19 @@ impl<'s> App<'s> {
             }
         })
     }
-    /// The event that `u` runs to, in words.
+    /// Describes the event to which `u` runs.
     pub(super) fn condition(&self) -> String {
         let name = self.chosen.map_or("a cache", |cache| self.name(cache));
         match self.condition {
-            0 => format!("{name} misses its CPU"),
-            1 => format!("what CPUs share of {name} is empty"),
+            0 => format!("{name} misses on its CPU"),
+            1 => format!("the shared depot of {name} is empty"),
             2 => format!("{name} gets a slab"),
             3 => format!("{name} loses a slab"),
             4 => "memory is committed".to_owned(),
             _ => "the followed object moves".to_owned(),
         }
     }
-    /// Takes the result of a search: the moment of the event, or a message that it does not happen again.
+    /// Takes the result of a search: the operation of the event, or a message that it does not happen again.
     pub(super) fn found(&mut self, found: Option<Found>, from: u64) {
         match found {
             Some(found) => self.go(found.operation),
@@ -347,7 +347,7 @@ impl<'s> App<'s> {
     }
 }
 
-/// Returns `true` if the step left its CPU.
+/// Returns `true` if the CPU did not serve the step alone.
 pub(super) fn slow(step: &Step) -> bool {
     step.path.is_some_and(|path| path > Path::Cpu)
 }

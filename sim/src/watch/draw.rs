@@ -1,6 +1,6 @@
 //! Draws the picture: title, time line, the last operation, machine, pages, keys.
 
-use super::app::{App, LANES, Over, Place, Sample};
+use super::app::{App, LANES, Overlay, Place, Sample};
 use super::machine;
 use crate::output::grouped;
 use ratatui::Frame;
@@ -12,9 +12,9 @@ use uslab_engine::Path;
 use uslab_engine::until::Found;
 use uslab_engine::view::{PageIs, Pages};
 
-/// Bars by their height in eighths.
+/// The characters of bars, by their height in eighths.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Width of the label in front of a row of the time line.
+/// The width of the label before a row of the time line.
 const LABEL: u16 = 17;
 
 const HELP: &str = "\
@@ -40,7 +40,7 @@ A CPU allocates from what it holds, without a lock. After that
 come what CPUs share, slabs, pages and the system.
 Any key goes back.";
 
-/// Hands out rows from the top, while there are some.
+/// Hands out rows from the top, while rows are left.
 struct Rows(Rect);
 
 impl Rows {
@@ -53,7 +53,7 @@ impl Rows {
 }
 
 impl App<'_> {
-    /// The style of a colour, if the terminal has colours.
+    /// Returns the style of a colour, if the terminal has colours.
     pub(super) fn ink(&self, colour: Color) -> Style {
         if self.colour { Style::new().fg(colour) } else { Style::new() }
     }
@@ -66,7 +66,7 @@ pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     let (area, pages) = (frame.area(), pages(&app.view.pages));
     let mut rows = Rows(area);
     let cpus = machine::cpus(app, area.width);
-    // The fixed rows are title, time line, sentence, two heads, pages and keys; the rest is for the machine.
+    // The fixed rows are title, time line, sentence, two headers, pages and keys; the rest is for the machine.
     let rest = area.height.saturating_sub(1 + 3 + 3 + 2 + pages.len() as u16 + 1);
     let near = (cpus.len() as u16).min(1 + rest / 3);
     let lanes = (LANES as u16).min((rest - near.min(rest)) / 2);
@@ -85,11 +85,11 @@ pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     // The panel covers only the machine, so that the last operation stays visible.
     let below = Rect { y: area.y + 7.min(area.height), height: area.height.saturating_sub(8), ..area };
     match app.over {
-        Over::Life => over(frame, below, life_title(app), life(app, below)),
-        Over::Map => over(frame, below, map_title(app, below), map(app, below)),
-        Over::Help | Over::Nothing => {}
+        Overlay::Life => over(frame, below, life_title(app), life(app, below)),
+        Overlay::Map => over(frame, below, map_title(app, below), map(app, below)),
+        Overlay::Help | Overlay::Nothing => {}
     }
-    if app.over == Over::Help {
+    if app.over == Overlay::Help {
         let height = HELP.lines().count() as u16 + 2;
         let middle = area
             .centered(ratatui::layout::Constraint::Length(68), ratatui::layout::Constraint::Length(height));
@@ -111,7 +111,7 @@ fn life_title(app: &App<'_>) -> String {
         grouped(app.life.len() as u64)
     )
 }
-/// The events of the followed object around this moment, with the last one before it in the middle.
+/// Lists the events of the followed object, with the last one before the shown state in the middle.
 fn life(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
     let rows = usize::from(area.height.saturating_sub(2));
     let past = app.life.partition_point(|event| event.operation <= app.view.operation);
@@ -131,7 +131,7 @@ fn life(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
     app.life.iter().enumerate().skip(first).take(rows).map(line).collect()
 }
 
-/// Pages for each character of the map.
+/// Returns the number of pages for each character of the map.
 fn pages_each(app: &App<'_>, area: Rect) -> usize {
     let places = usize::from(area.width.saturating_sub(2)) * usize::from(area.height.saturating_sub(2));
     app.map.len().div_ceil(places.max(1)).max(1)
@@ -141,8 +141,7 @@ fn map_title(app: &App<'_>, area: Rect) -> String {
     let pages = if each == 1 { "a page each".to_owned() } else { format!("{each} pages each") };
     format!(" pages, {pages}: s slabs, o other, c CPUs', . free ")
 }
-/// The map of pages: each character has the kind of most of its pages, but only a character whose pages are
-/// all free is shown as free.
+/// Draws the map of pages: each character shows the kind of most of its pages, but shows free only if all are free.
 fn map(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
     let kinds = [
         ('.', PageIs::Free, Color::DarkGray),
@@ -173,13 +172,13 @@ fn title(app: &App<'_>, width: u16) -> Line<'static> {
         grouped(about.operations),
         view.time_ns as f64 / 1e9
     );
-    // If the row is too short, the trace's name is cut, not the moment.
+    // If the row is too short, the trace's name is cut, not the position.
     let room = usize::from(width).saturating_sub(right.len() + 2);
     let left: String = left.chars().take(room).collect();
     Line::from(vec![Span::from(format!("{left:room$}  ")).bold(), Span::from(right).bold()])
 }
 
-/// Objects in use, objects cached, and the position of the moment.
+/// Draws objects in use, objects cached, and the position.
 fn time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
     let columns = usize::from(width.saturating_sub(LABEL)).max(1);
     let length = (app.range.end - app.range.start).max(1);
@@ -192,7 +191,7 @@ fn time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
     let here = column(app.view.operation);
     let row = |label: &str, place: usize, colour: Color| {
         let value = |column| {
-            // The last point of the column, which is the first of the next one.
+            // The last point of the column, which is the first point of the next column.
             let until = operation(column + 1);
             let points = app.samples.partition_point(|sample| sample.at <= until);
             app.samples.get(points.saturating_sub(1)).map_or(0.0, |sample: &Sample| sample.values[place])
@@ -236,7 +235,7 @@ fn time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
     ]
 }
 
-/// The sentences of the last operation.
+/// Formats the sentences of the last operation.
 fn said(app: &App<'_>) -> Line<'static> {
     let view = &app.view;
     let path = view.steps.iter().filter_map(|step| step.path).max();

@@ -6,13 +6,13 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Play,
-    /// This number of operations forward, or back if negative.
+    /// Move this number of operations forward, or back if negative.
     By(i64),
     Home,
     End,
-    /// To the next operation that leaves its CPU.
+    /// Run to the next operation that its CPU did not serve alone.
     Slow,
-    /// Run until the chosen event.
+    /// Run to the chosen event.
     Until,
     /// Choose another event.
     Condition,
@@ -21,7 +21,7 @@ pub(crate) enum Key {
     Life,
     /// Show the owner of each page of memory.
     Map,
-    /// This number of caches down the list, or up if negative.
+    /// Move this number of caches down the list, or up if negative.
     Cache(i64),
     Design,
     /// Show fewer operations in the time line.
@@ -29,14 +29,14 @@ pub(crate) enum Key {
     /// Show more operations in the time line.
     Farther,
     Whole,
-    /// Play ten times as fast; the next one plays slower.
+    /// Play ten times as fast.
     Faster,
     Slower,
     Help,
     Quit,
 }
 
-/// The command of a key; `None` if it has none.
+/// Returns the command of a key; `None` if it has none.
 pub(crate) fn key(event: KeyEvent) -> Option<Key> {
     let KeyEvent { code, modifiers, .. } = event;
     let far = if modifiers.contains(KeyModifiers::SHIFT) { 1000 } else { 1 };

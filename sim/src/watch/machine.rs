@@ -1,5 +1,5 @@
-//! Draws the objects of each CPU, the shared ones, and the slabs: the busiest caches in one row each, and one
-//! cache in detail.
+//! Draws the objects of each CPU, the shared objects, and the slabs: the busiest caches in one row each, and one cache
+//! in detail.
 
 use super::app::{App, Place};
 use crate::output::grouped;
@@ -9,9 +9,9 @@ use uslab_engine::view::{Level, SeenCache, ShownCache, ShownSlab};
 
 /// The most bars in a row.
 const BARS: usize = 12;
-/// Bars by the objects of a CPU, in eighths of the CPU with the most.
+/// The characters of bars by the objects of a CPU, in eighths of the CPU with the most.
 const FULL: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The most CPUs in detail.
+/// The most CPUs shown in detail.
 const MOST_CPUS: usize = 64;
 
 fn shown<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a ShownCache> {
@@ -20,14 +20,14 @@ fn shown<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a ShownCache> {
 fn seen<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a SeenCache> {
     app.view.caches.get(cache as usize)
 }
-/// Number of objects in the levels, and the room for objects.
+/// Returns the number of objects in the levels, and the room for objects.
 fn sum<'a>(levels: impl IntoIterator<Item = &'a Level>) -> (u64, u64) {
     levels.into_iter().fold((0, 0), |(objects, room), level| {
         (objects + u64::from(level.objects), room + u64::from(level.room))
     })
 }
 
-/// The busiest caches, one row each, below a head.
+/// Draws the busiest caches, one row each, below a header.
 pub(super) fn lanes(app: &App<'_>, rows: usize) -> Vec<Line<'static>> {
     let caches = app.lanes();
     let chosen = caches.iter().position(|cache| Some(*cache) == app.chosen).unwrap_or(0);
@@ -59,7 +59,7 @@ fn lane(app: &App<'_>, cache: u32) -> Line<'static> {
     };
     let numbers =
         format!(" {:>8} {:>7}  ", grouped(counts.used), grouped(counts.in_magazines + counts.in_depot));
-    // If there are many CPUs, several share a bar.
+    // With many CPUs, several share a bar.
     let each = shown.cpus.len().div_ceil(BARS).max(1);
     let acting = app
         .view
@@ -93,7 +93,7 @@ fn lane(app: &App<'_>, cache: u32) -> Line<'static> {
     Line::from_iter(spans)
 }
 
-/// The numbers of the chosen cache.
+/// Formats the numbers of the chosen cache.
 pub(super) fn head(app: &App<'_>) -> Line<'static> {
     let Some(cache) = app.chosen else { return Line::from("no cache is used") };
     let text = match seen(app, cache).map(|seen| &seen.counts) {
@@ -113,7 +113,7 @@ pub(super) fn head(app: &App<'_>) -> Line<'static> {
     Line::from(vec![Span::from(app.name(cache).to_owned()).bold().underlined(), Span::from(text)])
 }
 
-/// The objects of the chosen cache that each CPU holds, by level, and the shared ones.
+/// Draws the objects of the chosen cache that each CPU holds, by level, and the shared objects.
 pub(super) fn cpus(app: &App<'_>, width: u16) -> Vec<Line<'static>> {
     let Some(shown) = app.chosen.and_then(|cache| shown(app, cache)) else { return vec![Line::default()] };
     let acting =
@@ -144,7 +144,7 @@ pub(super) fn cpus(app: &App<'_>, width: u16) -> Vec<Line<'static>> {
     items.chunks((usize::from(width) / longest).max(1)).map(line).collect()
 }
 
-/// The owner of an object, from its character.
+/// Returns the holder of an object, from its character.
 pub(super) fn holder(object: char) -> String {
     match object {
         'u' => "in use".to_owned(),
@@ -154,8 +154,8 @@ pub(super) fn holder(object: char) -> String {
     }
 }
 
-/// Slabs with one character for each object: first the touched and the followed object's slabs, then all
-/// slabs list by list.
+/// Draws slabs with one character for each object: first the touched and the followed object's slabs, then all slabs
+/// list by list.
 pub(super) fn slabs(app: &App<'_>, width: u16, rows: usize) -> Vec<Line<'static>> {
     let Some((cache, shown)) = app.chosen.and_then(|cache| Some((cache, shown(app, cache)?))) else {
         return Vec::new();
@@ -183,7 +183,7 @@ pub(super) fn slabs(app: &App<'_>, width: u16, rows: usize) -> Vec<Line<'static>
         }
         lists
     });
-    // Full slabs come last: there are most of them, and they show the least.
+    // Full slabs come last: they are the most frequent and the least interesting.
     let (full, others): (Vec<_>, Vec<_>) = lists.into_iter().partition(|list| *list == "full");
     for list in others.into_iter().chain(full) {
         let slabs: Vec<_> = shown.slabs.iter().filter(|slab| slab.list == list).collect();
@@ -205,7 +205,7 @@ pub(super) fn slabs(app: &App<'_>, width: u16, rows: usize) -> Vec<Line<'static>
     lines
 }
 
-/// The objects of a slab, one span each.
+/// Draws the objects of a slab, one span each.
 fn objects(app: &App<'_>, slab: &ShownSlab, now: Option<u16>) -> Vec<Span<'static>> {
     let object = |(index, object): (usize, char)| {
         let colour = match object {

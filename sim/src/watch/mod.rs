@@ -1,10 +1,11 @@
-//! `uslab watch`: the page of a replay, on a terminal.
+//! The command `uslab watch`: the page of a replay, on a terminal.
 //!
 //! ```text
 //! keys ──> app ──> what is wanted ──> session: an engine of the design ──> view ──> draw
 //! ```
 //!
-//! An engine only runs forward. To go back, a new engine runs from the beginning: only the stream and the view are kept.
+//! An engine only runs forward. To go back, a new engine runs from the beginning; only the stream and the view are
+//! kept.
 
 mod app;
 mod draw;
@@ -26,14 +27,15 @@ use uslab_engine::designs::{Spec, all};
 
 /// Watch a replay on a terminal, operation by operation, forward and back, as `replay --html` does in a browser.
 ///
-/// Each moment shows the sentence of the last operation, the busiest caches (objects on each CPU, shared objects, slabs), one
-/// cache in detail with its slabs object by object, and the pages. `?` lists the keys. 80 columns and 24 rows are enough.
+/// Each picture shows a sentence about the last operation, the busiest caches (objects on each CPU, shared objects,
+/// slabs), one cache in detail with its slabs object by object, and the pages. `?` lists the keys. The terminal needs
+/// 80 columns and 24 rows.
 ///
-/// Nothing is recorded: the allocator runs. Going back runs it again from the beginning, which takes less than 0.1 s at the end
-/// of the bundled trace (672,020 operations), and about 0.1 s for a million operations in others. NO_COLOR in the environment is
-/// respected.
+/// The allocator itself runs; nothing is recorded. To go back, the viewer runs the engine again from the beginning. A
+/// run takes less than 0.1 s at the end of the bundled trace (672,020 operations), and about 0.1 s per million
+/// operations in other traces. NO_COLOR in the environment is respected.
 ///
-/// It needs a terminal. Without one, `uslab replay --at N --json` has the same moments.
+/// The command needs a terminal. Without a terminal, `uslab replay --at N --json` has the same states.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -45,10 +47,10 @@ pub(crate) struct WatchArgs {
     /// bundled trace.
     #[arg(value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Designs to run, with knobs as `uslab replay --help` lists them.
+    /// Designs to run, with options as `uslab replay --help` lists them.
     #[arg(long, value_name = "NAME", default_value = "uslab")]
     design: String,
-    /// Begin after N operations. Default: three tenths of all, as on the page.
+    /// Begin after N operations. Default: three tenths of all operations, as on the page.
     #[arg(long, value_name = "N")]
     at: Option<u64>,
     /// The cache to show in detail. Default: the cache whose number of objects falls most.

@@ -1,6 +1,6 @@
 //! Runs engines for the requests of the user.
 
-use super::app::{App, Over, PICTURES, Place, Sample, Wish, slow};
+use super::app::{App, EngineRequest, Overlay, PICTURES, Place, Sample, slow};
 use super::draw::draw;
 use super::keys::{Key, key};
 use super::terminal::Screen;
@@ -9,9 +9,9 @@ use uslab_engine::designs::{Spec, Visitor};
 use uslab_engine::until::Until;
 use uslab_engine::{Design, Engine, EngineError, Policy, Step, Stream};
 
-/// Number of points of the time line.
+/// The number of points of the time line.
 const SAMPLES: u64 = 480;
-/// Operations between two checks for a key.
+/// The number of operations between two checks for a key.
 const SLICE: u64 = 20_000;
 
 /// Shows the stream until the user quits.
@@ -21,7 +21,7 @@ pub(super) fn watch<P: Policy>(
     app: &mut App<'_>,
     screen: &mut dyn Screen,
 ) -> anyhow::Result<()> {
-    while app.wish != Wish::Quit {
+    while app.wish != EngineRequest::Quit {
         let spec = &specs[app.design];
         let ran = spec.on(stream, Session { stream, app, screen }).map_err(anyhow::Error::from);
         ran.and_then(|ran| ran).map_err(|error| error.context(format!("--design {spec}")))?;
@@ -29,7 +29,7 @@ pub(super) fn watch<P: Policy>(
     Ok(())
 }
 
-/// Serves requests with a new engine, until one needs an engine that has run less.
+/// Serves requests with an engine, until a request needs an engine that has run less.
 struct Session<'a, 's> {
     stream: &'a Stream,
     app: &'a mut App<'s>,
@@ -53,39 +53,39 @@ impl Visitor for Session<'_, '_> {
 }
 
 impl Session<'_, '_> {
-    /// Serves the request; `false` if this engine cannot: it has run too far, or is of another design.
+    /// Serves the request; returns `false` if this engine has run too far or has another design.
     fn done<D: Design>(&mut self, engine: &mut Engine<'_, D>) -> anyhow::Result<bool> {
         let from = self.app.view.operation;
         match self.app.wish {
-            Wish::Nothing => {}
-            Wish::Quit => return Ok(false),
-            Wish::Design => {
+            EngineRequest::Nothing => {}
+            EngineRequest::Quit => return Ok(false),
+            EngineRequest::Design => {
                 self.app.samples.clear();
                 self.app.forget();
                 self.app.go(from);
                 return Ok(false);
             }
-            Wish::Look if engine.operations() == from => {
+            EngineRequest::Look if engine.operations() == from => {
                 let steps = self.app.view.steps.clone();
                 self.show(engine, steps);
             }
-            Wish::Look => {
+            EngineRequest::Look => {
                 self.app.go(from);
                 return self.done(engine);
             }
-            Wish::At(at) => {
-                if !brought(engine, at.saturating_sub(1))? || (at == 0 && engine.operations() > 0) {
+            EngineRequest::At(at) => {
+                if !ran_to(engine, at.saturating_sub(1))? || (at == 0 && engine.operations() > 0) {
                     return Ok(false);
                 }
-                let steps = engine.run_and_tell(at)?;
+                let steps = engine.run_with_steps(at)?;
                 self.show(engine, steps);
             }
-            Wish::Slow => {
-                if !brought(engine, from)? {
+            EngineRequest::Slow => {
+                if !ran_to(engine, from)? {
                     return Ok(false);
                 }
                 while engine.operations() < self.stream.operations {
-                    let steps = engine.run_and_tell(engine.operations() + 1)?;
+                    let steps = engine.run_with_steps(engine.operations() + 1)?;
                     let found = steps.iter().any(slow);
                     if found || engine.operations() == self.stream.operations {
                         self.app.slow_cache(&steps, |cache| engine.design().counts(cache).size > 0);
@@ -97,7 +97,7 @@ impl Session<'_, '_> {
                     }
                 }
             }
-            Wish::Life => {
+            EngineRequest::Life => {
                 let Some(Place { cache, page, index }) = self.app.followed else { return self.back(from) };
                 if engine.operations() > 0 {
                     return Ok(false);
@@ -111,11 +111,11 @@ impl Session<'_, '_> {
                         None => {}
                     }
                 }
-                (self.app.life, self.app.over) = (life, Over::Life);
+                (self.app.life, self.app.over) = (life, Overlay::Life);
                 return self.back(from);
             }
-            Wish::Until(until) => {
-                if !brought(engine, from)? {
+            EngineRequest::Until(until) => {
+                if !ran_to(engine, from)? {
                     return Ok(false);
                 }
                 let mut found = None;
@@ -129,17 +129,17 @@ impl Session<'_, '_> {
                 return self.done(engine);
             }
         }
-        self.app.wish = Wish::Nothing;
+        self.app.wish = EngineRequest::Nothing;
         Ok(true)
     }
     fn show<D: Design>(&mut self, engine: &Engine<'_, D>, steps: Vec<Step>) {
-        if self.app.over == Over::Map {
+        if self.app.over == Overlay::Map {
             engine.map(&mut self.app.map);
         }
         self.app.show(engine.view(steps, &self.app.shown()));
     }
 
-    /// Requests a moment that this engine has passed.
+    /// Requests a state that this engine has passed.
     fn back(&mut self, to: u64) -> anyhow::Result<bool> {
         self.app.go(to);
         Ok(false)
@@ -153,7 +153,7 @@ impl Session<'_, '_> {
         Ok(stopped)
     }
 
-    /// Shows the moment, and waits for the user's next command.
+    /// Shows the state, and waits for the user's next command.
     fn ask(&mut self) -> anyhow::Result<()> {
         if let Some(key) = self.app.next.take() {
             self.app.on(key);
@@ -167,8 +167,8 @@ impl Session<'_, '_> {
             None if event.is_none() && self.app.playing => self.app.tick(),
             None => {}
         }
-        // If an arrow key is held down, its repetitions are added up, without drawing each moment.
-        while matches!(self.app.wish, Wish::At(_)) && self.app.next.is_none() {
+        // If an arrow key is held down, its repetitions are added up, without drawing each state.
+        while matches!(self.app.wish, EngineRequest::At(_)) && self.app.next.is_none() {
             let Some(event) = self.screen.key(Some(Duration::ZERO))? else { break };
             match key(event) {
                 Some(by @ Key::By(_)) => self.app.on(by),
@@ -179,13 +179,13 @@ impl Session<'_, '_> {
     }
 }
 
-/// Runs up to an operation; `false` if the engine had already run further.
-fn brought<D: Design>(engine: &mut Engine<'_, D>, at: u64) -> Result<bool, EngineError> {
+/// Runs up to an operation; returns `false` if the engine had already run further.
+fn ran_to<D: Design>(engine: &mut Engine<'_, D>, at: u64) -> Result<bool, EngineError> {
     engine.run(at)?;
     Ok(engine.operations() <= at)
 }
 
-/// The values of the whole run at the points of the time line.
+/// Returns the values of the whole run at the points of the time line.
 fn samples<D: Design>(engine: &mut Engine<'_, D>) -> Result<Vec<Sample>, EngineError> {
     let operations = engine.stream().operations;
     let mut samples = Vec::new();

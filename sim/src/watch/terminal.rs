@@ -10,26 +10,26 @@ use std::time::Duration;
 pub(crate) trait Screen {
     /// Draws a new picture.
     fn draw(&mut self, picture: &dyn Fn(&mut Frame<'_>)) -> anyhow::Result<()>;
-    /// The next key, if one is pressed within that time; `None` waits without a limit.
+    /// Returns the next key, if one is pressed within that time; `None` waits without a limit.
     fn key(&mut self, within: Option<Duration>) -> anyhow::Result<Option<KeyEvent>>;
 }
 
 /// Returns an error unless standard output is a terminal. `else_` names an alternative for the message.
 pub(crate) fn needed(else_: &str) -> anyhow::Result<()> {
     if !stdout().is_terminal() {
-        bail!("standard output is no terminal; {else_}");
+        bail!("standard output is not a terminal; {else_}");
     }
     Ok(())
 }
 
-/// The real terminal: its state is restored when this is dropped, or at a panic.
+/// The real terminal, whose state is restored on drop, or at a panic.
 #[derive(Debug)]
 pub(crate) struct Terminal(DefaultTerminal);
 
 impl Terminal {
-    /// Takes the terminal over, with a picture in place of its content.
+    /// Takes over the terminal, replacing its content with a picture.
     pub(crate) fn start() -> anyhow::Result<Self> {
-        // Taking it over may fail halfway.
+        // Taking over the terminal may fail halfway.
         ratatui::try_init().map(Self).inspect_err(|_| ratatui::restore()).context("the terminal")
     }
 }

@@ -1,6 +1,6 @@
-//! The screen, compared with engines that the tests run.
+//! Compares the screen with engines that the tests run.
 
-use super::app::{App, Over, PICTURES, Place, slow};
+use super::app::{App, Overlay, PICTURES, Place, slow};
 use super::draw::draw;
 use super::session::watch;
 use super::terminal::Screen;
@@ -17,7 +17,7 @@ use uslab_engine::stream::Kind;
 use uslab_engine::until::{Found, Until};
 use uslab_engine::{Design, Engine, Stream, View, Writer};
 
-/// A stream with two caches on two CPUs that fill up and empty three times, large objects, and pages.
+/// Returns a stream with two caches on two CPUs that fill up and empty three times, large objects, and pages.
 fn stream() -> Stream {
     let mut random = 1_u64;
     let mut next = |n: u64| {
@@ -51,11 +51,11 @@ fn stream() -> Stream {
     writer.finish()
 }
 
-/// A script of keys, and the screen after each.
+/// A script of keys, and the screen after each key.
 struct Script {
     terminal: Terminal<TestBackend>,
     keys: VecDeque<KeyEvent>,
-    /// Pictures until the next key while playing.
+    /// The number of pictures until the next key while playing.
     pictures: u64,
     seen: Vec<String>,
 }
@@ -94,7 +94,7 @@ impl Screen for Script {
 fn specs(first: &str) -> Vec<Spec> {
     vec![first.parse().unwrap(), "slub".parse().unwrap()]
 }
-/// The screens for keys that are pressed at a moment of a design.
+/// Returns the screens for keys that are pressed after an operation of a design.
 fn press<'s>(
     stream: &'s Stream,
     design: &str,
@@ -111,14 +111,14 @@ fn letters(text: &str) -> impl Iterator<Item = KeyCode> + '_ {
     text.chars().map(KeyCode::Char)
 }
 
-/// A visitor that returns the view of a moment from a new engine.
+/// A visitor that returns the view after an operation from a new engine.
 struct Moment<'s>(&'s Stream, u64);
 
 impl Visitor for Moment<'_> {
     type Out = View;
     fn visit<D: Design>(self, design: D) -> View {
         let mut engine = Engine::new(design, self.0);
-        let steps = engine.run_and_tell(self.1).unwrap();
+        let steps = engine.run_with_steps(self.1).unwrap();
         let shown: Vec<_> = (0..self.0.caches.len() as u32).collect();
         engine.view(steps, &shown)
     }
@@ -171,8 +171,7 @@ fn shows(screen: &str, operations: u64, chosen: Option<u32>, view: &View) {
         let slabs: Vec<_> = shown.slabs.iter().filter(|slab| slab.list == list).collect();
         let Some(first) = slabs.first() else { continue };
         has(&format!("{list} {} {}", slabs.len(), first.objects));
-        // The screen has five rows for slabs, and one is used for the touched object: other lists may not be
-        // visible.
+        // The screen has five rows for slabs, one of them for the touched object, so other lists may not be visible.
         break;
     }
     if let Some(step) = view.steps.iter().rev().find(|step| step.cache == Some(chosen))
@@ -204,7 +203,7 @@ fn screen_shows_the_engines_view() {
         }
     }
     let bundled = replay::page_stream(None, &replay::Options::default(), &Progress::new()).unwrap();
-    // The moment at which the page begins, and the one after `n`.
+    // The operation at which the page begins, and the operation after `n`.
     let at = bundled.operations * 3 / 10;
     let (app, seen) = press(&bundled, "uslab", at, letters("n"));
     assert!(app.view.operation > at);
@@ -235,7 +234,7 @@ fn empty_machine_and_marks_are_labelled() {
 }
 
 #[test]
-fn slow_is_the_next_operation_that_leaves_its_cpu_and_its_cache_is_chosen() {
+fn slow_key_jumps_to_the_next_operation_leaving_its_cpu() {
     let stream = stream();
     let from = 1500;
     let (app, _) = press(&stream, "uslab", from, letters("n"));
@@ -307,16 +306,16 @@ fn object_history_equals_the_engines() {
     // The last `q` closes the panel first.
     let last = &seen[seen.len() - 2];
     assert!(last.contains(&format!("{index} of page {page}: {} events", life.len())), "{last}");
-    // The touching operation is among the events, and is the selected one.
+    // The touching operation is among the events, and is selected.
     let here = last.lines().find(|line| line.contains("> operation")).unwrap();
     assert!(here.contains(&format!("{} ", grouped(from))), "{here}");
     let (app, seen) = press(&stream, "uslab", from, letters("fll"));
-    assert!(app.over == Over::Nothing && !seen.last().unwrap().contains("events in the whole run"));
+    assert!(app.over == Overlay::Nothing && !seen.last().unwrap().contains("events in the whole run"));
     // The events are dropped with the followed object, and with the design.
     let (app, _) = press(&stream, "uslab", from, letters("flf"));
-    assert!(app.life.is_empty() && app.over == Over::Nothing);
+    assert!(app.life.is_empty() && app.over == Overlay::Nothing);
     let (app, _) = press(&stream, "uslab", from, letters("fld"));
-    assert!(app.life.is_empty() && app.over == Over::Nothing);
+    assert!(app.life.is_empty() && app.over == Overlay::Nothing);
     let (_, seen) = press(&stream, "uslab", from, letters("l"));
     assert!(seen.last().unwrap().contains("No object is followed"));
 }
@@ -349,14 +348,14 @@ fn page_map_follows_the_snapshot() {
     let each = map(1100).len().div_ceil(78 * 14);
     assert_eq!(places, map(1100).len().div_ceil(each), "{last}");
     let (app, _) = press(&stream, "uslab", 1000, letters("mm"));
-    assert_eq!(app.over, Over::Nothing);
+    assert_eq!(app.over, Overlay::Nothing);
     // Escape closes the map and does not quit.
     let (app, _) = press(&stream, "uslab", 1000, [KeyCode::Char('m'), KeyCode::Esc, KeyCode::Right]);
-    assert_eq!((app.over, app.view.operation), (Over::Nothing, 1001));
+    assert_eq!((app.over, app.view.operation), (Overlay::Nothing, 1001));
 }
 
 #[test]
-fn back_and_forward_is_the_same_picture() {
+fn stepping_back_and_forward_shows_the_same_screen() {
     let stream = stream();
     use KeyCode::{End, Home, Left, PageDown, PageUp, Right};
     let there = [Right, Right, PageDown, Right];
@@ -370,7 +369,7 @@ fn back_and_forward_is_the_same_picture() {
     let (app, seen) = press(&stream, "uslab", 3000, [Home, Left, End, Right]);
     assert_eq!(app.view.operation, 6000);
     assert!(seen[1] == seen[2] && seen[3] == seen[4] && seen[1] != seen[3]);
-    // To another design and back.
+    // The keys switch to another design and back.
     let (app, seen) = press(&stream, "uslab", 3000, letters("dd"));
     assert_eq!((app.design, &seen[0] == seen.last().unwrap()), (0, true));
     assert!(seen[1].contains("design slub") && seen[1].contains("current slab"), "{}", seen[1]);
@@ -392,7 +391,7 @@ fn playback_has_the_shown_speed_and_stops_at_the_end() {
 }
 
 #[test]
-fn any_size_and_any_design_is_drawn() {
+fn watch_draws_any_size_and_design() {
     let stream = stream();
     for (name, _) in all::<NoPolicy>() {
         let specs = specs(name);
@@ -401,7 +400,7 @@ fn any_size_and_any_design_is_drawn() {
         let mut script = Script::new(200, 60, keys);
         watch(&stream, &specs, &mut app, &mut script).unwrap();
         for (width, height) in [(80, 24), (60, 20), (200, 60), (81, 3), (20, 5), (1, 1)] {
-            for over in [Over::Nothing, Over::Help, Over::Life, Over::Map] {
+            for over in [Overlay::Nothing, Overlay::Help, Overlay::Life, Overlay::Map] {
                 app.over = over;
                 let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
                 terminal.draw(|frame| draw(&app, frame)).unwrap();

@@ -1,12 +1,13 @@
-//! The text of babeltrace, of a trace by LTTng: `[time] (+delta) host event: { cpu_id = 1 }, { field = value, ... }`.
+//! Parses babeltrace's text of an LTTng trace: `[time] (+delta) host event: { cpu_id = 1 }, { field = value, ... }`.
 //!
-//! After LTTng's documents; not verified against a trace. Times are of a day, or with `--clock-seconds` of an era. Events of the group kmem
-//! have it in their name (`kmem_kmalloc`), unless that is there anyway (`kmem_cache_alloc`). With contexts of process a command is known.
+//! The parser follows LTTng's documents; it was not verified against a trace. A time is a time of day, or with
+//! `--clock-seconds` a time since the epoch. The name of a kmem event begins with its group (`kmem_kmalloc`), unless it
+//! already does (`kmem_cache_alloc`). A command is known only if process contexts were recorded.
 
 use super::event::is_kmem;
 use super::fields;
 
-/// The same event as `perf script` prints it.
+/// Converts an event to the text that `perf script` prints for it.
 pub(super) fn as_perf(line: &[u8]) -> Option<Vec<u8>> {
     let line = str::from_utf8(line).ok()?;
     let (time, rest) = line.strip_prefix('[')?.split_once(']')?;
@@ -28,7 +29,7 @@ pub(super) fn as_perf(line: &[u8]) -> Option<Vec<u8>> {
     Some(format!("{command} {pid} [{}] {seconds}.{nanoseconds:09}: kmem:{event}:{fields}", cpu?).into_bytes())
 }
 
-/// `10:00:01.000000001` or `1700000000.000000001`, in nanoseconds.
+/// Parses `10:00:01.000000001` or `1700000000.000000001` to nanoseconds.
 fn seconds(text: &str) -> Option<u64> {
     let (mut time, mut units) = (0_u64, text.split(':').rev());
     let (nanoseconds, rest) = fields::time(units.next()?.trim().as_bytes())?;
@@ -38,7 +39,7 @@ fn seconds(text: &str) -> Option<u64> {
     rest.is_empty().then(|| nanoseconds.checked_add(time)).flatten()
 }
 
-/// The pairs in braces: `cpu_id = 1 }, { name = "dm raid", ptr = 0xFFFF }`.
+/// Iterates over the pairs in braces: `cpu_id = 1 }, { name = "dm raid", ptr = 0xFFFF }`.
 struct Pairs<'t>(&'t str);
 
 impl<'t> Iterator for Pairs<'t> {
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_become_those_of_perf() {
+    fn babeltrace_events_are_parsed_like_perf_events() {
         let text = |line: &str| as_perf(line.as_bytes()).map(|text| String::from_utf8(text).unwrap());
         assert_eq!(
             text(

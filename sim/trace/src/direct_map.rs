@@ -1,21 +1,22 @@
-//! The kernel's direct map of all memory, which turns an object's address into a page frame number.
+//! The kernel's direct map of all memory, which converts an object's address to a page frame number.
 //!
-//! Page events have page frame numbers, object events have addresses. The kernel maps all memory in one piece, the *direct map*,
-//! whose start it chooses at each boot (KASLR), at a multiple of 1 GiB, or of 512 MiB if pages have 64 KiB. Here its start is the
-//! address that page frame 0 would have: on arm64, whose lowest frames are not memory, that is below the first address of the
-//! map. No event contains it, so it is found by a vote: a new slab's pages are allocated just before its first object is, on the
-//! same CPU. Each allocation of pages, with the next object allocation on that CPU, votes for the one boundary that puts the
-//! object on those pages, if there is one. An unrelated pair votes with a probability of 1 in 262,144 for each page of the block
-//! if pages have 4 KiB, and of 1 in 8,192 if they have 64 KiB.
+//! A page event has a page frame number, an object event an address. The kernel maps all memory in one piece, the
+//! *direct map*. The kernel chooses the start of the direct map at each boot (KASLR), at a multiple of 1 GiB, or of 512
+//! MiB with 64 KiB pages. In this module the start is the address that page frame 0 would have. On arm64, whose lowest
+//! frames are not memory, that is below the first mapped address. No event contains the start, so it is found by a
+//! vote. A new slab's pages are allocated just before the slab's first object, on the same CPU. Each page allocation,
+//! with the next object allocation on its CPU, votes for the only aligned start that puts the object on those pages, if
+//! such a start exists. Two unrelated events also vote by chance, with a probability of 1 in 262,144 for each page of
+//! the block with 4 KiB pages, and of 1 in 8,192 with 64 KiB pages.
 //!
-//! There is a vote for each page size: only with the right one do the votes agree on one boundary.
+//! Each page size has its own vote: only votes with the right size agree on one start.
 
 use rustc_hash::FxHashMap;
 
 use super::event::{Pfn, Ptr};
 use super::page_size::PageSize;
 
-/// The direct map starts at a multiple of this: the size that one entry of an upper page table maps.
+/// Returns the alignment of the direct map's start: the size that one entry of an upper page table maps.
 fn align(size: PageSize) -> u64 {
     match size {
         PageSize::Kib4 | PageSize::Kib16 => 1 << 30,
@@ -23,32 +24,33 @@ fn align(size: PageSize) -> u64 {
     }
 }
 
-/// The direct map is at most 64 TiB long (x86-64, four page-table levels).
+/// The largest length of the direct map, 64 TiB (x86-64, four page-table levels).
 const LENGTH: u64 = 64 << 40;
 
 /// The largest order of a slab, unless a boot parameter changes it.
 const MAX_SLAB_ORDER: u8 = 3;
 
-/// A base with one vote needs this many times the votes that chance would give to all bases together.
+/// A start with a single vote is accepted if it has this many times the votes that chance would give to all starts
+/// together.
 const ALONE: u64 = 1000;
 
-/// A base with several votes needs this many times: chance gives several votes to the same base much more rarely.
+/// A start with several votes is accepted at this multiple, because chance rarely gives several votes to one start.
 const SEVERAL: u64 = 100;
 
-/// The state of the search for the direct map.
+/// The result of the search for the direct map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case", tag = "state", content = "base")]
 pub enum DirectMap {
     /// Page frame 0 is mapped at this address.
     At(u64),
-    /// Addresses are real, but the vote found no start. Objects with the same page in their addresses share a page; the page
-    /// events about it cannot be identified.
+    /// Addresses are real, but the vote found no start. Objects whose addresses have the same page share a page, but
+    /// the page events about it cannot be identified.
     Unknown,
     /// Pointers are hashed: addresses do not show which objects share a page.
     Hashed,
 }
 
-/// Maps addresses to pages.
+/// The conversion between addresses and page frames.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mapping {
     pub(super) direct_map: DirectMap,
@@ -56,8 +58,8 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// The page with the object (the first, if there are several). If the start of the direct map is not known, pages are
-    /// numbered by address: for a kernel's addresses, such a number is larger than any page frame's.
+    /// Returns the page of an object (the first, if it has several). If the start of the direct map is unknown, pages
+    /// are numbered by address. A page number of a kernel address exceeds any page frame's number.
     pub(super) fn pfn(self, ptr: Ptr) -> Option<Pfn> {
         let shift = self.page_size.shift();
         match self.direct_map {
@@ -70,12 +72,12 @@ impl Mapping {
         }
     }
 
-    /// The object's offset from the start of its page, in bytes.
+    /// Returns the object's offset from the start of its page, in bytes.
     pub(super) fn offset(self, ptr: Ptr) -> u16 {
         (ptr.0 % self.page_size.bytes()) as u16
     }
 
-    /// The address at `offset` bytes from the start of a page that [`pfn`](Self::pfn) returned.
+    /// Returns the address at `offset` bytes from the start of a page that [`pfn`](Self::pfn) returned.
     pub(super) fn object(self, pfn: Pfn, offset: u16) -> Ptr {
         let base = match self.direct_map {
             DirectMap::At(base) => base,
@@ -85,18 +87,18 @@ impl Mapping {
     }
 }
 
-/// Finds the [`DirectMap`] of a trace, and the size of its pages.
+/// The vote that finds the [`DirectMap`] of a trace, and the size of its pages.
 #[derive(Debug, Default)]
-pub(super) struct Vote {
-    /// The last pages that each CPU allocated, until it allocates an object.
+pub(super) struct BaseVote {
+    /// The last pages that each CPU allocated, until the CPU allocates an object.
     last: Vec<Option<(Pfn, u8)>>,
-    /// For each page size: the votes for each base.
+    /// The votes for each start, by page size.
     votes: [FxHashMap<u64, u64>; PageSize::ALL.len()],
-    /// Pages on which an object could be by chance.
+    /// The number of pages that an object could be on by chance.
     pages: u64,
 }
 
-impl Vote {
+impl BaseVote {
     /// Records that a CPU allocated pages. User memory (`movable`) is never a slab.
     pub(super) fn pages(&mut self, cpu: u16, pfn: Pfn, order: u8, movable: bool) {
         let cpu = usize::from(cpu);
@@ -122,8 +124,8 @@ impl Vote {
         }
     }
 
-    /// The base and the page size with the most votes, among all sizes or for the known one. `None` if no base has more votes
-    /// than chance would give it.
+    /// Returns the start and page size with the most votes, among all page sizes or for the known size. Returns `None`
+    /// if no start has more votes than chance would give it.
     pub(super) fn result(&self, known: Option<PageSize>) -> Option<(u64, PageSize)> {
         let sizes = PageSize::ALL.into_iter().zip(&self.votes);
         let elected =
@@ -156,7 +158,7 @@ mod tests {
 
     #[test]
     fn base_is_found_from_a_slab_and_its_first_object() {
-        let mut vote = Vote::default();
+        let mut vote = BaseVote::default();
         vote.pages(3, Pfn(0x4a98), 2, false);
         vote.pages(1, Pfn(0x99), 0, true);
         vote.object(1, at(0x99, 0));
@@ -172,7 +174,7 @@ mod tests {
         assert_eq!(map.pfn(Ptr(0x9997_02f4)), None, "a hashed pointer");
     }
 
-    /// arm64 kernels: virtual addresses have 39, 48 or 52 bits; memory starts at 1 GiB or elsewhere.
+    /// On arm64, virtual addresses have 39, 48 or 52 bits, and memory starts at 1 GiB or elsewhere.
     #[test]
     fn base_and_page_size_of_arm64_are_found() {
         for (first, memory) in [
@@ -184,7 +186,7 @@ mod tests {
             for size in PageSize::ALL {
                 // A start that is not a multiple of 1 GiB is possible only with large pages.
                 let base = first - (memory - memory % align(size));
-                let mut vote = Vote::default();
+                let mut vote = BaseVote::default();
                 for n in 0..40 {
                     let pfn = (0x4000_0000 >> size.shift()) + n * 37;
                     let order = (n % 4) as u8;
@@ -201,9 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn unrelated_pairs_give_no_base() {
-        let mut vote = Vote::default();
-        // A thousand unrelated pairs, and one that seems related.
+    fn unrelated_addresses_give_no_direct_map_base() {
+        let mut vote = BaseVote::default();
+        // The trace has a thousand unrelated pairs, and one pair that seems related.
         for i in 0..1000 {
             vote.pages(0, Pfn(i * 977), 0, false);
             vote.object(0, at(i * 977 + 12, 0));

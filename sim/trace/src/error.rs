@@ -1,4 +1,4 @@
-//! Errors in a trace, each with the place.
+//! Errors in a trace, each with file and line.
 
 use std::fmt;
 use std::io;
@@ -7,40 +7,40 @@ use std::path::PathBuf;
 use super::foreign::Foreign;
 use super::page_size::PageSize;
 
-/// An error in a trace, or in a table in its folder.
+/// An error in a trace, or in a table in the trace's folder.
 ///
-/// Every variant names the file (`<stdin>` for standard input), and the line if there is one. The system's error is the
-/// [`source`](std::error::Error::source).
+/// Every variant names the file (`<stdin>` for standard input), and the line if the error has one. The system's error
+/// is the [`source`](std::error::Error::source).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TraceError {
     /// The file could not be opened.
     Open {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// A directory was named instead of a file.
+    /// The path is a directory instead of a file.
     Directory {
-        /// The directory.
+        /// The path of the directory.
         path: PathBuf,
     },
-    /// Reading failed in the middle.
+    /// Reading the file failed in the middle.
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
     /// The compressed file ends before its content does.
     Truncated {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The compressed file cannot be unpacked.
     Damaged {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The kind of compression: `gzip`, `xz` or `zstd`.
         compression: &'static str,
@@ -49,70 +49,70 @@ pub enum TraceError {
     },
     /// The file contains no text.
     Empty {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// A recording of `libuslab.so` is shorter than its header says, or has invalid contents.
     Recording {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The error, and what is expected.
+        /// The error, and the expected content.
         what: String,
     },
     /// The file is not text.
     Binary {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What to do.
+        /// A hint about what to do.
         hint: &'static str,
     },
-    /// Text, but no line of it is an event.
+    /// The file is text, but no line of it is an event.
     NotATrace {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The number of lines read.
         lines: u64,
-        /// The first line that was not understood, shortened; empty if there were only headers.
+        /// The first line that was not understood, shortened; empty if the file had only headers.
         first: String,
         /// The kind of text, if it is recognised.
         foreign: Option<Foreign>,
     },
     /// Fewer than 95 of 100 lines with kmem events were understood.
     MostlyNotUnderstood {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The number of such lines that were not understood.
+        /// The number of kmem lines that were not understood.
         rejected: u64,
-        /// The number of all such lines.
+        /// The number of all kmem lines.
         lines: u64,
-        /// The first few, shortened, with their numbers.
+        /// The first lines that were not understood, shortened, with their numbers.
         first: Vec<(u64, String)>,
     },
-    /// Time decreases on a CPU, which is impossible in one trace: the text contains two.
+    /// Time decreases on one CPU, which shows that the text contains two traces.
     TimeGoesBack {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// The number of the line, from 1.
         line: u64,
-        /// The CPU.
+        /// The CPU of the event.
         cpu: u16,
-        /// The time of the CPU's event before it, and of this one, in nanoseconds.
+        /// The times of the CPU's previous event and of this event, in nanoseconds.
         times: (u64, u64),
     },
-    /// A line longer than any trace has.
+    /// A line is longer than any line of a trace.
     LongLine {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// The number of the line, from 1.
         line: u64,
     },
-    /// A value that no kernel prints, or none with this page size: an order above 10, a size of 0, a CPU above 8191.
+    /// A value is impossible, in general or with this page size: an order above 10, a size of 0, a CPU above 8191.
     Impossible {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// The number of the line, from 1.
         line: u64,
-        /// The value and what is accepted.
+        /// The value and the accepted range.
         what: Impossible,
     },
     /// The temporary file for the records of a long trace failed.
@@ -122,27 +122,27 @@ pub enum TraceError {
     },
     /// A table in the trace's folder is invalid.
     Table {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// The number of the line, from 1.
         line: u64,
         /// The expected contents of the line.
         what: &'static str,
     },
 }
 
-/// A value that no kernel prints.
+/// A value that no kernel prints, with the accepted range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Impossible {
     /// The field's name, as printed in the trace.
     pub field: &'static str,
-    /// Its value.
+    /// The field's value.
     pub value: u64,
     /// The largest accepted value.
     pub most: u64,
     /// The smallest accepted value.
     pub least: u64,
-    /// The page size for which this holds; `None` if it holds for any.
+    /// The page size to which the range applies; `None` if it applies to any.
     pub page_size: Option<PageSize>,
 }
 
@@ -162,7 +162,7 @@ impl fmt::Display for TraceError {
         match self {
             Self::Open { path, .. } => write!(f, "{}: cannot open", path.display()),
             Self::Directory { path } => {
-                write!(f, "{}: a directory, where a trace file is wanted", path.display())
+                write!(f, "{}: a directory; expected a trace file", path.display())
             }
             Self::Read { path, .. } => write!(f, "{}: cannot read", path.display()),
             Self::Truncated { path } => {

@@ -1,4 +1,4 @@
-//! One traced event in numbers: its contents, independent of the text format.
+//! A traced event as numbers: its content, independent of the text format.
 //!
 //! Event names, call sites, cache names and allocation flags are interned; an [`Event`] holds their [`Symbol`]s.
 
@@ -7,12 +7,13 @@ use super::symbols::Symbol;
 /// The largest CPU number a kernel can print (`NR_CPUS` of x86-64 is at most 8192).
 pub const MAX_CPU: u16 = 8191;
 
-/// An object's address as the trace prints it: real, or hashed (then only equality means anything).
+/// An object's address as the trace prints it. An address is real or hashed; a hashed address is only good for
+/// comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ptr(pub u64);
 
 impl Ptr {
-    /// Hashed pointers are 32-bit values.
+    /// Returns `true` if the value has at most 32 bits, as hashed pointers do.
     #[must_use]
     pub fn is_hashed(self) -> bool {
         self.0 < 1 << 48
@@ -25,7 +26,7 @@ pub struct Pfn(pub u64);
 
 /// The function behind an object event, which determines how the cache is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Via {
+pub enum EventSource {
     /// `kmalloc` or `kfree`.
     Kmalloc,
     /// `kmem_cache_alloc` or `kmem_cache_free`.
@@ -37,16 +38,16 @@ pub enum Via {
 pub struct Event {
     /// The event's name, without the group that perf puts before it.
     pub name: Symbol,
-    /// The CPU on which it happened.
+    /// The CPU on which the event happened.
     pub cpu: u16,
     /// The third flag of ftrace's flag column: `.` task, `s` softirq, `h` hardirq, `H` hardirq inside softirq; `None` if the
     /// format has no such column.
     pub context: Option<u8>,
-    /// Nanoseconds on the trace's clock. Not monotonic: never sort by it.
+    /// Nanoseconds on the trace's clock. Times of events are not monotonic: never sort by them.
     pub time_ns: u64,
     /// `true` if the command's name was no longer known (`<...>`).
     pub comm_unknown: bool,
-    /// The command of an allocation's task; in an interrupt it is the interrupted one.
+    /// The command of the allocating task; in an interrupt, of the interrupted task.
     pub task: Option<Symbol>,
     /// The kind of event, with its fields.
     pub kind: EventKind,
@@ -57,95 +58,96 @@ pub struct Event {
 pub enum EventKind {
     /// An object was allocated.
     Alloc {
-        /// Its address; 0 if the allocation failed.
+        /// The object's address; 0 if the allocation failed.
         ptr: Ptr,
         /// The caller: `function+0x1b/0x40`.
         site: Symbol,
         /// The requested bytes.
         bytes_req: u32,
-        /// Bytes that the object takes.
+        /// The bytes that the object takes.
         bytes_alloc: u32,
         /// The allocation flags.
         gfp: Symbol,
         /// The cache, if the event names it (since 6.18).
         cache: Option<Symbol>,
-        /// The function.
-        via: Via,
+        /// The allocating function.
+        via: EventSource,
     },
     /// An object was freed.
     Free {
-        /// Its address, never 0.
+        /// The object's address, never 0.
         ptr: Ptr,
         /// The caller.
         site: Symbol,
         /// The cache, if the event names it.
         cache: Option<Symbol>,
-        /// The function.
-        via: Via,
+        /// The freeing function.
+        via: EventSource,
     },
-    /// `kfree(NULL)`: nothing happened.
+    /// A call `kfree(NULL)`, which does nothing.
     FreeNull,
-    /// An object event with the placeholder `(____ptrval____)` for a pointer: the kernel had no key for hashing yet.
+    /// An object event with the placeholder `(____ptrval____)` for a pointer, from before the kernel had a key for
+    /// hashing.
     Placeholder,
-    /// An allocation that is too large for kmalloc, or the free of one.
+    /// The allocation or free of an object that is too large for kmalloc.
     TooLarge {
         /// `true` for an allocation.
         alloc: bool,
     },
-    /// `2^order` pages were allocated.
+    /// A block of `2^order` pages was allocated.
     PageAlloc {
-        /// The first page.
+        /// The block's first page.
         pfn: Pfn,
         /// The order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
         order: u8,
-        /// 0 unmovable, 1 movable, 2 reclaimable.
+        /// The migrate type: 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
         /// The allocation flags.
         gfp: Symbol,
     },
     /// A page allocation that failed.
     PageAllocFailed,
-    /// `2^order` pages were freed.
+    /// A block of `2^order` pages was freed.
     PageFree {
-        /// The first page.
+        /// The block's first page.
         pfn: Pfn,
         /// The order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
         order: u8,
     },
-    /// `2^order` pages left the buddy allocator's lists.
+    /// A block of `2^order` pages left the buddy allocator's lists.
     ZoneLocked {
-        /// The first page.
+        /// The block's first page.
         pfn: Pfn,
         /// The order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
         order: u8,
         /// The requested type: 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
-        /// `true` if they went to a per-CPU list instead of a caller.
+        /// `true` if the pages moved to a per-CPU list instead of a caller.
         percpu_refill: bool,
     },
-    /// `2^order` pages returned from a per-CPU list to the buddy allocator.
+    /// A block of `2^order` pages returned from a per-CPU list to the buddy allocator.
     PcpuDrain {
-        /// The first page.
+        /// The block's first page.
         pfn: Pfn,
         /// The order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
         order: u8,
-        /// The type of their free list: 0 unmovable, 1 movable, 2 reclaimable.
+        /// The migrate type of the pages' free list: 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
     },
-    /// `2^order` pages were requested, and a block of another migrate type serves.
+    /// A request for `2^order` pages is served from a block of another migrate type.
     ExtFrag {
-        /// The block's first page, or the first of the pages themselves: kernels differ.
+        /// The first page of the block, or of the served pages: kernels differ.
         pfn: Pfn,
         /// The requested order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
         order: u8,
     },
-    /// Text that user space wrote into the trace.
+    /// A text that user space wrote into the trace.
     Mark(Symbol),
     /// Another event, which is only counted.
     Other,
 }
 
-/// Events whose fields are parsed. Their symbols are their indices in this list.
+/// The names of events whose fields are parsed. An event's symbol is its index in the list.
 pub(super) const KNOWN_EVENTS: [&[u8]; 14] = [
     b"kmalloc",
     b"kmalloc_node",
@@ -163,20 +165,21 @@ pub(super) const KNOWN_EVENTS: [&[u8]; 14] = [
     b"bputs",
 ];
 
-/// The number of events in the group kmem; marks come after them.
+/// The number of events in the group kmem; marks follow them in the list.
 pub(super) const KMEM_EVENTS: usize = 11;
 
-/// An event's name is an identifier of C.
+/// Returns `true` if the name is a C identifier, as all event names are.
 pub(super) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
 }
 
-/// Returns `true` if this is the name of an event whose fields are parsed, other than a mark.
+/// Returns `true` for the name of an event whose fields are parsed, except a mark.
 pub(super) fn is_kmem(name: &[u8]) -> bool {
     KNOWN_EVENTS[..KMEM_EVENTS].contains(&name)
 }
 
-/// Returns `true` if a line has the name of such an event, in any tool's form: `kmalloc:`, `kmem:kmalloc:`, `kmem:kmalloc(`.
+/// Returns `true` if a line has the name of a kmem event, in any tool's form: `kmalloc:`, `kmem:kmalloc:`,
+/// `kmem:kmalloc(`.
 pub(super) fn has_kmem(line: &[u8]) -> bool {
     line.split(|b| matches!(b, b' ' | b'\t' | b'(')).any(|word| {
         let word = word.strip_suffix(b":").unwrap_or(word);

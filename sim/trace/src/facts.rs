@@ -1,4 +1,4 @@
-//! The contents of a trace in numbers: all facts that need no replay.
+//! The contents of a trace in numbers, as far as they need no replay.
 
 use std::collections::BTreeMap;
 
@@ -14,313 +14,314 @@ use super::resolve::{CacheTally, MarkState, Resolver};
 use super::tables::Tables;
 use uslab::SlabInfo;
 
-/// Pairs of moments whose tables are compared.
+/// The pairs of moments whose tables are compared.
 const SPANS: [(&str, &str); 3] = [("before", "end"), ("before", "after"), ("boot", "before")];
 
-/// All facts of a trace. Lists of names with counts are sorted, the most frequent first.
+/// All facts of a trace. A list of names with counts is sorted, most frequent first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Facts {
     /// The text format.
     pub format: Option<Format>,
-    /// ftrace's header.
+    /// The header that ftrace wrote.
     pub header: Option<Header>,
-    /// Lines of the file.
+    /// The number of lines in the file.
     pub lines: u64,
-    /// Events.
+    /// The number of events.
     pub total: u64,
-    /// Events by name.
+    /// The number of events by name.
     pub events: Vec<(String, u64)>,
-    /// Lines that are neither events nor headers nor blank.
+    /// The number of lines that are neither events nor headers nor blank.
     pub not_understood: u64,
-    /// The first of them, shortened, with their numbers.
+    /// The first lines that were not understood, shortened, with their numbers.
     pub first_not_understood: Vec<(u64, String)>,
-    /// Events that were lost, as the trace says.
+    /// The number of lost events that the trace reports.
     pub lost: u64,
-    /// The text ends without a line feed.
+    /// `true` if the text ends without a line feed.
     pub unterminated: bool,
-    /// The last line, shortened, and its number, if it ends in the middle: it was left out.
+    /// The last line, shortened, and its number, if it is cut off and therefore omitted.
     pub cut_line: Option<(u64, String)>,
     /// The header that `libuslab.so` wrote into its recording.
     pub recorded: Option<Recorded>,
-    /// Where the traced kernel maps its memory.
+    /// The address at which the traced kernel maps its memory.
     pub direct_map: DirectMap,
-    /// Bytes of a page of the traced machine.
+    /// The page size of the traced machine.
     pub page_size: PageSize,
-    /// How that is known.
+    /// The source of the page size.
     pub page_size_source: PageSizeSource,
-    /// Events by CPU.
+    /// The number of events by CPU.
     pub by_cpu: BTreeMap<usize, u64>,
-    /// Events by context flag: `.` task, `s` softirq, `h` hardirq, `H` hardirq inside softirq.
+    /// The number of events by context flag: `.` task, `s` softirq, `h` hardirq, `H` hardirq inside softirq.
     pub by_context: BTreeMap<char, u64>,
-    /// Seconds: the first event's time and the latest time.
+    /// The time of the first event, and the latest time, in seconds.
     pub time: Option<(f64, f64)>,
-    /// Events at time 0.
+    /// The number of events at time 0.
     pub zero_times: u64,
-    /// Events with the time of the event before.
+    /// The number of events with the same time as the event before.
     pub same_times: u64,
-    /// Events earlier than the event before.
+    /// The number of events that are earlier than the event before.
     pub times_going_back: u64,
-    /// Events with `<...>` for a command.
+    /// The number of events with `<...>` for a command.
     pub comm_unknown: u64,
-    /// Object events with a hashed pointer.
+    /// The number of object events with a hashed pointer.
     pub hashed_pointers: u64,
-    /// Object events with a placeholder for a pointer.
+    /// The number of object events with a placeholder for a pointer.
     pub placeholders: u64,
-    /// `kfree(NULL)`.
+    /// The number of calls `kfree(NULL)`.
     pub kfree_of_null: u64,
-    /// Object allocations that failed.
+    /// The number of object allocations that failed.
     pub alloc_failed: u64,
-    /// Object allocations of 0 bytes: each got an object of the smallest size class.
+    /// The number of object allocations of 0 bytes, each of which got an object of the smallest size class.
     pub zero_sizes: u64,
-    /// Object allocations above kmalloc's largest size, which were left out.
+    /// The number of object allocations above kmalloc's largest size, which were omitted.
     pub too_large: u64,
-    /// Distinct call sites of object events.
+    /// The number of distinct call sites of object events.
     pub call_sites: usize,
-    /// Call sites (with sizes) that serve several caches.
+    /// The number of call sites (with sizes) that allocate from several caches.
     pub call_sites_with_several_caches: u64,
-    /// Bytes asked for, and handed out.
+    /// The requested bytes, and the allocated bytes.
     pub bytes: (u64, u64),
-    /// Object allocations by flags.
+    /// The number of object allocations by flags.
     pub gfp: Vec<(String, u64)>,
-    /// `kmem_cache_free` with a cache name, and all.
+    /// The number of `kmem_cache_free` events with a cache name, and of all.
     pub cache_free_named: (u64, u64),
-    /// `kmem_cache_alloc` with a cache name, and all.
+    /// The number of `kmem_cache_alloc` events with a cache name, and of all.
     pub cache_alloc_named: (u64, u64),
-    /// How names of allocations were found.
+    /// The sources of the allocations' cache names.
     pub name_sources: NameSources,
-    /// Objects of all caches together.
+    /// Facts about the objects of all caches together.
     pub objects: ObjectFacts,
-    /// Pages.
+    /// Facts about pages.
     pub pages: PageFacts,
-    /// Every cache, the busiest first.
+    /// Facts about every cache, busiest first.
     pub caches: Vec<CacheFacts>,
-    /// Marks that user space wrote.
+    /// The marks that user space wrote.
     pub marks: Vec<MarkFacts>,
-    /// The first mark, `before`, was lost with the oldest events: it is at the beginning of the others.
+    /// `true` if the first mark, `before`, was lost with the oldest events and was inserted at the beginning.
     pub mark_was_lost: bool,
-    /// Live objects and slabs seen of each cache at the beginning and the end of a workload (marks `WORKLOAD ...`).
+    /// The live objects and known slabs of each cache at the beginning and end of a workload (marks `WORKLOAD ...`).
     pub phases: Vec<Phase>,
-    /// The kernel's tables compared with ours, by the span of time.
+    /// The kernel's slabinfo tables compared with the trace, by span of time.
     pub slabinfo: Vec<SlabinfoSpan>,
-    /// The kernel's pages compared with ours, by the span of time.
+    /// The kernel's page counts compared with the trace, by span of time.
     pub page_spans: Vec<PageSpan>,
-    /// The kernel's totals at a moment compared with the totals seen since the trace began.
-    pub absolute: Vec<Absolute>,
+    /// The kernel's totals at a moment compared with the totals traced since the beginning.
+    pub absolute: Vec<MomentTotals>,
 }
 
-/// ftrace's header.
+/// The header that ftrace wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Header {
-    /// Events that are in the text.
+    /// The number of events in the text.
     pub in_buffer: u64,
-    /// Events that happened.
+    /// The number of events that happened.
     pub written: u64,
-    /// CPUs of the machine.
+    /// The number of CPUs of the machine.
     pub cpus: u64,
 }
 
-/// Objects.
+/// Facts about objects.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ObjectFacts {
-    /// Allocations that did not fail.
+    /// The number of successful allocations.
     pub allocs: u64,
-    /// Frees, but of null.
+    /// The number of frees, without `kfree(NULL)`.
     pub frees: u64,
-    /// Frees whose allocation was seen.
+    /// The number of frees whose allocation is in the trace.
     pub matched: u64,
-    /// Of these, on another CPU.
+    /// The number of matched frees on another CPU than the allocation.
     pub remote: u64,
-    /// Frees of objects whose allocation has no event.
+    /// The number of frees of objects whose allocation has no event.
     pub hidden_allocs: u64,
-    /// Frees without an event: `overwritten + live_when_page_freed`.
+    /// The number of frees without an event: `overwritten + live_when_page_freed`.
     pub hidden_frees: u64,
-    /// Frees of objects from before the trace.
+    /// The number of frees of objects from before the trace.
     pub pre_trace_frees: u64,
-    /// Pointers handed out again while live.
+    /// The number of pointers that were allocated again while live.
     pub overwritten: u64,
-    /// Objects live when their page was freed.
+    /// The number of objects that were live when their page was freed.
     pub live_when_page_freed: u64,
-    /// Pairs of a hidden allocation and a hidden free that are events in the wrong order: a free after the next
-    /// allocation, a free before its own allocation.
+    /// Pairs of a hidden allocation and a hidden free that are really events in the wrong order. The first count has
+    /// frees after the next allocation, the second frees before their own allocation.
     pub swapped_pairs: (u64, u64),
-    /// Hidden frees by cache and allocating function.
+    /// The number of hidden frees by cache and allocating function.
     pub hidden_free_sites: Vec<(String, String, u64)>,
-    /// Hidden allocations by cache.
+    /// The number of hidden allocations by cache.
     pub hidden_alloc_caches: Vec<(String, u64)>,
-    /// Objects of `kmem_cache_alloc` that `kfree` took, by cache.
+    /// The number of objects of `kmem_cache_alloc` that `kfree` freed, by cache.
     pub kfree_of_cache_object: Vec<(String, u64)>,
-    /// Frees that name another cache than the allocation: cache of the allocation, of the free.
+    /// Frees that name another cache than the allocation did: the allocation's cache, the free's cache, and their
+    /// number.
     pub name_differs: Vec<(String, String, u64)>,
-    /// Matched frees by allocating and freeing CPU.
+    /// The number of matched frees by allocating and freeing CPU.
     pub cpu_pairs: Vec<(usize, usize, u64)>,
 }
 
-/// Pages.
+/// Facts about pages.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PageFacts {
-    /// Allocations by order.
+    /// The number of page allocations by order.
     pub allocs_by_order: Vec<u64>,
-    /// Frees by order.
+    /// The number of page frees by order.
     pub frees_by_order: Vec<u64>,
-    /// Allocations by migrate type.
+    /// The number of page allocations by migrate type.
     pub allocs_by_migratetype: Vec<u64>,
-    /// Allocations that failed.
+    /// The number of page allocations that failed.
     pub alloc_failed: u64,
-    /// `mm_page_alloc_zone_locked` for a per-CPU list.
+    /// The number of `mm_page_alloc_zone_locked` events for a per-CPU list.
     pub percpu_refills: u64,
-    /// `mm_page_alloc_zone_locked` for a caller.
+    /// The number of `mm_page_alloc_zone_locked` events for a caller.
     pub zone_direct: u64,
-    /// Frees of blocks whose allocation was not seen.
+    /// The number of frees of blocks whose allocation is not in the trace.
     pub free_unseen: u64,
-    /// Allocations of pages that are live.
+    /// The number of allocations of pages that were already live.
     pub alloc_over_live: u64,
-    /// The most pages handed out in the trace at any time.
+    /// The largest number of pages allocated in the trace at a time.
     pub peak: u64,
-    /// Frees of blocks whose allocation was seen.
+    /// The number of frees of blocks whose allocation is in the trace.
     pub free_matched: u64,
-    /// Of these, on another CPU.
+    /// The number of matched page frees on another CPU than the allocation.
     pub free_remote: u64,
 }
 
-/// A cache.
+/// Facts about a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CacheFacts {
-    /// The name.
+    /// The cache's name.
     pub name: String,
-    /// What it is.
+    /// The cache's kind.
     pub kind: CacheKind,
-    /// Its counters.
+    /// The cache's counters.
     #[serde(flatten)]
     pub tally: CacheTally,
 }
 
-/// A mark.
+/// A mark that user space wrote.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MarkFacts {
-    /// How many object and page events come before it, failed ones and `kfree(NULL)` not counted.
+    /// The number of preceding object and page events, without failed allocations and `kfree(NULL)`.
     pub at: u64,
-    /// Seconds.
+    /// The mark's time in seconds.
     pub time: f64,
-    /// The text.
+    /// The mark's text.
     pub text: String,
 }
 
-/// The caches at a mark.
+/// The state of the caches at a mark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Phase {
     /// The mark's text.
     pub mark: String,
-    /// Each cache with live objects or slabs: its name, and how many there are of both.
+    /// Each cache with live objects or slabs: its name, and the number of live objects and of slabs.
     pub caches: Vec<(String, u64, i64)>,
 }
 
-/// The caches of two slabinfo snapshots compared with the events between them.
+/// A comparison of two slabinfo snapshots with the events between them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SlabinfoSpan {
-    /// The moments.
+    /// The earlier moment.
     pub from: &'static str,
-    /// The later one.
+    /// The later moment.
     pub to: &'static str,
-    /// Caches in slabinfo that the kernel or the trace says have changed, the busiest first.
+    /// The caches in slabinfo that changed according to the kernel or the trace, busiest first.
     pub rows: Vec<SlabinfoChange>,
-    /// Sums over the rows.
+    /// The sums over the rows.
     pub sum: SlabinfoSum,
 }
 
-/// One cache between two snapshots.
+/// The change of one cache between two snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SlabinfoChange {
-    /// The cache.
+    /// The cache's name.
     pub cache: String,
-    /// Allocations in between.
+    /// The number of allocations between the snapshots.
     pub allocs: u64,
-    /// Frees in between.
+    /// The number of frees between the snapshots.
     pub frees: u64,
-    /// Change of `active_objs`.
+    /// The change of `active_objs`.
     pub real: i64,
     /// Allocations minus frees.
     pub raw: i64,
-    /// The same with hidden allocations added and hidden frees taken off.
+    /// Allocations minus frees, with hidden allocations added and hidden frees subtracted.
     pub corrected: i64,
-    /// Objects in a slab.
+    /// The number of objects in a slab.
     pub per_slab: u64,
-    /// Change of `num_slabs`.
+    /// The change of `num_slabs`.
     pub real_slabs: i64,
-    /// Slabs seen handed out minus slabs seen given back.
+    /// The number of traced slab allocations minus traced slab frees.
     pub slabs_seen: i64,
-    /// `active_objs` at the later moment.
+    /// The value of `active_objs` at the later moment.
     pub active_end: u64,
-    /// `num_objs` at the later moment.
+    /// The value of `num_objs` at the later moment.
     pub num_end: u64,
-    /// `num_slabs` at the later moment.
+    /// The value of `num_slabs` at the later moment.
     pub slabs_end: u64,
 }
 
 /// Sums over the rows of a [`SlabinfoSpan`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct SlabinfoSum {
-    /// Rows.
+    /// The number of rows.
     pub caches: u64,
-    /// Sum of the real changes of objects.
+    /// The sum of the real changes of objects.
     pub real: i64,
-    /// Sum of allocations minus frees.
+    /// The sum of allocations minus frees.
     pub raw: i64,
-    /// Sum of the corrected changes.
+    /// The sum of the corrected changes.
     pub corrected: i64,
-    /// Sum of absolute real changes.
+    /// The sum of absolute real changes.
     pub abs_real: u64,
-    /// Sum of absolute errors of the raw changes.
+    /// The sum of absolute errors of the raw changes.
     pub abs_err_raw: u64,
-    /// Sum of absolute errors of the corrected changes.
+    /// The sum of absolute errors of the corrected changes.
     pub abs_err_corrected: u64,
-    /// Rows whose raw change is exact.
+    /// The number of rows whose raw change is exact.
     pub exact_raw: u64,
-    /// Rows whose corrected change is exact.
+    /// The number of rows whose corrected change is exact.
     pub exact_corrected: u64,
-    /// Rows whose corrected change is off by at most one slab per CPU.
+    /// The number of rows whose corrected change is off by at most one slab per CPU.
     pub within_one_slab_per_cpu: u64,
-    /// Sum of absolute real changes of slabs.
+    /// The sum of absolute real changes of slabs.
     pub abs_real_slabs: u64,
-    /// Sum of absolute errors of the slabs seen.
+    /// The sum of absolute errors of the traced slabs.
     pub abs_err_slabs: u64,
-    /// Rows whose slabs seen are exact.
+    /// The number of rows whose traced slabs are exact.
     pub exact_slabs: u64,
 }
 
-/// Pages between two moments.
+/// A comparison of two page snapshots with the events between them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PageSpan {
-    /// The moments.
+    /// The earlier moment.
     pub from: &'static str,
-    /// The later one.
+    /// The later moment.
     pub to: &'static str,
-    /// Change of the pages in use, by buddyinfo and the per-CPU lists of zoneinfo.
+    /// The change of the pages in use, by buddyinfo and zoneinfo's per-CPU lists.
     pub real_used: i64,
     /// Pages allocated minus pages freed.
     pub traced: i64,
-    /// Pages in the buddy allocator at both moments.
+    /// The number of pages in the buddy allocator at each of the two moments.
     pub buddy_free: (u64, u64),
-    /// Pages in per-CPU lists at both moments.
+    /// The number of pages in per-CPU lists at each of the two moments.
     pub percpu: (u64, u64),
 }
 
-/// A moment's totals.
+/// The kernel's totals at a moment, compared with the trace's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Absolute {
-    /// The moment.
+pub struct MomentTotals {
+    /// The moment of the totals.
     pub moment: &'static str,
-    /// Active objects by slabinfo.
+    /// The number of active objects by slabinfo.
     pub active: u64,
-    /// Objects of slabinfo's caches that were allocated in the trace and are live.
+    /// The number of live objects that were allocated in the trace, in slabinfo's caches.
     pub seen_live: u64,
-    /// Slabs by slabinfo.
+    /// The number of slabs by slabinfo.
     pub slabs: u64,
-    /// Slabs seen handed out in the trace and not given back.
+    /// The number of slabs that were allocated in the trace and not freed.
     pub slabs_seen: i64,
 }
 
 impl Resolver {
-    /// The facts, once all operations were taken. `tables` are the tables in the trace's folder.
+    /// Returns the facts, after all operations were taken. `tables` are the tables in the trace's folder.
     #[must_use]
     pub fn facts(&self, tables: &Tables) -> Facts {
         let counts = &self.recording.counts;
@@ -415,7 +416,7 @@ impl Resolver {
                         let caches = mark.caches.iter().zip(self.caches());
                         caches.filter(|(_, cache)| info.get(&cache.name).is_some()).map(|(tally, _)| tally)
                     };
-                    Some(Absolute {
+                    Some(MomentTotals {
                         moment: snapshot.moment,
                         active: info.rows.iter().map(|row| row.active_objects).sum(),
                         seen_live: seen().map(|cache| cache.live).sum(),
@@ -504,7 +505,7 @@ impl Resolver {
             .collect()
     }
 
-    /// The state when the tables of a moment were read.
+    /// Returns the state at the time when a moment's tables were read.
     fn moment(&self, moment: &str) -> Option<&MarkState> {
         let text = format!("SNAP {moment} begin");
         self.tally.marks.iter().find(|mark| mark.text == text)
@@ -540,7 +541,7 @@ impl Resolver {
             let (a, b) = (tally_at(before, number), tally_at(after, number));
             let (old_active, old_slabs) =
                 old.get(&row.name).map_or((0, 0), |old| (old.active_objects, old.slabs));
-            // A trace may hold the later mark first: then nothing was seen between the two.
+            // A trace may have the later mark first, and then has no events between the marks.
             let (allocs, frees) = (b.allocs.saturating_sub(a.allocs), b.frees.saturating_sub(a.frees));
             let hidden = change(a.hidden_allocs, b.hidden_allocs) - change(a.hidden_frees, b.hidden_frees);
             let raw = allocs as i64 - frees as i64;
@@ -594,7 +595,7 @@ fn change(from: u64, to: u64) -> i64 {
     to.wrapping_sub(from) as i64
 }
 
-/// Sorted by a count, the most first; what is equal stays in its order.
+/// Sorts by a count, largest first; items with equal counts keep their order.
 fn most_first<T>(items: impl Iterator<Item = T>, count: impl Fn(&T) -> u64) -> Vec<T> {
     let mut items: Vec<T> = items.collect();
     items.sort_by_key(|item| std::cmp::Reverse(count(item)));

@@ -1,17 +1,17 @@
-//! The `key=value` part of a line, and the numbers in it.
+//! Parses the `key=value` part of a line, and the numbers in it.
 
 use memchr::memmem;
 
-/// A pointer field.
+/// The value of a pointer field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pointer {
     Address(u64),
-    /// `(____ptrval____)`: the kernel could not hash it yet.
+    /// The text `(____ptrval____)` of a pointer that the kernel could not hash yet.
     Placeholder,
 }
 
-/// The fields of one event. Callers request them in the order in which the kernel prints them, so that each request is a
-/// comparison at the cursor; a field that is elsewhere (an older or newer kernel) is searched.
+/// The fields of one event. Callers request fields in the order in which the kernel prints them, so that each request
+/// is one comparison at the cursor. A field at another place (older or newer kernels) is searched.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     all: &'a [u8],
@@ -23,14 +23,14 @@ impl<'a> Fields<'a> {
         Self { all: text, rest: text }
     }
 
-    /// The value of `key`, which is given with its `=`.
+    /// Returns the value of `key`, which includes its `=`.
     #[inline]
     pub(super) fn get<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         self.find(key)?;
         Some(self.value())
     }
 
-    /// The decimal number of `key`, which is given with its `=`.
+    /// Returns the decimal number of `key`, which includes its `=`.
     #[inline]
     pub(super) fn number<const N: usize>(&mut self, key: &[u8; N]) -> Option<u64> {
         self.find(key)?;
@@ -42,11 +42,11 @@ impl<'a> Fields<'a> {
         matches!(rest, [] | [b' ', ..]).then_some(value)
     }
 
-    /// The pointer of `key`, which is given with its `=`.
+    /// Returns the pointer of `key`, which includes its `=`.
     #[inline]
     pub(super) fn pointer<const N: usize>(&mut self, key: &[u8; N]) -> Option<Pointer> {
         self.find(key)?;
-        // Nearly all values have 16 digits.
+        // Nearly all pointers have 16 digits.
         if let Some((digits, rest @ ([] | [b' ', ..]))) = self.rest.split_first_chunk::<16>()
             && let Some(address) = hex(digits)
         {
@@ -56,20 +56,21 @@ impl<'a> Fields<'a> {
         pointer(self.value())
     }
 
-    /// True if `text` comes next.
+    /// Returns `true` if `text` comes next.
     pub(super) fn starts_with(&self, text: &[u8]) -> bool {
         skip_spaces(self.rest).starts_with(text)
     }
 
-    /// The value of `key` if it comes next: for fields that not every kernel has.
+    /// Returns the value of `key` if it comes next, for fields that not every kernel has.
     #[inline]
     pub(super) fn next_if<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         self.skip(key)?;
         Some(self.value())
     }
 
-    /// The name under `key` if the event has it. It comes next, unless the text has each number twice or its fields from the last to the
-    /// first, as the option `fields` of ftrace prints them: `ptr=0xffff888003000000 (-131391589187584) call_site=...`.
+    /// Returns the name under `key` if the event has this field. The field comes next, except with ftrace's option
+    /// `fields`, which prints each number twice or the fields in reverse order: `ptr=0xffff888003000000
+    /// (-131391589187584) call_site=...`.
     #[inline]
     pub(super) fn optional<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         if self.skip(key).is_none() {
@@ -81,14 +82,15 @@ impl<'a> Fields<'a> {
         Some(self.name())
     }
 
-    /// A value that may have blanks, as names of caches may: up to the next key, or to what `perf script` appends, an address or (`-F
-    /// cgroup`) a control group. As a name of a folder it has no slash.
+    /// Returns a value that may have blanks, such as a cache's name. A value ends at the next key, or at an address or
+    /// (`-F cgroup`) control group that `perf script` appends. A cache's name has no slash, because it is also the name
+    /// of a folder.
     #[inline]
     fn name(&mut self) -> &'a [u8] {
         let text = self.rest;
-        let mut end = find_short(b' ', text);
+        let mut end = find_byte(b' ', text);
         while let [b' ', after @ ..] = &text[end..] {
-            let word = &after[..find_short(b' ', after)];
+            let word = &after[..find_byte(b' ', after)];
             let is_appended = word.starts_with(b"/") || word.len() == 16 && hex(word).is_some();
             if word.is_empty() || word.contains(&b'=') || is_appended {
                 break;
@@ -99,14 +101,14 @@ impl<'a> Fields<'a> {
         &text[..end]
     }
 
-    /// The name under `key` if it comes next.
+    /// Returns the name under `key` if it comes next.
     #[inline]
     pub(super) fn next_name<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         self.skip(key)?;
         Some(self.name())
     }
 
-    /// True if the text is of a print format, and not of the option `fields`.
+    /// Returns `true` if the text is in an event's print format, not in the format of the option `fields`.
     #[inline]
     fn is_plain(&self) -> bool {
         self.all.starts_with(b"call_site=") && !matches!(self.rest, [b' ', b'(', ..])
@@ -129,7 +131,7 @@ impl<'a> Fields<'a> {
 
     #[inline]
     fn value(&mut self) -> &'a [u8] {
-        let (value, rest) = self.rest.split_at(find_short(b' ', self.rest));
+        let (value, rest) = self.rest.split_at(find_byte(b' ', self.rest));
         self.rest = rest;
         value
     }
@@ -148,15 +150,15 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Where `byte` first is, or the length of the text. For words of a few letters this is twice as fast as `memchr`, which
-/// pays for a call through a pointer.
+/// Returns the index of the first `byte`, or the length of the text. For short words the search is twice as fast as
+/// `memchr`, which pays for a call through a pointer.
 #[inline]
-pub(super) fn find_short(byte: u8, text: &[u8]) -> usize {
+pub(super) fn find_byte(byte: u8, text: &[u8]) -> usize {
     const LOW: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
     let mut at = 0;
     while let Some((word, _)) = text[at..].split_first_chunk::<8>() {
-        // A byte that is zero borrows from its own high bit; the lowest such byte is exact.
+        // A zero byte borrows from its own high bit; the lowest such byte is exact.
         let word = u64::from_le_bytes(*word) ^ (LOW * u64::from(byte));
         let zero = word.wrapping_sub(LOW) & !word & HIGH;
         if zero != 0 {
@@ -167,7 +169,7 @@ pub(super) fn find_short(byte: u8, text: &[u8]) -> usize {
     at + text[at..].iter().position(|&b| b == byte).unwrap_or(text.len() - at)
 }
 
-/// Text without the blanks before it.
+/// Returns the text without its leading blanks.
 #[inline]
 pub(super) fn skip_spaces(mut text: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = text {
@@ -176,21 +178,21 @@ pub(super) fn skip_spaces(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// Splits off what comes before the first blank; the rest starts after the blanks.
+/// Splits the text at its first blank; the rest starts after all blanks.
 #[inline]
 pub(super) fn word(text: &[u8]) -> (&[u8], &[u8]) {
     let text = skip_spaces(text);
-    let end = find_short(b' ', text);
+    let end = find_byte(b' ', text);
     (&text[..end], skip_spaces(&text[end..]))
 }
 
-/// A number with the prefix `0x`.
+/// Parses a number with the prefix `0x`.
 #[cold]
 fn prefixed_hex(text: &[u8]) -> Option<u64> {
     hex(text.strip_prefix(b"0x")?)
 }
 
-/// The unsigned decimal number that a text begins with, and what follows it.
+/// Parses the unsigned decimal number at the start of a text, and returns the rest.
 #[inline]
 pub(super) fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let (mut value, mut len) = (0_u64, 0);
@@ -207,19 +209,19 @@ pub(super) fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     }
 }
 
-/// A number that may have more than 64 bits.
+/// Parses a number that may have more than 64 bits.
 #[cold]
 fn long(digits: &[u8]) -> Option<u64> {
     str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// An unsigned decimal number.
+/// Parses an unsigned decimal number.
 #[inline]
 pub(super) fn decimal(text: &[u8]) -> Option<u64> {
     number(text).filter(|(_, rest)| rest.is_empty()).map(|(value, _)| value)
 }
 
-/// A hexadecimal number without a prefix.
+/// Parses a hexadecimal number without a prefix.
 #[inline]
 pub(super) fn hex(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 16 {
@@ -246,7 +248,7 @@ const HEX: [u8; 256] = {
     table
 };
 
-/// A pointer as ftrace (`ffff888004a9a000`, hashed or not) and perf (`0xffff888004a9a000`, `(nil)`) print it.
+/// Parses a pointer as ftrace (`ffff888004a9a000`, hashed or not) and perf (`0xffff888004a9a000`, `(nil)`) print it.
 #[inline]
 pub(super) fn pointer(text: &[u8]) -> Option<Pointer> {
     let digits = text.strip_prefix(b"0x").unwrap_or(text);
@@ -260,7 +262,7 @@ pub(super) fn pointer(text: &[u8]) -> Option<Pointer> {
     }
 }
 
-/// A page frame number: hexadecimal with `0x`, decimal without (kernels before 5.17).
+/// Parses a page frame number: hexadecimal with `0x`, decimal without (kernels before 5.17).
 pub(super) fn pfn(text: &[u8]) -> Option<u64> {
     match text.strip_prefix(b"0x") {
         Some(digits) => hex(digits),
@@ -268,7 +270,7 @@ pub(super) fn pfn(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// The time stamp that a text begins with, `seconds.fraction` or a bare counter, as nanoseconds; and what follows it.
+/// Parses the time at the start of a text, `seconds.fraction` or a bare counter, as nanoseconds; returns the rest.
 #[inline]
 pub(super) fn time(text: &[u8]) -> Option<(u64, &[u8])> {
     const SCALE: [u64; 10] =
@@ -323,13 +325,13 @@ mod tests {
             for byte in [b' ', 0, 1, 0x7f, 0x80, 0xff, b'o'] {
                 let tail = &text[from..];
                 let expected = memchr::memchr(byte, tail).unwrap_or(tail.len());
-                assert_eq!(find_short(byte, tail), expected, "{byte} from {from}");
+                assert_eq!(find_byte(byte, tail), expected, "{byte} from {from}");
             }
         }
     }
 
     #[test]
-    fn fields_that_are_printed_twice_or_backwards() {
+    fn repeated_and_reordered_fields_are_read() {
         let mut fields = Fields::new(
             b"call_site=0xffffffff92d10d97 (-1831793257) ptr=0xffff888003000000 (-131391589187584) name=dentry bytes_req=0x40 (64)",
         );
@@ -357,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_in_order_out_of_order_and_missing() {
+    fn fields_are_found_in_any_order_or_reported_missing() {
         let mut fields = Fields::new(b"call_site=f+0x1/0x2 ptr=1 name=dentry bytes_req=3");
         assert_eq!(fields.get(b"call_site="), Some(&b"f+0x1/0x2"[..]));
         assert_eq!(fields.get(b"ptr="), Some(&b"1"[..]));
@@ -365,7 +367,7 @@ mod tests {
         assert_eq!(fields.next_if(b"name="), Some(&b"dentry"[..]));
         assert_eq!(fields.get(b"bytes_req="), Some(&b"3"[..]));
         assert_eq!(fields.get(b"ptr="), Some(&b"1"[..]));
-        // A key is a whole word: the `name=` inside another word is not it.
+        // A key is a whole word: `name=` inside another word does not match.
         assert_eq!(Fields::new(b"xname=1 ").get(b"name="), None);
     }
 }

@@ -1,11 +1,11 @@
-//! Fleetbench's distributions of allocations: what programs of a fleet request from malloc, by size.
+//! Parses Fleetbench's distributions, which describe what a fleet's programs request from malloc, by size.
 //!
-//! A line is `SIZE, RATE, LIVE`: the size in bytes, how often a block of it is requested, and the number of such blocks that are
-//! live. The last two may have any unit. A distribution is not a trace: a trace with that distribution is generated here, always
-//! the same one. First come allocations in proportion to the live blocks, for a heap of 64 MiB or a million blocks; then a
-//! million allocations and frees. Blocks are requested at random times at their rates, and live, by Little's law, for `LIVE /
-//! RATE` on average, exponentially distributed: so their numbers stay constant. The sizes, rates and numbers of blocks are a real
-//! program's; the order of frees is not.
+//! A line is `SIZE, RATE, LIVE`: a size in bytes, how often it is requested, and its number of live blocks. `RATE` and
+//! `LIVE` may have any unit. A distribution is not a trace, so a trace with the distribution is generated, always the
+//! same one. The generated trace starts with allocations in proportion to the live blocks, for a heap of 64 MiB or a
+//! million blocks. A million allocations and frees follow. Blocks are requested at random times at their rates. By
+//! Little's law they live for `LIVE / RATE` on average, exponentially distributed, so their numbers stay constant. The
+//! sizes, rates and numbers of blocks are a real program's, but the order of frees is not.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,13 +13,13 @@ use std::collections::BinaryHeap;
 use super::fields;
 use super::program::Call;
 
-/// Bytes of the blocks that are live from the start.
+/// The bytes of the blocks that are live from the start.
 const HEAP: f64 = (64 << 20) as f64;
 
 /// The most blocks that are live from the start.
 const MOST_BLOCKS: f64 = 1e6;
 
-/// Allocations and frees after that.
+/// The number of allocations and frees after the start.
 const OPERATIONS: u64 = 1_000_000;
 
 /// A line of a distribution.
@@ -58,7 +58,7 @@ fn calls_within<E>(
     let asked = Choice::new(rows, |row| row.rate);
     let there = Choice::new(rows, |row| row.live);
     let bytes: f64 = rows.iter().map(|row| row.bytes as f64 * row.live).sum();
-    // Nothing is requested, or nothing takes memory.
+    // The distribution has no requests, or its blocks take no memory.
     if !(asked.sum > 0.0 && bytes > 0.0) {
         return Ok(());
     }
@@ -84,7 +84,7 @@ struct Program<F> {
     /// The number of blocks per unit of a row's `live`.
     scale: f64,
     block: u64,
-    /// When each block is freed. Times are positive, so their bits sort like their values.
+    /// The time at which each block is freed. Times are positive, so their bits sort like their values.
     frees: BinaryHeap<Reverse<(u64, u64, bool)>>,
     random: Random,
 }
@@ -116,7 +116,7 @@ impl<E, F: FnMut(Call) -> Result<(), E>> Program<F> {
 
 /// Chooses a row at random by weight.
 struct Choice {
-    /// The sum of the weights up to each row.
+    /// The sums of the weights up to each row.
     sums: Vec<f64>,
     sum: f64,
 }
@@ -138,7 +138,7 @@ impl Choice {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
+/// The random number generator SplitMix64 (Steele, Lea, Flood 2014).
 struct Random(u64);
 
 impl Random {
@@ -150,7 +150,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// A number from 0 to less than 1.
+    /// Returns a number from 0 to less than 1.
     fn part(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_three_numbers() {
+    fn fleetbench_line_has_three_numbers() {
         let row = |line: &str| Row::of(line.as_bytes());
         assert_eq!(
             row("16, 101940.77, 1974305.1"),
@@ -202,7 +202,7 @@ mod tests {
     fn generated_calls_follow_the_distribution() {
         let row = |bytes, rate, live| Row { bytes, rate, live };
         let rows = [row(16, 3.0, 10.0), row(64, 1.0, 30.0), row(8 << 20, 0.04, 0.001)];
-        // A heap with 100 times the live blocks.
+        // The heap has 100 times the live blocks.
         let heap = 100.0 * (16.0 * 10.0 + 64.0 * 30.0 + (8 << 20) as f64 * 0.001);
         let calls = made(heap, 40_000, &rows);
         assert_eq!(calls, made(heap, 40_000, &rows), "always the same");
@@ -232,12 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn distributions_of_nothing_and_of_little() {
+    fn empty_and_tiny_distributions_are_handled() {
         let row = |bytes, rate, live| Row { bytes, rate, live };
         for rows in [&[][..], &[row(0, 1.0, 1.0)], &[row(8, 0.0, 1.0)], &[row(8, 1.0, 0.0)]] {
             assert_eq!(made(1e6, 10, rows), [], "{rows:?}");
         }
-        // Blocks that are never requested again stay; the number of small ones is limited.
+        // Blocks that are never requested again stay; the number of small blocks is limited.
         let calls = made(f64::MAX, 10, &[row(1, 0.0, 1.0), row(1, 1e-9, 1e-9)]);
         assert_eq!(calls.len(), 1_000_010);
     }

@@ -1,4 +1,4 @@
-//! Texts that are no trace, or a trace without what a replay needs: what they are, and what to do.
+//! Recognises texts that are not a trace, or a trace without what a replay needs, with advice for each.
 
 use super::event::{is_kmem, is_name};
 use super::fields;
@@ -6,11 +6,11 @@ use super::fields;
 /// A text that is not read as a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Foreign {
-    /// What it is.
+    /// A description of the text.
     pub is: &'static str,
-    /// How it is made.
+    /// The method by which a text of this kind is made.
     pub made: &'static str,
-    /// The remedy, with `FILE` in place of the file's name.
+    /// The advice, with `FILE` in place of the file's name.
     pub instead: &'static str,
 }
 
@@ -19,7 +19,7 @@ const fn foreign(is: &'static str, made: &'static str, instead: &'static str) ->
 }
 
 impl Foreign {
-    /// The kind of a text by its first lines, ignoring comments.
+    /// Determines the kind of a text by its first lines, ignoring comments.
     #[must_use]
     pub fn of(lines: &[&str]) -> Option<Self> {
         let first = lines.iter().find(|line| !line.trim().is_empty())?;
@@ -29,14 +29,14 @@ impl Foreign {
         })
     }
 
-    /// The remedy for `file`.
+    /// Returns the advice for `file`.
     #[must_use]
     pub fn advice(&self, file: &str) -> String {
         self.instead.replace("FILE", file)
     }
 }
 
-/// Tables of a kernel.
+/// Recognises a kernel's tables.
 fn table(first: &str) -> Option<Foreign> {
     const BESIDE: &str = "`uslab slabs FOLDER` reads it beside a slabinfo";
     if first.starts_with("slabinfo - version") {
@@ -64,7 +64,7 @@ fn table(first: &str) -> Option<Foreign> {
     })
 }
 
-/// Operations of a program that the lab reads.
+/// Recognises a program's operations, which the lab reads.
 fn operations(lines: &[&str]) -> Option<Foreign> {
     const LAB: &str = "cargo lab race --trace FILE";
     let is_number = |line: &&str| line.trim().parse::<u64>().is_ok();
@@ -86,7 +86,7 @@ fn operations(lines: &[&str]) -> Option<Foreign> {
     None
 }
 
-/// Output of tools that has no events, or not what a replay needs.
+/// Recognises output of tools without events, or without what a replay needs.
 fn other_tool(lines: &[&str]) -> Option<Foreign> {
     const RECORD: &str =
         "record events: `uslab record FOLDER`, or `perf record -a -e 'kmem:*'` and `perf script`";
@@ -137,15 +137,15 @@ fn log(first: &str) -> Option<Foreign> {
     foreign("a kernel's log", "dmesg", "record events: `uslab record FOLDER`")
 }
 
-/// The events that a name is looked for of.
+/// The events whose names are searched for.
 const KMEM: [&str; 4] = ["kmalloc", "kmem_cache_alloc", "kfree", "kmem_cache_free"];
 
-/// Lines of a trace that lack a part.
+/// Recognises a trace's lines that lack a part.
 fn incomplete(line: &str) -> Option<Foreign> {
     const FTRACE: &str = "ftrace";
     const PERF: &str = "perf script -F";
     let words: Vec<&str> = line.split_whitespace().collect();
-    // `1234 0 100000010000 type: 311`: numbers alone.
+    // A line of only numbers, such as `1234 0 100000010000 type: 311`.
     if let [numbers @ .., "type:", id] = &words[..]
         && id.parse::<u32>().is_ok()
         && numbers.iter().all(|word| fields::hex(word.as_bytes()).is_some())

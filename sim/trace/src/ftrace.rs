@@ -1,44 +1,48 @@
-//! The kernel's own text: `comm-pid  (tgid) [cpu] flags time: event: fields`.
+//! Parses the kernel's own text: `comm-pid  (tgid) [cpu] flags time: event: fields`.
 //!
-//! The column `(tgid)` exists with the option `record-tgid`, the flags unless `irq-info` is off. A command's name may contain
-//! nearly anything (`kworker/0:1`, `mini-0`, blanks, brackets), and is `<...>` if the kernel has forgotten it.
+//! The column `(tgid)` exists with the option `record-tgid`; the flags exist unless `irq-info` is off. A command's name
+//! may contain nearly anything (`kworker/0:1`, `mini-0`, blanks, brackets). The task's name is `<...>` if the kernel
+//! has forgotten the name.
 //!
-//! With the option `latency-format`, and in `trace-cmd report -l`, a line is `comm-pid  cpuflags time: event: fields`, where the
-//! time is in microseconds since the trace began (`10us `, followed by `+`, `!` or `#` before a long pause). With `verbose` as
-//! well, it is `comm pid cpu flags preempt number [time] 0.010ms (+0.000ms): event: fields`.
+//! With the option `latency-format`, and in `trace-cmd report -l`, a line is `comm-pid  cpuflags time: event: fields`.
+//! A time with `latency-format` is in microseconds since the trace began (`10us `), with `+`, `!` or `#` before a long
+//! pause. With the option `verbose` as well, a line is `comm pid cpu flags preempt number [time] 0.010ms (+0.000ms):
+//! event: fields`.
 
 use super::fields::{self, skip_spaces, word};
-use super::prefix::{Prefix, comm_before_pid, cut_at_cpu};
+use super::prefix::{Prefix, comm_before_pid, parse_cpu_prefix};
 
 pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
-    let (prefix, rest) =
-        cut_at_cpu(line, comm_before_pid).or_else(|| cut_latency(line)).or_else(|| cut_verbose(line))?;
+    let (prefix, rest) = parse_cpu_prefix(line, comm_before_pid)
+        .or_else(|| parse_latency_prefix(line))
+        .or_else(|| parse_verbose_prefix(line))?;
     let (mut name, mut body) = word(rest);
-    // `trace-cmd report --ts-diff` prints the time since the line before first: `(+12)`.
+    // The option `--ts-diff` of `trace-cmd report` first prints the time since the previous line: `(+12)`.
     if name.starts_with(b"(+") {
         (name, body) = word(body);
     }
     if let Some(event) = name.strip_suffix(b":") {
         return Some(Prefix { event, body, ..prefix });
     }
-    // With the option `sym-addr`, the writer of a mark has its address: `tracing_mark_write <ffffffff8149895a>: text`.
+    // With the option `sym-addr`, a mark's writer has an address: `tracing_mark_write <ffffffff8149895a>: text`.
     let (address, body) = word(body);
     fields::hex(address.strip_prefix(b"<")?.strip_suffix(b">:")?)?;
     Some(Prefix { event: name, body, ..prefix })
 }
 
-/// Returns `true` for ` => kmem_cache_alloc` and the line before it, which the options `stacktrace` and `userstacktrace` print.
+/// Returns `true` for ` => kmem_cache_alloc` and its preceding line, which the options `stacktrace` and
+/// `userstacktrace` print.
 pub(super) fn is_stack(line: &[u8]) -> bool {
     let text = line.trim_ascii();
     text.starts_with(b"=> ") || text.ends_with(b"stack trace>")
 }
 
 #[cold]
-fn cut_latency(line: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
+fn parse_latency_prefix(line: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
     let mut from = 0;
     for _ in 0..8 {
         let start = from + line[from..].iter().position(|b| *b != b' ')?;
-        let end = start + fields::find_short(b' ', &line[start..]);
+        let end = start + fields::find_byte(b' ', &line[start..]);
         if let Some((cpu, flags)) = fields::number(&line[start..end])
             && is_flags(flags)
             && let Some(comm) = comm_before_pid(&line[..start])
@@ -52,13 +56,14 @@ fn cut_latency(line: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
     None
 }
 
-/// Returns `true` for flags like `d..1.`: interrupts, need to reschedule, kind of context, depths of preemption and of migration.
+/// Returns `true` for flags like `d..1.`: interrupts, need to reschedule, kind of context, depths of preemption and of
+/// migration.
 fn is_flags(flags: &[u8]) -> bool {
     let of_flag = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'#');
     (4..=6).contains(&flags.len()) && !flags[0].is_ascii_digit() && flags.iter().all(of_flag)
 }
 
-/// Parses ` 10us : `, ` 10us+: `, ` 1234: ` of a clock that does not count nanoseconds, ` 100.000010: ` of trace-cmd.
+/// Parses ` 10us : `, ` 10us+: `, ` 1234: ` of a clock without nanoseconds, and ` 100.000010: ` of trace-cmd.
 fn latency_time(text: &[u8]) -> Option<(u64, &[u8])> {
     let (time, rest) = fields::time(skip_spaces(text))?;
     let (time_ns, rest) = match rest.strip_prefix(b"us") {
@@ -70,10 +75,10 @@ fn latency_time(text: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 #[cold]
-fn cut_verbose(line: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
+fn parse_verbose_prefix(line: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
     let open = memchr::memmem::find(line, b" (+")?;
     let close = open + memchr::memmem::find(&line[open..], b"): ")?;
-    // Parsed from the right: a command's name may contain blanks.
+    // The line is parsed from the right, because a command's name may contain blanks.
     let mut left = line[..open].trim_ascii_end();
     let mut last = || {
         let blank = memchr::memrchr(b' ', left)?;
@@ -88,7 +93,7 @@ fn cut_verbose(line: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
         (fields::hex(last()?)?, fields::hex(last()?)?, fields::decimal(last()?)?);
     let (cpu, pid) = (fields::decimal(last()?)?, fields::decimal(last()?)?);
     let _ = (flags, pid);
-    // Milliseconds with three digits are microseconds.
+    // Milliseconds with three decimals are microseconds.
     let time_ns = match time.strip_suffix(b"ms") {
         Some(ms) => fields::time(ms).filter(|(_, rest)| rest.is_empty())?.0 / 1000,
         None => fields::decimal(time)?,

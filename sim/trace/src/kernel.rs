@@ -1,6 +1,7 @@
-//! Which kernel was traced: its release, the parameters it was booted with, and the attributes of its caches.
+//! The traced kernel: its release, its boot parameters, and the attributes of its caches.
 //!
-//! A folder holds them as `kernel.txt`, `cmdline.txt` and `slab-attributes.tsv`. All are optional.
+//! A trace's folder may hold them as `kernel.txt`, `cmdline.txt` and `slab-attributes.tsv`. All three files are
+//! optional.
 
 use std::path::Path;
 
@@ -8,12 +9,12 @@ use super::error::TraceError;
 use super::tables::table;
 use rustc_hash::FxHashMap;
 
-/// A kernel's release and settings.
+/// A kernel's release, boot parameters and cache attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kernel {
-    /// Major and minor number of the release: `(6, 18)`.
+    /// The major and minor number of the release: `(6, 18)`.
     pub release: Option<(u32, u32)>,
-    /// Boot parameters `NAME=VALUE`, and `NAME` with an empty value, in their order.
+    /// The boot parameters in order: `NAME=VALUE`, or `NAME` with an empty value.
     pub parameters: Vec<(String, String)>,
     /// The caches' files in `/sys/kernel/slab`; empty if they were not recorded.
     pub attributes: Attributes,
@@ -37,7 +38,7 @@ impl Kernel {
     }
 }
 
-/// Reads the beginning of `7.2.13+deb14-amd64`.
+/// Parses the beginning of `7.2.13+deb14-amd64`.
 fn release(text: &str) -> Result<(u32, u32), (u64, &'static str)> {
     let wrong = (1, "a kernel's release, such as 7.2.13-amd64");
     let mut numbers = text.trim().split(|c: char| !c.is_ascii_digit());
@@ -45,7 +46,7 @@ fn release(text: &str) -> Result<(u32, u32), (u64, &'static str)> {
     Ok((number()?, number()?))
 }
 
-/// Attributes of caches, by name.
+/// The attributes of caches, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attributes {
     columns: Vec<String>,
@@ -58,24 +59,24 @@ impl Attributes {
     pub fn has(&self, attribute: &str) -> bool {
         self.columns.iter().any(|column| column == attribute)
     }
-    /// The text of a cache's attribute.
+    /// Returns the text of a cache's attribute.
     #[must_use]
     pub fn text(&self, cache: &str, attribute: &str) -> Option<&str> {
         let column = self.columns.iter().position(|column| column == attribute)?;
         self.rows.get(cache)?.get(column).map(String::as_str)
     }
-    /// The same as a number; `None` if the kernel does not have it.
+    /// Returns a cache's attribute as a number; `None` if the kernel does not have the attribute.
     #[must_use]
     pub fn number(&self, cache: &str, attribute: &str) -> Option<u32> {
         self.text(cache, attribute)?.parse().ok()
     }
-    /// The total of a counter: 421 of `421 N0=421`.
+    /// Returns the total of a counter: 421 of `421 N0=421`.
     #[must_use]
     pub fn count(&self, cache: &str, counter: &str) -> Option<u64> {
         let text = self.text(cache, counter)?;
         text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     }
-    /// Slabs on the partial list of a CPU: 1 of `10(1) C0=10(1)` for CPU 0.
+    /// Returns the number of slabs on a CPU's partial list: 1 of `10(1) C0=10(1)` for CPU 0.
     #[must_use]
     pub fn cpu_partial_slabs(&self, cache: &str, cpu: u32) -> u64 {
         let text = self.text(cache, "slabs_cpu_partial").unwrap_or_default();
@@ -83,23 +84,23 @@ impl Attributes {
         let slabs = of_cpu.and_then(|part| part.split_once('(')?.1.strip_suffix(')')?.parse().ok());
         slabs.unwrap_or(0)
     }
-    /// The numbers that caches have for an attribute.
+    /// Returns the values of an attribute in all caches.
     pub fn numbers(&self, attribute: &str) -> impl Iterator<Item = u32> {
         self.rows.keys().filter_map(move |cache| self.number(cache, attribute))
     }
-    /// The folder that has a cache's files: its own, or the one that its name leads to.
+    /// Returns the folder of a cache's files: its own, or the target of its link.
     #[must_use]
     pub fn folder<'c>(&'c self, cache: &'c str) -> &'c str {
         self.text(cache, "link").filter(|link| link.starts_with(':')).unwrap_or(cache)
     }
-    /// Each name that leads to another cache, with the identifier of that: `pid` and `:A-0000128`.
+    /// Returns each linked name with the identifier of the cache that it leads to: `pid` and `:A-0000128`.
     pub fn links(&self) -> impl Iterator<Item = (&str, &str)> {
         let link = |name| self.text(name, "link").filter(|link| link.starts_with(':'));
         self.rows.keys().filter_map(move |name| Some((name.as_str(), link(name)?)))
     }
 }
 
-/// Reads a row of names, and a row for each cache, with tabulators between.
+/// Parses a row of names, then a row for each cache, separated by tabs.
 pub(super) fn attributes(text: &str) -> Result<Attributes, (u64, &'static str)> {
     let mut lines = text.lines().map(|line| line.split('\t').map(str::to_owned).collect::<Vec<_>>());
     let columns = lines.next().unwrap_or_default();
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_is_its_release_parameters_and_attributes() {
+    fn kernel_description_has_release_parameters_and_attributes() {
         let read = kernel(&[
             ("kernel.txt", "7.2.13+deb14-amd64\n"),
             ("cmdline.txt", "quiet slab_max_order=0 slab_nomerge\n"),
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_has_a_total_and_a_part_for_each_cpu() {
+    fn kernel_counter_has_a_total_and_a_value_per_cpu() {
         let text = "name\tslabs\tslabs_cpu_partial\ndentry\t421 N0=400 N1=21\t90(3) C0=10(1) C11=80(2)\n";
         let read = attributes(text).unwrap();
         assert_eq!((read.count("dentry", "slabs"), read.count("dentry", "partial")), (Some(421), None));

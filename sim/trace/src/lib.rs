@@ -8,14 +8,15 @@
 //!            wee_alloc, fleetbench, recorded
 //! ```
 //!
-//! Two passes, because a trace names a cache mostly after the fact: `kmem_cache_free` says where an object came from, often
-//! long after `kmem_cache_alloc` did not. The text is parsed once, while a thread unpacks the next chunks; the first pass hands the second
-//! 32-byte records.
+//! A trace is read in two passes, because it often names a cache late. `kmem_cache_free` names the cache of an object,
+//! often long after `kmem_cache_alloc` did not. The text is parsed once, while a thread unpacks the next chunks; the
+//! first pass hands the second 32-byte records.
 //!
-//! The events are from the kernel's `kmem` group, as ftrace, `perf script` and `trace-cmd report` print them, or a program's
-//! calls of malloc and free, as wee_alloc's traces have them, as Fleetbench's distributions describe them, or as `libuslab.so`
-//! records them, which is no text. Nothing is skipped silently: what is not understood is counted and shown, lost events are reported, and what the kernel did not
-//! trace (hidden allocations and frees, objects from before the trace) is inferred and counted separately.
+//! The events are from the kernel's `kmem` group, as ftrace, `perf script` and `trace-cmd report` print them. Events
+//! can also be a program's calls of malloc and free, from wee_alloc's traces, Fleetbench's distributions, or binary
+//! recordings of `libuslab.so`. Nothing is skipped silently. Lines that are not understood are counted and shown, and
+//! lost events are reported. Events that the kernel did not trace (hidden allocations and frees, objects from before
+//! the trace) are inferred and counted separately.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -73,10 +74,10 @@ mod tests;
 
 pub use direct_map::DirectMap;
 pub use error::{Impossible, TraceError};
-pub use event::{Event, EventKind, MAX_CPU, Pfn, Ptr, Via};
+pub use event::{Event, EventKind, EventSource, MAX_CPU, Pfn, Ptr};
 pub use facts::{
-    Absolute, CacheFacts, Facts, Header, MarkFacts, ObjectFacts, PageFacts, PageSpan, Phase, SlabinfoChange,
-    SlabinfoSpan, SlabinfoSum,
+    CacheFacts, Facts, Header, MarkFacts, MomentTotals, ObjectFacts, PageFacts, PageSpan, Phase,
+    SlabinfoChange, SlabinfoSpan, SlabinfoSum,
 };
 pub use foreign::Foreign;
 pub use kernel::{Attributes, Kernel};

@@ -1,4 +1,4 @@
-//! One line of a trace: which of the formats it is in, and what it says.
+//! Parses one line of a trace: its format, and its content.
 //!
 //! | text of | looks like |
 //! |---|---|
@@ -9,13 +9,13 @@
 //! | wee_alloc ([`wee_alloc`](super::wee_alloc)) | `Alloc(552),` and `Free(0),` |
 //! | Fleetbench ([`fleetbench`](super::fleetbench)) | `16, 101940.7, 1974305.1`: a distribution |
 //!
-//! Of the kernel's formats each module cuts a line into a [`Prefix`] and the event's fields; the fields are the same in all
-//! three and are read here. The format is found from the first line that is an event.
+//! For each of the kernel's formats, a module cuts a line into a [`Prefix`] and the event's fields. The formats share
+//! the syntax of fields, which this module parses. The format is determined by the first line that is an event.
 
 use memchr::{memchr, memmem};
 
 use super::error::Impossible;
-use super::event::{Event, EventKind, KNOWN_EVENTS, MAX_CPU, Pfn, Ptr, Via, has_kmem, is_name};
+use super::event::{Event, EventKind, EventSource, KNOWN_EVENTS, MAX_CPU, Pfn, Ptr, has_kmem, is_name};
 use super::fields::{self, Fields, Pointer, word};
 use super::fleetbench::Row;
 use super::page_size::PageSize;
@@ -25,7 +25,7 @@ use super::symbols::{Symbol, Symbols};
 use super::wee_alloc::Blocks;
 use super::{babeltrace, ftrace, perf, trace_cmd, wee_alloc};
 
-/// The text formats.
+/// The format of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
@@ -35,18 +35,19 @@ pub enum Format {
     PerfScript,
     /// The text of `trace-cmd report`.
     TraceCmdReport,
-    /// The text of babeltrace, of a trace by LTTng.
+    /// The text of babeltrace for a trace by LTTng.
     Babeltrace,
-    /// A program's calls of malloc and free, as wee_alloc's traces have them.
+    /// A program's calls of malloc and free, in wee_alloc's text format.
     WeeAlloc,
-    /// A distribution of a program's allocations, as Fleetbench has them. A trace is made of it.
+    /// A distribution of a program's allocations, in Fleetbench's text format. A trace is generated from the
+    /// distribution.
     Fleetbench,
-    /// A program's calls of malloc and free, as `libuslab.so` records them. No text.
+    /// A program's calls of malloc and free, as `libuslab.so` records them. The format is binary, not text.
     Libuslab,
 }
 
 impl Format {
-    /// True if the text is of a kernel's events.
+    /// Returns `true` if the format has a kernel's events.
     #[must_use]
     pub fn is_kernel(self) -> bool {
         matches!(self, Self::Ftrace | Self::PerfScript | Self::TraceCmdReport | Self::Babeltrace)
@@ -56,45 +57,45 @@ impl Format {
 /// The kind and contents of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
-    /// An event.
+    /// The line is an event.
     Event(Event),
-    /// The kernel says that this many events were lost here; 0 if it does not say how many.
+    /// The number of events that the kernel reports as lost; 0 if it reports no number.
     Lost(u64),
-    /// A header with a fact in it.
+    /// The line is a header with a fact.
     Header(HeaderFact),
-    /// A comment, a blank line, a line of a call chain.
+    /// The line is a comment, blank, or part of a call chain.
     Nothing,
 }
 
 /// A fact from a header line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeaderFact {
-    /// ftrace's `# entries-in-buffer/entries-written: 459/2992   #P:4`.
+    /// The header of ftrace: `# entries-in-buffer/entries-written: 459/2992   #P:4`.
     Entries {
-        /// Events that are in the text.
+        /// The number of events in the text.
         in_buffer: u64,
-        /// Events that happened.
+        /// The number of events that happened.
         written: u64,
-        /// CPUs of the machine.
+        /// The number of CPUs of the machine.
         cpus: u64,
     },
-    /// trace-cmd's `cpus=4`.
+    /// The header of trace-cmd: `cpus=4`.
     Cpus(u64),
 }
 
-/// Why a line is not read.
+/// The reason why a line is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reject {
-    /// Its form is not known.
+    /// The form of the line is unknown.
     NotUnderstood,
-    /// Its form is known, a value in it cannot be.
+    /// The form of the line is known, but it has an impossible value.
     Impossible(Impossible),
 }
 
-/// The page size with the largest values. Which size a trace is of is known later than a line is read.
+/// The page size with the largest limits on values. The page size of a trace is known only after its lines are parsed.
 const LARGEST: PageSize = PageSize::Kib64;
 
-/// Names of all strings of a trace.
+/// The interned strings of a trace.
 #[derive(Debug, Default)]
 pub struct Strings {
     /// Event names.
@@ -105,26 +106,26 @@ pub struct Strings {
     pub caches: Symbols,
     /// Allocation flags.
     pub gfp: Symbols,
-    /// Texts of marks.
+    /// The texts of marks.
     pub marks: Symbols,
-    /// Commands that allocate.
+    /// The commands that allocate.
     pub tasks: Symbols,
 }
 
-/// Reads lines, one after the other. The format of a trace is found once and kept.
+/// A parser of a trace's lines, in order. The format of a trace is determined once and kept.
 #[derive(Debug)]
 pub struct Parser {
     format: Option<Format>,
-    /// A `cpus=` line came first, which only trace-cmd writes.
+    /// `true` if a `cpus=` line came first, which only trace-cmd writes.
     trace_cmd: bool,
     strings: Strings,
-    /// Of a program's trace.
+    /// The live blocks of a program's trace.
     blocks: Blocks,
-    /// Of a distribution.
+    /// The lines of a distribution.
     rows: Vec<Row>,
-    /// The flags of the line before: they repeat for long stretches.
+    /// The flags of the previous line, which repeat for long stretches.
     last_gfp: (Vec<u8>, Option<Symbol>),
-    /// The command of the allocation before.
+    /// The command of the previous allocation.
     last_task: (Vec<u8>, Option<Symbol>),
 }
 
@@ -135,7 +136,7 @@ impl Default for Parser {
 }
 
 impl Parser {
-    /// A parser that has seen nothing.
+    /// Creates a parser that has not parsed any line.
     #[must_use]
     pub fn new() -> Self {
         let mut strings = Strings::default();
@@ -153,29 +154,29 @@ impl Parser {
         }
     }
 
-    /// The format, once a line told it.
+    /// Returns the format, once a line has shown it.
     #[must_use]
     pub fn format(&self) -> Option<Format> {
         self.format
     }
 
-    /// The strings seen so far.
+    /// Returns the strings that occurred so far.
     #[must_use]
     pub fn strings(&self) -> &Strings {
         &self.strings
     }
 
-    /// The strings, when all is read.
+    /// Returns the strings, after all lines were parsed.
     #[must_use]
     pub fn into_strings(self) -> Strings {
         self.strings
     }
 
-    /// Reads one line, given without its line feed.
+    /// Parses one line, given without its line feed.
     ///
     /// # Errors
     ///
-    /// The line is of no known form, or holds an impossible value.
+    /// Fails if the line has an unknown form or an impossible value.
     pub fn parse(&mut self, line: &[u8]) -> Result<Line, Reject> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         match line.first() {
@@ -225,7 +226,7 @@ impl Parser {
         }
     }
 
-    /// Lines that start in the first column and are not events.
+    /// Parses a line that starts in the first column and is not an event.
     fn unindented(&mut self, line: &[u8]) -> Option<Line> {
         if let Some(lost) = lost(line) {
             return Some(Line::Lost(lost));
@@ -250,7 +251,7 @@ impl Parser {
         };
         let cut_well = |format| cut(format, line).filter(|prefix| is_name(prefix.event));
         let (format, prefix) = order.iter().find_map(|&format| Some((format, cut_well(format)?)))?;
-        // Without its `cpus=` line, trace-cmd differs from ftrace in the site in parentheses.
+        // Without its `cpus=` line, trace-cmd's text differs from ftrace's by the call site in parentheses.
         let format = match format {
             Format::Ftrace if trace_cmd::repeats_site(prefix.body) => Format::TraceCmdReport,
             other => other,
@@ -265,7 +266,7 @@ impl Parser {
             let events = word(prefix.body.strip_prefix(b"lost").unwrap_or(prefix.body)).0;
             return fields::decimal(events).map(Line::Lost).ok_or(Reject::NotUnderstood);
         }
-        // Filled in place: this is on the way of every event, and events are large.
+        // The event is filled in place, because events are large and this code runs for each.
         let mut event = Event {
             name: Symbol(0),
             cpu: prefix.cpu as u16,
@@ -289,13 +290,15 @@ impl Parser {
     fn kind(&mut self, prefix: &Prefix<'_>, to: &mut EventKind) -> Result<Symbol, Reject> {
         let mut fields = Fields::new(prefix.body);
         let place = match prefix.event {
-            b"kmalloc" => self.alloc(&mut fields, Via::Kmalloc, to).map(|()| 0)?,
-            b"kmalloc_node" => self.alloc(&mut fields, Via::Kmalloc, to).map(|()| 1)?,
-            b"kmem_cache_alloc" => self.alloc(&mut fields, Via::Cache, to).map(|()| 2)?,
-            b"kmem_cache_alloc_node" => self.alloc(&mut fields, Via::Cache, to).map(|()| 3)?,
-            b"kfree" => self.free(&mut fields, Via::Kmalloc, to).map(|()| 4).ok_or(Reject::NotUnderstood)?,
+            b"kmalloc" => self.alloc(&mut fields, EventSource::Kmalloc, to).map(|()| 0)?,
+            b"kmalloc_node" => self.alloc(&mut fields, EventSource::Kmalloc, to).map(|()| 1)?,
+            b"kmem_cache_alloc" => self.alloc(&mut fields, EventSource::Cache, to).map(|()| 2)?,
+            b"kmem_cache_alloc_node" => self.alloc(&mut fields, EventSource::Cache, to).map(|()| 3)?,
+            b"kfree" => {
+                self.free(&mut fields, EventSource::Kmalloc, to).map(|()| 4).ok_or(Reject::NotUnderstood)?
+            }
             b"kmem_cache_free" => {
-                self.free(&mut fields, Via::Cache, to).map(|()| 5).ok_or(Reject::NotUnderstood)?
+                self.free(&mut fields, EventSource::Cache, to).map(|()| 5).ok_or(Reject::NotUnderstood)?
             }
             b"mm_page_alloc" => self.page_alloc(&mut fields, to).map(|()| 6)?,
             b"mm_page_free" => {
@@ -329,7 +332,7 @@ impl Parser {
         Ok(Symbol(place))
     }
 
-    /// Other events than the group's are left out.
+    /// Events outside the group kmem are omitted.
     fn of_babeltrace(&mut self, line: &[u8]) -> Result<Line, Reject> {
         match babeltrace::as_perf(line) {
             Some(text) => self.event(&perf::cut(&text).ok_or(Reject::NotUnderstood)?),
@@ -338,7 +341,7 @@ impl Parser {
         }
     }
 
-    /// A line of a program's trace.
+    /// Parses a line of a program's trace.
     fn call(&mut self, line: &[u8]) -> Result<Line, Reject> {
         if line.iter().all(u8::is_ascii_whitespace) {
             return Ok(Line::Nothing);
@@ -347,7 +350,7 @@ impl Parser {
         Ok(Line::Event(self.made(call, 0, 0)))
     }
 
-    /// A line of a distribution.
+    /// Parses a line of a distribution.
     fn row(&mut self, line: &[u8]) -> Result<Line, Reject> {
         if !line.iter().all(u8::is_ascii_whitespace) {
             self.rows.push(Row::of(line).ok_or(Reject::NotUnderstood)?);
@@ -355,17 +358,17 @@ impl Parser {
         Ok(Line::Nothing)
     }
 
-    /// The distribution that was read, which is then no longer here.
+    /// Takes the parsed distribution out of the parser.
     pub(super) fn take_rows(&mut self) -> Vec<Row> {
         std::mem::take(&mut self.rows)
     }
 
-    /// The trace is what `libuslab.so` recorded.
+    /// Sets the format to a recording of `libuslab.so`.
     pub(super) fn is_recorded(&mut self) {
         self.format = Some(Format::Libuslab);
     }
 
-    /// The event of a program's call. Where its CPU and its time are not known, they are 0.
+    /// Returns the event of a program's call. An unknown CPU or time is 0.
     pub(super) fn made(&mut self, call: Call, cpu: u16, time_ns: u64) -> Event {
         let site = self.strings.sites.intern(b"malloc");
         let kind = match call {
@@ -376,9 +379,11 @@ impl Parser {
                 bytes_alloc: takes,
                 gfp: self.gfp(b"none"),
                 cache: None,
-                via: Via::Kmalloc,
+                via: EventSource::Kmalloc,
             },
-            Call::Free { block } => EventKind::Free { ptr: Ptr(block), site, cache: None, via: Via::Kmalloc },
+            Call::Free { block } => {
+                EventKind::Free { ptr: Ptr(block), site, cache: None, via: EventSource::Kmalloc }
+            }
             Call::FreeOfNothing => EventKind::FreeNull,
             Call::TooLarge => EventKind::TooLarge { alloc: true },
             Call::FreeOfTooLarge => EventKind::TooLarge { alloc: false },
@@ -389,7 +394,7 @@ impl Parser {
                 bytes_alloc: 0,
                 gfp: self.gfp(b"none"),
                 cache: None,
-                via: Via::Kmalloc,
+                via: EventSource::Kmalloc,
             },
             Call::Resized => EventKind::Other,
         };
@@ -402,7 +407,8 @@ impl Parser {
         Event { name, cpu, context: None, time_ns, comm_unknown: false, task: None, kind }
     }
 
-    /// trace-cmd prints the writing function before the text; as fields, the text is `buf`, in front of or behind the `ip`.
+    /// trace-cmd prints the writing function before a mark's text. With the option `fields`, the text is `buf`, before
+    /// or after the `ip`.
     fn mark(&mut self, body: &[u8], to: &mut EventKind, place: u32) -> u32 {
         let mut text = body.strip_prefix(b"tracing_mark_write: ").unwrap_or(body);
         if let Some(buf) = text.strip_prefix(b"buf=") {
@@ -414,7 +420,7 @@ impl Parser {
         place
     }
 
-    fn alloc(&mut self, fields: &mut Fields<'_>, via: Via, to: &mut EventKind) -> Result<(), Reject> {
+    fn alloc(&mut self, fields: &mut Fields<'_>, via: EventSource, to: &mut EventKind) -> Result<(), Reject> {
         let (bytes_req, bytes_alloc) = self.alloc_fields(fields, via, to).ok_or(Reject::NotUnderstood)?;
         if matches!(to, EventKind::Alloc { ptr: Ptr(1..), .. }) {
             within("bytes_alloc", bytes_alloc, 1, LARGEST.max_object())?;
@@ -423,7 +429,12 @@ impl Parser {
         Ok(())
     }
 
-    fn alloc_fields(&mut self, fields: &mut Fields<'_>, via: Via, to: &mut EventKind) -> Option<(u64, u64)> {
+    fn alloc_fields(
+        &mut self,
+        fields: &mut Fields<'_>,
+        via: EventSource,
+        to: &mut EventKind,
+    ) -> Option<(u64, u64)> {
         let site = fields.get(b"call_site=")?;
         let early = fields.next_name(b"name=");
         let pointer = fields.pointer(b"ptr=")?;
@@ -446,7 +457,7 @@ impl Parser {
         Some((bytes_req, bytes_alloc))
     }
 
-    fn free(&mut self, fields: &mut Fields<'_>, via: Via, to: &mut EventKind) -> Option<()> {
+    fn free(&mut self, fields: &mut Fields<'_>, via: EventSource, to: &mut EventKind) -> Option<()> {
         let site = fields.get(b"call_site=")?;
         let early = fields.next_name(b"name=");
         *to = match fields.pointer(b"ptr=")? {
@@ -467,7 +478,7 @@ impl Parser {
 
     fn page_alloc(&mut self, fields: &mut Fields<'_>, to: &mut EventKind) -> Result<(), Reject> {
         let page = fields.next_if(b"page=");
-        // The number of no page, as the event has it; its print format makes 0 of it.
+        // The event has the number of no page; its print format shows 0 instead.
         if fields.starts_with(b"pfn=0xffffffffffffffff") {
             *to = EventKind::PageAllocFailed;
             return Ok(());
@@ -475,7 +486,7 @@ impl Parser {
         let (pfn, order) = block(fields)?;
         let migratetype = migratetype(fields)?;
         let gfp = fields.get(b"gfp_flags=").ok_or(Reject::NotUnderstood)?;
-        // Page 0 is never handed out: this is how a failure is printed.
+        // Page 0 is never allocated, so it marks a failure.
         let failed = pfn.0 == 0
             && !page.is_some_and(|page| fields::pointer(page).is_some_and(|p| p != Pointer::Address(0)));
         *to = if failed {
@@ -491,7 +502,7 @@ impl Parser {
     }
 }
 
-/// Interns a text that mostly is the last one.
+/// Interns a text that usually equals the previous text.
 fn repeated(symbols: &mut Symbols, last: &mut (Vec<u8>, Option<Symbol>), text: &[u8]) -> Symbol {
     match last.1 {
         Some(symbol) if last.0 == text => symbol,
@@ -514,7 +525,7 @@ fn cut(format: Format, line: &[u8]) -> Option<Prefix<'_>> {
     }
 }
 
-/// ftrace's `CPU:3 [LOST 71 EVENTS]`, trace-cmd's `CPU:3 [71 EVENTS DROPPED]` and `CPU:3 [EVENTS DROPPED]`.
+/// Parses ftrace's `CPU:3 [LOST 71 EVENTS]`, and trace-cmd's `CPU:3 [71 EVENTS DROPPED]` and `CPU:3 [EVENTS DROPPED]`.
 fn lost(line: &[u8]) -> Option<u64> {
     let text = line.strip_prefix(b"CPU:")?;
     let open = memchr(b'[', text)?;
@@ -543,12 +554,12 @@ fn comment(line: &[u8]) -> Line {
     entries().map_or(Line::Nothing, Line::Header)
 }
 
-/// `pfn=` and `order=`.
+/// Parses `pfn=` and `order=`.
 fn block(fields: &mut Fields<'_>) -> Result<(Pfn, u8), Reject> {
     pages(fields, b"order=")
 }
 
-/// `pfn=` and an order, whose key is given with its `=`.
+/// Parses `pfn=` and an order, whose key includes its `=`.
 fn pages<const N: usize>(fields: &mut Fields<'_>, key: &[u8; N]) -> Result<(Pfn, u8), Reject> {
     fields.next_if(b"page=");
     let pfn = fields.get(b"pfn=").and_then(fields::pfn).ok_or(Reject::NotUnderstood)?;

@@ -1,21 +1,21 @@
-//! Finds the cache of an allocation.
+//! Finds the cache of each allocation in a trace.
 //!
-//! Before 6.18, `kmem_cache_alloc` does not name it. The sources, in this order:
+//! Before 6.18, `kmem_cache_alloc` events do not name the cache. The name of a cache is found in this order:
 //!
-//! 1. `kmalloc`: the size class, by bytes and flags. On kernels with `SLAB_BUCKETS`, messages and copies from user space have
-//!    separate size classes, which only the caller shows.
-//! 2. The event's own `name=`, or the `name=` in the free of the same pointer, or what such frees have shown for the call site
-//!    and size ([`shapes`](super::shapes)).
-//! 3. A short list of callers whose objects are only ever freed by `kfree`, which has no name.
+//! 1. `kmalloc`: the size class, by bytes and flags. On kernels with `SLAB_BUCKETS`, messages and copies from user
+//!    space have separate size classes, which only the caller shows.
+//! 2. The event's own `name=`, or the `name=` in the free of the same pointer, or the names that frees have shown for
+//!    the call site and size ([`shapes`](super::shapes)).
+//! 3. A short list of callers whose objects are only ever freed by `kfree`, which names no cache.
 //! 4. Other objects on the same page.
-//! 5. The size, if slabinfo has only one cache of it.
+//! 5. The size, if slabinfo has only one cache of that size.
 //! 6. A placeholder, `?function:size`.
 
 use std::collections::HashMap;
 
 use rustc_hash::FxHashMap;
 
-use super::event::Via;
+use super::event::EventSource;
 use super::line::Strings;
 use super::op::{CacheId, CacheInfo, CacheKind};
 use super::page_size::PageSize;
@@ -23,7 +23,7 @@ use super::shapes::{Shape, Shapes};
 use super::symbols::Symbol;
 use uslab::SlabInfo;
 
-/// Callers of `kmem_cache_alloc` whose objects are freed by `kfree`, and their cache.
+/// Callers of `kmem_cache_alloc` whose objects are freed by `kfree`, and the cache of each.
 const KNOWN_SITES: [(&str, &str); 2] =
     [("kmalloc_reserve", "skbuff_small_head"), ("alloc_unbound_pwq", "pool_workqueue")];
 
@@ -35,41 +35,42 @@ const BUCKET_SITES: [(&str, &str); 4] = [
     ("vmemdup_user", "memdup_user"),
 ];
 
-/// The name for objects that are too large for a slab.
+/// The name of the pseudo-cache for objects that are too large for a slab.
 const LARGE: &str = "kmalloc-large";
 
-/// How the names of `kmem_cache_alloc`'s allocations were found.
+/// The sources of names for `kmem_cache_alloc`'s allocations, with the number of allocations that each named.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct NameSources {
-    /// In the event (all kmallocs count here).
+    /// Named in the event (all kmallocs count here).
     pub in_event: u64,
-    /// In a later free of the same pointer.
+    /// Named in a later free of the same pointer.
     pub by_free: u64,
-    /// In frees of other objects with the same call site and size.
+    /// Named in frees of other objects with the same call site and size.
     pub by_site: u64,
-    /// In the table of known callers.
+    /// Named by the table of known callers.
     pub by_known_site: u64,
-    /// From a neighbour on the page.
+    /// Named by a neighbour on the page.
     pub by_neighbour: u64,
-    /// As the only cache of that size in slabinfo.
+    /// Named as slabinfo's only cache of the size.
     pub by_size: u64,
-    /// Not found.
+    /// Not named.
     pub left: u64,
 }
 
-/// The clue to a shape's cache, without its page.
+/// The knowledge about a shape's cache, without its page.
 #[derive(Debug, Clone, Copy)]
 enum Known {
     NotAsked,
-    /// `tells_neighbours`: `true` if the name is from the trace, so that it also applies to others on the page.
+    /// `tells_neighbours` is `true` if the name is from the trace, so that it also applies to other objects on the
+    /// page.
     Cache {
         cache: CacheId,
         source: Source,
         tells_neighbours: bool,
     },
-    /// The page must show it.
+    /// Only the page can show the cache.
     AskPage,
-    /// The page must show it; otherwise it is this cache: slabinfo's only one of the size, or a placeholder.
+    /// The page may show the cache; otherwise the cache is slabinfo's only cache of the size, or a placeholder.
     AskPageElse {
         cache: CacheId,
         by_size: bool,
@@ -92,10 +93,10 @@ pub(super) struct Names {
     numbers: HashMap<String, CacheId, rustc_hash::FxBuildHasher>,
     /// The cache of each cache name in the trace.
     by_symbol: Vec<Option<CacheId>>,
-    /// slabinfo's only cache of a size, by size; `None` if there are several.
+    /// slabinfo's only cache of a size, by size; `None` if several have it.
     by_size: FxHashMap<u32, Option<String>>,
     slabinfo_sizes: FxHashMap<String, u32>,
-    /// The sizes of caches as shown by allocations, for caches whose first event is a free.
+    /// The object sizes that allocations show, for caches whose first event is a free.
     traced_sizes: FxHashMap<Symbol, u32>,
     page_size: PageSize,
     buckets: bool,
@@ -123,7 +124,7 @@ impl Names {
         let mut traced_sizes = FxHashMap::default();
         for number in 0..shapes.len() as u32 {
             let shape = shapes.get(number);
-            if shape.via == Via::Cache
+            if shape.via == EventSource::Cache
                 && let Some(name) = shape.named.or(shapes.learned(number))
             {
                 traced_sizes.entry(name).or_insert(shape.bytes_alloc);
@@ -131,7 +132,8 @@ impl Names {
         }
         let buckets = match slabinfo {
             Some(info) => info.rows.iter().any(|row| row.name.starts_with("msg_msg-")),
-            // Without tables: the wrappers of allocation profiling appeared one release before the buckets.
+            // Without tables, the wrappers of allocation profiling show the kernel: they appeared one release before
+            // the buckets.
             None => (0..strings.sites.len())
                 .any(|n| function(strings.sites.bytes(Symbol(n as u32))).ends_with(b"_noprof")),
         };
@@ -164,18 +166,18 @@ impl Names {
         self.shapes.get(number)
     }
 
-    /// The name of the function that contains a call site.
+    /// Returns the name of the function that contains a call site.
     pub(super) fn function_of(&self, site: Symbol) -> String {
         String::from_utf8_lossy(function(self.strings.sites.bytes(site))).into_owned()
     }
 
-    /// How names were found. Of the allocations whose names were learnt from frees, `named_by_free` were named by their own free.
+    /// Returns how names were found. `named_by_free` is the number of allocations whose own free named the cache.
     pub(super) fn sources(&self, named_by_free: u64) -> NameSources {
         let by_free = named_by_free.min(self.taught);
         NameSources { by_free, by_site: self.taught - by_free, ..self.sources }
     }
 
-    /// The cache of an allocation; `page_name` is what is known of its page, and is updated.
+    /// Returns the cache of an allocation. `page_name` is the known cache of its page, and is updated.
     pub(super) fn of_alloc(&mut self, shape: u32, page_name: Option<&mut Option<CacheId>>) -> CacheId {
         if let Known::NotAsked = self.known[shape as usize] {
             self.known[shape as usize] = self.ask(shape);
@@ -204,7 +206,7 @@ impl Names {
         }
     }
 
-    /// The cache of a name in the trace.
+    /// Returns the cache of a name in the trace.
     pub(super) fn of_symbol(&mut self, symbol: Symbol) -> CacheId {
         if let Some(cache) = self.by_symbol[symbol.0 as usize] {
             return cache;
@@ -216,7 +218,7 @@ impl Names {
         cache
     }
 
-    /// The cache of frees about which nothing is known.
+    /// Returns the cache of frees without any known cache.
     pub(super) fn of_nobody(&mut self) -> CacheId {
         self.cache("?kfree".to_owned(), CacheKind::Placeholder, 0)
     }
@@ -224,7 +226,7 @@ impl Names {
     fn ask(&mut self, number: u32) -> Known {
         let shape = *self.shapes.get(number);
         let site = function(self.strings.sites.bytes(shape.site)).to_vec();
-        if shape.via == Via::Kmalloc {
+        if shape.via == EventSource::Kmalloc {
             let (name, kind) = self.kmalloc_name(&shape, &site);
             let cache = self.cache(name, kind, shape.bytes_alloc);
             return Known::Cache { cache, source: Source::Event, tells_neighbours: false };
@@ -233,7 +235,7 @@ impl Names {
         if let Some(symbol) = shape.named.or(taught) {
             let cache = self.of_symbol(symbol);
             self.sized(cache, shape.bytes_alloc);
-            let source = if self.shapes.is_taught(number) { Source::Taught } else { Source::Event };
+            let source = if self.shapes.is_learned(number) { Source::Taught } else { Source::Event };
             return Known::Cache { cache, source, tells_neighbours: true };
         }
         let known = KNOWN_SITES.iter().find(|(caller, _)| caller.as_bytes() == base(&site));
@@ -246,7 +248,8 @@ impl Names {
         Known::AskPage
     }
 
-    /// The last resort. The cache is created only when an allocation needs it.
+    /// Names a cache by the last two methods: by size, or by a placeholder. The cache is created only when an
+    /// allocation needs it.
     fn by_size_or_placeholder(&mut self, number: u32) -> CacheId {
         let (cache, by_size) = match self.known[number as usize] {
             Known::AskPageElse { cache, by_size } => (cache, by_size),
@@ -310,18 +313,18 @@ impl Names {
     }
 }
 
-/// `function` from `function+0x1b/0x40`.
+/// Returns `function` from `function+0x1b/0x40`.
 fn function(site: &[u8]) -> &[u8] {
     &site[..memchr::memchr(b'+', site).unwrap_or(site.len())]
 }
 
-/// A function's name without the suffixes of the compiler (`.isra.0`) and of allocation profiling.
+/// Returns a function's name without the suffixes of the compiler (`.isra.0`) and of allocation profiling.
 fn base(function: &[u8]) -> &[u8] {
     let name = &function[..memchr::memchr(b'.', function).unwrap_or(function.len())];
     name.strip_suffix(b"_noprof").unwrap_or(name)
 }
 
-/// kmalloc's family of caches: the kernel checks for DMA first, then reclaimable, then accounted.
+/// Returns kmalloc's family of caches: the kernel checks for DMA first, then reclaimable, then accounted.
 fn family(gfp: &[u8]) -> &'static str {
     let has = |flags: &[&[u8]]| gfp.split(|&b| b == b'|').any(|flag| flags.contains(&flag));
     if has(&[b"GFP_DMA", b"__GFP_DMA"]) {
@@ -340,7 +343,7 @@ fn belongs_to_kmalloc(name: &str) -> bool {
     name.starts_with("kmalloc") || name.starts_with("dma-kmalloc")
 }
 
-/// The size in a class's name: `512`, `1k`.
+/// Returns the size in a size class's name: `512`, `1k`.
 fn size_class(bytes: u32) -> String {
     if bytes >= 1024 && bytes.is_multiple_of(1024) { format!("{}k", bytes / 1024) } else { bytes.to_string() }
 }
@@ -350,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_by_flags() {
+    fn kmalloc_families_are_named_by_flags() {
         for (gfp, name) in [
             ("GFP_KERNEL", "kmalloc"),
             ("GFP_KERNEL_ACCOUNT|__GFP_ZERO", "kmalloc-cg"),
@@ -365,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_functions_and_sizes() {
+    fn cache_names_follow_from_functions_and_sizes() {
         assert_eq!(function(b"__d_alloc+0x29/0x1d0"), b"__d_alloc");
         assert_eq!(function(b"__d_alloc"), b"__d_alloc");
         assert_eq!(base(b"memdup_user_noprof"), b"memdup_user");

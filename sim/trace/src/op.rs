@@ -1,4 +1,4 @@
-//! The operations for a replayer: events with their cache, and with irregularities resolved.
+//! The operations for a replayer: events with their cache, with irregularities resolved.
 
 use super::event::{Pfn, Ptr};
 
@@ -12,36 +12,37 @@ pub struct CacheId(pub u32);
 pub enum CacheKind {
     /// A size class of kmalloc (`kmalloc-64`, `kmalloc-cg-1k`, `msg_msg-512` ...).
     Kmalloc,
-    /// Not a cache: pages straight from the page allocator, for objects above 8192 bytes. All share one id.
+    /// Pages directly from the page allocator, for objects above 8192 bytes: a pseudo-cache. All large objects share
+    /// one id.
     KmallocLarge,
-    /// Any other cache.
+    /// A cache whose name is known.
     Named,
-    /// Its name could not be found; it is called `?function:size`.
+    /// A cache whose name could not be found, called `?function:size`.
     Placeholder,
 }
 
 /// A cache of the trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheInfo {
-    /// The name, as slabinfo has it, or a placeholder that starts with `?`.
+    /// The cache's name in slabinfo, or a placeholder that starts with `?`.
     pub name: String,
-    /// The kind.
+    /// The cache's kind.
     pub kind: CacheKind,
-    /// Bytes that an object takes (`bytes_alloc`, slabinfo's `objsize`); 0 if no event and no table shows it. For
-    /// [`CacheKind::KmallocLarge`] it differs for each operation.
+    /// The bytes that an object takes (`bytes_alloc`, slabinfo's `objsize`); 0 if no event and no table shows it. The
+    /// size of [`CacheKind::KmallocLarge`] differs for each operation.
     pub size: u32,
 }
 
 /// One operation, in the trace's order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Op {
-    /// The line that it comes from, from 1. A hidden operation has the line that revealed it.
+    /// The line of the operation's event, from 1. A hidden operation has the line that revealed it.
     pub line: u64,
     /// Nanoseconds on the trace's clock.
     pub time_ns: u64,
-    /// The CPU on which it happens. A hidden free happens where the event that revealed it was.
+    /// The CPU on which the operation happens. A hidden free happens on the CPU of the event that revealed it.
     pub cpu: u16,
-    /// The command that allocates, if the trace names it. In an interrupt it is the interrupted command.
+    /// The allocating command, if the trace names it. In an interrupt, the task is the interrupted command.
     pub task: Option<TaskId>,
     /// The kind of operation, with its data.
     pub kind: OpKind,
@@ -50,71 +51,71 @@ pub struct Op {
 /// The kind of operation, with its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpKind {
-    /// Allocates an object. Its pointer is not live: if it was, a [`HiddenFree`](OpKind::HiddenFree) comes first.
+    /// Allocates an object. The pointer is not live: if it was, a [`HiddenFree`](OpKind::HiddenFree) precedes.
     Alloc {
-        /// The cache.
+        /// The object's cache.
         cache: CacheId,
-        /// Its address in the trace.
+        /// The object's address in the trace.
         ptr: Ptr,
         /// The caller ([`Resolver::call_site`](super::Resolver::call_site)).
         site: SiteId,
         /// The requested bytes.
         bytes_req: u32,
-        /// Bytes that it takes.
+        /// The bytes that the object takes.
         bytes_alloc: u32,
         /// `true` if the flags allow the caller to sleep.
         may_block: bool,
     },
-    /// Frees an object. Unless it is [`FreeOrigin::Matched`], nothing is live at the pointer.
+    /// Frees an object. Unless the origin is [`FreeOrigin::Matched`], no object is live at the pointer.
     Free {
-        /// The cache: the one of the allocation, if that was seen.
+        /// The object's cache: the allocation's, if the trace has it.
         cache: CacheId,
-        /// Its address in the trace.
+        /// The object's address in the trace.
         ptr: Ptr,
         /// The object's origin.
         origin: FreeOrigin,
     },
-    /// A free that the kernel did not trace. The object is live.
+    /// Frees a live object whose free the kernel did not trace.
     HiddenFree {
-        /// The cache.
+        /// The object's cache.
         cache: CacheId,
-        /// Its address in the trace.
+        /// The object's address in the trace.
         ptr: Ptr,
-        /// The CPU that allocated it.
+        /// The CPU that allocated the object.
         alloc_cpu: u16,
-        /// The evidence.
+        /// The evidence for the free.
         sign: HiddenFreeSign,
     },
     /// Allocates `2^order` pages.
     PageAlloc {
-        /// The first page in the trace.
+        /// The block's first page in the trace.
         pfn: Pfn,
-        /// The order.
+        /// The block's order.
         order: u8,
-        /// 0 unmovable, 1 movable, 2 reclaimable.
+        /// The migrate type: 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
-        /// Their use.
+        /// The pages' use.
         usage: PageUse,
     },
     /// Frees `2^order` pages.
     PageFree {
-        /// The first page in the trace.
+        /// The block's first page in the trace.
         pfn: Pfn,
         /// The order of the free.
         order: u8,
         /// The pages' origin.
         origin: PageFreeOrigin,
-        /// Their use.
+        /// The pages' use.
         usage: PageUse,
     },
-    /// User space wrote this text ([`Resolver::mark`](super::Resolver::mark)) into the trace.
+    /// Marks a text that user space wrote into the trace ([`Resolver::mark`](super::Resolver::mark)).
     Mark {
         /// The number of the text.
         text: MarkId,
     },
 }
 
-/// A command, as the trace names tasks.
+/// The number of a command, as the trace names tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(pub u32);
 
@@ -129,15 +130,15 @@ pub struct MarkId(pub(super) super::symbols::Symbol);
 /// The origin of a freed object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FreeOrigin {
-    /// Its allocation was seen.
+    /// The object's allocation is in the trace.
     Matched {
-        /// The CPU that allocated it.
+        /// The CPU that allocated the object.
         alloc_cpu: u16,
     },
-    /// Its allocation had no event, or comes later in the text: the pointer is free already, or is on a page that was allocated
-    /// in the trace.
+    /// The object's allocation had no event, or comes later in the text. The pointer is already free, or is on a page
+    /// that was allocated in the trace.
     HiddenAlloc,
-    /// It was allocated before the trace began.
+    /// The object was allocated before the trace began.
     PreTrace,
 }
 
@@ -146,7 +147,7 @@ pub enum FreeOrigin {
 pub enum HiddenFreeSign {
     /// The pointer was allocated again.
     Reused,
-    /// The page with the object was freed.
+    /// The object's page was freed.
     PageFreed,
 }
 
@@ -154,11 +155,11 @@ pub enum HiddenFreeSign {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum PageUse {
-    /// No use that the trace shows: user memory, page tables, page cache. With hashed pointers: any use.
+    /// The trace shows no use: user memory, page tables, page cache. With hashed pointers, the use is always unknown.
     Other = 0,
-    /// A slab: the object caches allocate it themselves.
+    /// The object caches allocate the block as a slab.
     Slab = 1,
-    /// A large kmalloc: an [`OpKind::Alloc`] of [`CacheKind::KmallocLarge`] follows.
+    /// The block is a large kmalloc: an [`OpKind::Alloc`] of [`CacheKind::KmallocLarge`] follows.
     KmallocLarge = 2,
 }
 
@@ -175,18 +176,18 @@ impl PageUse {
 /// The origin of freed pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PageFreeOrigin {
-    /// Their allocation was seen.
+    /// The pages' allocation is in the trace.
     Matched {
-        /// The CPU that allocated them.
+        /// The CPU that allocated the pages.
         alloc_cpu: u16,
         /// The order of the allocation.
         order: u8,
     },
-    /// Their allocation was not seen: memory that was freed at boot, a part of a split block, a bulk allocation.
+    /// The pages' allocation is not in the trace: memory freed at boot, a part of a split block, a bulk allocation.
     Unseen,
-    /// There is no event: the same block is allocated again. `pfn` is live.
+    /// The free has no event: the block is allocated again without a free. The block at `pfn` is live.
     Hidden {
-        /// The CPU that allocated them.
+        /// The CPU that allocated the pages.
         alloc_cpu: u16,
     },
 }

@@ -3,37 +3,37 @@
 use super::event::Pfn;
 use super::spool::{Record, Tag};
 
-/// `2^order` pages that left a free list of the kernel's page allocator, or returned to one.
+/// A block of `2^order` pages that left a free list of the kernel's page allocator, or returned to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageMove {
-    /// The line that it comes from, from 1.
+    /// The line of the event, from 1.
     pub line: u64,
     /// Nanoseconds on the trace's clock.
     pub time_ns: u64,
-    /// The CPU on which it happened.
+    /// The CPU of the event.
     pub cpu: u16,
-    /// The first page.
+    /// The block's first page.
     pub pfn: Pfn,
-    /// The order.
+    /// The block's order.
     pub order: u8,
-    /// 0 unmovable, 1 movable, 2 reclaimable; 0 for a [fallback](PageMoveKind::Fallback).
+    /// The migrate type: 0 unmovable, 1 movable, 2 reclaimable; 0 for a [fallback](PageMoveKind::Fallback).
     pub migratetype: u8,
-    /// The kind.
+    /// The kind of the move.
     pub kind: PageMoveKind,
 }
 
-/// The kind of a move.
+/// The kind of a move between free lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageMoveKind {
     /// The pages left a free list (`mm_page_alloc_zone_locked`).
     Taken {
-        /// `true` if they went to a per-CPU list, which holds blocks of this order and type.
+        /// `true` if the pages moved to a per-CPU list, which holds blocks of this order and type.
         percpu_refill: bool,
     },
     /// The pages returned from a per-CPU list (`mm_page_pcpu_drain`).
     Drained,
-    /// A block of another migrate type serves (`mm_page_alloc_extfrag`). Some kernels report this before the pages are
-    /// [taken](Self::Taken), others instead of it.
+    /// A block of another migrate type serves the request (`mm_page_alloc_extfrag`). Some kernels report a fallback
+    /// before the pages are [taken](Self::Taken), others instead of that.
     Fallback,
 }
 

@@ -1,4 +1,4 @@
-//! The page size of the traced machine, the unit of everything that a trace says about pages.
+//! The page size of the traced machine, which is the unit of all page numbers in a trace.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,21 +21,21 @@ pub enum PageSize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PageSizeSource {
-    /// Given by the user.
+    /// The user specified the size.
     Given,
-    /// Computed from the objects per slab in the kernel's slabinfo.
+    /// The size was computed from the objects per slab in the kernel's slabinfo.
     Slabinfo,
-    /// The only size for which addresses of objects and numbers of pages agree.
+    /// The size is the only one with which objects' addresses and page numbers agree.
     Addresses,
-    /// Assumed for lack of evidence.
+    /// The size was assumed for lack of evidence.
     Assumed,
 }
 
 impl PageSize {
-    /// All sizes, the smallest first.
+    /// All page sizes, smallest first.
     pub const ALL: [Self; 3] = [Self::Kib4, Self::Kib16, Self::Kib64];
 
-    /// The binary logarithm of the size in bytes.
+    /// Returns the binary logarithm of the size in bytes.
     #[must_use]
     pub const fn shift(self) -> u32 {
         match self {
@@ -45,13 +45,13 @@ impl PageSize {
         }
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         1 << self.shift()
     }
 
-    /// The order of the largest block of the page allocator: it has `2^max_order` pages.
+    /// Returns the order of the page allocator's largest block, which has `2^max_order` pages.
     #[must_use]
     pub const fn max_order(self) -> u8 {
         match self {
@@ -61,24 +61,24 @@ impl PageSize {
         }
     }
 
-    /// Bytes of kmalloc's largest object: a block of the highest order.
+    /// Returns the bytes of kmalloc's largest object: a block of the highest order.
     #[must_use]
     pub const fn max_object(self) -> u64 {
         self.bytes() << self.max_order()
     }
 
-    /// Bytes of kmalloc's largest size class. Larger objects are not in slabs: kmalloc takes their pages directly from the page
-    /// allocator.
+    /// Returns the bytes of kmalloc's largest size class. Larger objects are not in slabs: kmalloc takes their pages
+    /// directly from the page allocator.
     #[must_use]
     pub const fn max_slab_object(self) -> u64 {
         self.bytes() * 2
     }
 
-    /// The page size of a kernel, from its slabinfo: a slab holds as many objects as fit on its pages. `None` if it has no cache,
-    /// or if no size is right for all of them.
+    /// Finds a kernel's page size from its slabinfo: a slab holds as many objects as fit on its pages. Returns `None`
+    /// if slabinfo has no cache, or if no size is right for all caches.
     #[must_use]
     pub fn of_slabs(slabinfo: &SlabInfo) -> Option<Self> {
-        // Rows of caches without their own slabs show nothing.
+        // Rows of caches that share another cache's slabs reveal nothing.
         let rows = slabinfo.rows.iter().filter(|row| row.objects_per_slab > 0 && row.object_size > 0);
         let rows: Vec<_> = rows.collect();
         let fits = |size: &Self| {
@@ -100,7 +100,7 @@ impl fmt::Display for PageSize {
 impl FromStr for PageSize {
     type Err = String;
 
-    /// Parses `4k`, `16k` or `64k`, in either case, or the bytes.
+    /// Parses `4k`, `16k` or `64k`, in either case, or a number of bytes.
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.to_ascii_lowercase();
         let named =
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_written_as_kernels_are_configured() {
+    fn page_sizes_are_written_as_in_kernel_configurations() {
         for (text, size) in [
             ("4k", PageSize::Kib4),
             ("16K", PageSize::Kib16),

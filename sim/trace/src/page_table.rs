@@ -1,7 +1,7 @@
 //! A sparse table with one entry for each page frame.
 //!
-//! A machine's frames are close together, so the table consists of chunks of 512 frames (2 MiB of memory) that are created when
-//! they are first written. Its size is proportional to the memory that the trace uses.
+//! A machine's frames are close together. The table therefore consists of chunks of 512 frames (2 MiB of memory),
+//! created at the first write. The table's size is proportional to the memory that the trace uses.
 
 use rustc_hash::FxHashMap;
 
@@ -23,13 +23,13 @@ impl<T: Default + Clone> PageTable<T> {
         Self { places: FxHashMap::default(), chunks: Vec::new(), last: (u64::MAX, 0) }
     }
 
-    /// The entry of a frame, if its chunk exists.
+    /// Returns the entry of a frame, if its chunk exists.
     pub(super) fn get(&mut self, pfn: Pfn) -> Option<&mut T> {
         let place = self.place(pfn)?;
         Some(&mut self.chunks[place as usize][pfn.0 as usize % CHUNK])
     }
 
-    /// The entry of a frame; created if there is none.
+    /// Returns the entry of a frame, creating it if necessary.
     pub(super) fn entry(&mut self, pfn: Pfn) -> &mut T {
         let place = match self.place(pfn) {
             Some(place) => place,
@@ -54,7 +54,7 @@ impl<T: Default + Clone> PageTable<T> {
     }
 }
 
-/// The frames of a block.
+/// Iterates over the frames of a block.
 pub(super) fn frames(pfn: Pfn, order: u8) -> impl Iterator<Item = Pfn> {
     (pfn.0..pfn.0 + (1 << order)).map(Pfn)
 }

@@ -1,13 +1,14 @@
-//! The text of `perf script`: `comm pid [cpu] time: group:event: fields`.
+//! Parses the text of `perf script`: `comm pid [cpu] time: group:event: fields`.
 //!
-//! There are no flags. Pointers have `0x`, null is `(nil)`; call sites have no function size; `page=` repeats `pfn=`. Time can
-//! decrease between CPUs. With call graphs, an event is followed by indented lines `address function (module)`.
+//! The text has no flags. Pointers have `0x`, and null is `(nil)`. Call sites have no function size, and `page=`
+//! repeats `pfn=`. Time can decrease between CPUs. With call graphs, indented lines `address function (module)` follow
+//! an event.
 
-use super::fields::{self, find_short, word};
-use super::prefix::{Prefix, cut_at_cpu};
+use super::fields::{self, find_byte, word};
+use super::prefix::{Prefix, parse_cpu_prefix};
 
 pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
-    let (prefix, rest) = cut_at_cpu(line, comm)?;
+    let (prefix, rest) = parse_cpu_prefix(line, comm)?;
     let (mut name, mut body) = word(rest);
     // With `-F +period`, a number precedes the event.
     if fields::decimal(name).is_some() {
@@ -17,22 +18,22 @@ pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
         return Some(Prefix { event: name, body, ..prefix });
     }
     let name = name.strip_suffix(b":")?;
-    let event = name.get(find_short(b':', name) + 1..)?;
+    let event = name.get(find_byte(b':', name) + 1..)?;
     Some(Prefix { event, body, ..prefix })
 }
 
-/// Parses `comm pid` or `comm pid/tid`; with `-F` there may be only one of them, or none.
+/// Parses `comm pid` or `comm pid/tid`; with `-F`, either part may be missing.
 fn comm(task: &[u8]) -> Option<&[u8]> {
     let task = task.trim_ascii();
     let start = memchr::memrchr(b' ', task).map_or(0, |blank| blank + 1);
     let ids = &task[start..];
     let pid = memchr::memchr(b'/', ids).map_or(ids, |slash| &ids[slash + 1..]);
-    // Threads that have already exited have the pid -1.
+    // A thread that has already exited has the pid -1.
     let is_pid = pid == b"-1" || fields::decimal(pid).is_some();
     Some(if is_pid { task[..start].trim_ascii_end() } else { task })
 }
 
-/// The control group, which `-F +cgroup` prints after the fields.
+/// Returns the control group, which `-F +cgroup` prints after the fields.
 pub(super) fn cgroup(body: &[u8]) -> Option<&[u8]> {
     let body = body.trim_ascii_end();
     let word = &body[memchr::memrchr(b' ', body)? + 1..];

@@ -1,11 +1,11 @@
-//! The part of an event line before the fields, as far as it is common to the formats.
+//! Parses the common part of the formats: an event line before its fields.
 
-use super::fields::{self, find_short, skip_spaces, word};
+use super::fields::{self, find_byte, skip_spaces, word};
 
 /// The part of an event line before the fields.
 #[derive(Debug)]
 pub(super) struct Prefix<'a> {
-    /// May have leading blanks.
+    /// The command, perhaps with leading blanks.
     pub(super) comm: &'a [u8],
     pub(super) cpu: u64,
     pub(super) context: Option<u8>,
@@ -15,15 +15,15 @@ pub(super) struct Prefix<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// Parses the common part between the task and the event: `[cpu] flags time: `. It starts at the first bracket that is followed
-/// by such a part, because a command's name may contain brackets, too. `word` parses the task before it.
-pub(super) fn cut_at_cpu<'a>(
+/// Parses the common part between the task and the event: `[cpu] flags time: `. The common part starts at the first
+/// possible bracket, because a command's name may contain brackets. `word` parses the task before the common part.
+pub(super) fn parse_cpu_prefix<'a>(
     line: &'a [u8],
     comm: impl Fn(&'a [u8]) -> Option<&'a [u8]>,
 ) -> Option<(Prefix<'a>, &'a [u8])> {
     let mut from = 0;
     for _ in 0..8 {
-        let open = from + find_short(b'[', &line[from..]);
+        let open = from + find_byte(b'[', &line[from..]);
         let inside = line.get(open + 1..)?;
         if let Some(found) = cut_after_bracket(inside)
             && let Some(comm) = comm(&line[..open])
@@ -49,14 +49,14 @@ fn cut_after_bracket(inside: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
     Some((Prefix { comm: b"", cpu, context, time_ns, event: b"", body: b"" }, rest))
 }
 
-/// Parses the time before `: `. Also returns the text after it.
+/// Parses the time before `: `, and returns the text after it.
 fn stamp(text: &[u8]) -> Option<(u64, &[u8])> {
     let (time_ns, rest) = fields::time(text)?;
     let rest = rest.strip_prefix(b":")?;
     matches!(rest, [] | [b' ', ..]).then(|| (time_ns, skip_spaces(rest)))
 }
 
-/// The command in `comm-pid`, which may be followed by `(tgid)`: the pid comes after the last `-`.
+/// Returns the command in `comm-pid`, which `(tgid)` may follow: the pid comes after the last `-`.
 pub(super) fn comm_before_pid(task: &[u8]) -> Option<&[u8]> {
     let mut task = task.trim_ascii_end();
     if let Some(inner) = task.strip_suffix(b")") {

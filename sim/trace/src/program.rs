@@ -1,31 +1,31 @@
-//! A program's calls of malloc and free, as operations of kmalloc.
+//! Converts a program's calls of malloc and free to operations of kmalloc.
 //!
-//! An allocation of 0 bytes gets an object of the smallest size class, because malloc must return a separate address. A block
-//! that is larger than kmalloc's largest object is one that malloc maps separately: it is omitted, and counted.
+//! An allocation of 0 bytes gets an object of the smallest size class, because malloc must return a separate address. A
+//! block larger than kmalloc's largest object, which malloc would map separately, is omitted and counted.
 
 use uslab::SizeClass;
 
 use super::page_size::PageSize;
 
-/// The size of the pages that kmalloc uses for blocks that are too large for a slab.
+/// The page size with which kmalloc serves blocks that are too large for a slab.
 const PAGE: PageSize = PageSize::Kib4;
 
-/// A call of a program.
+/// A call that a program made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
-    /// `block` is allocated. Blocks are numbered from 1, because 0 is not an address.
+    /// The call allocated `block`. Blocks are numbered from 1, because 0 is not an address.
     Alloc { block: u64, bytes: u32, takes: u32 },
-    /// `block`, which is live, is freed.
+    /// The call freed `block`, which was live.
     Free { block: u64 },
-    /// A free without a block.
+    /// The call freed no block.
     FreeOfNothing,
-    /// The allocation of a block that is too large.
+    /// The call allocated a block that is too large.
     TooLarge,
-    /// The free of a block that is too large.
+    /// The call freed a block that is too large.
     FreeOfTooLarge,
-    /// An allocation that failed.
+    /// The call was an allocation that failed.
     Failed,
-    /// A block was resized in place.
+    /// The call resized a block in place.
     Resized,
 }
 
@@ -39,7 +39,8 @@ impl Call {
     }
 }
 
-/// The bytes that kmalloc uses for a request of `bytes` bytes at an alignment: a size class, or a power of two of pages.
+/// Returns the bytes that kmalloc uses for a request of `bytes` bytes at an alignment: a size class, or a power of two
+/// of pages.
 fn taken(bytes: u64, align: u64) -> Option<u32> {
     let least = bytes.max(align);
     if least > PAGE.max_object() {

@@ -1,7 +1,8 @@
-//! The file format of a recording, for the reader (`uslab-trace`) and the writer (`libuslab.so`, which also compiles this
-//! source).
+//! The file format of a recording, shared by the reader (`uslab-trace`) and the writer (`libuslab.so`, which also
+//! compiles this source).
 //!
-//! A header of eight words is followed by records of three words, each for a call of malloc or free. All words are little-endian.
+//! A header of eight words is followed by records of three words, one for each call of malloc or free. All words are
+//! little-endian.
 //!
 //! | header | |
 //! |---|---|
@@ -17,7 +18,8 @@
 //! | 1 | nanoseconds of the system's monotonic clock |
 //! | 2 | requested bytes (48), the alignment's logarithm (8), the kind of call (8) |
 //!
-//! A record's last word is written last. If it is 0, the call was in progress when the recording ended.
+//! A record's last word is written last. If a record's last word is 0, the call was in progress when the recording
+//! ended.
 
 /// The first bytes of a recording.
 pub(crate) const MAGIC: [u8; 8] = *b"uslabrec";
@@ -27,7 +29,7 @@ const VERSION: u64 = 1;
 pub(crate) const HEADER: usize = 8;
 pub(crate) const CALLS: usize = 6;
 pub(crate) const ROOM: usize = 7;
-/// Words of a record.
+/// The number of words in a record.
 pub(crate) const RECORD: usize = 3;
 pub(crate) const WORD: usize = size_of::<u64>();
 
@@ -37,7 +39,7 @@ const LOW: u64 = (1 << 48) - 1;
 pub(crate) struct Header {
     pub(crate) process: u32,
     pub(crate) parent: Option<u32>,
-    /// Padded with zeros.
+    /// The program's name, padded with zeros.
     pub(crate) program: [u8; 16],
     pub(crate) calls: u64,
     pub(crate) room: u64,
@@ -52,7 +54,7 @@ impl Header {
     }
 
     /// # Errors
-    /// The version, if it is unknown.
+    /// Decodes the header; returns the version if it is unknown.
     pub(crate) fn of(words: [u64; HEADER]) -> Result<Self, u64> {
         let [_, version, process, parent, first, second, calls, room] = words;
         if version != VERSION {
@@ -76,7 +78,7 @@ pub(crate) enum Kind {
     Resize,
 }
 
-/// A call.
+/// A recorded call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) kind: Kind,
@@ -88,7 +90,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Encodes the record. The last word is not 0. Addresses and sizes have at most 48 bits; the alignment is a power of two.
+    /// Encodes the record. The last word of a valid record is never 0. Addresses and sizes have at most 48 bits; the
+    /// alignment is a power of two.
     pub(crate) fn words(self) -> [u64; RECORD] {
         let Self { kind, address, cpu, time_ns, size, align } = self;
         let shift = u64::from(align.trailing_zeros());
@@ -96,7 +99,7 @@ impl Record {
     }
 
     /// # Errors
-    /// The last word, if it is invalid. 0 means that the call was in progress.
+    /// Decodes a record; returns the last word if it is invalid. A last word of 0 means that the call was in progress.
     pub(crate) fn of([first, time_ns, last]: [u64; RECORD]) -> Result<Self, u64> {
         let kind = match last >> 56 {
             1 => Kind::Alloc,

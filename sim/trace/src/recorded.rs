@@ -16,14 +16,14 @@ use super::source::{Progress, Source};
 pub struct Recorded {
     /// The program's name, cut to 15 bytes.
     pub program: String,
-    /// Its process id.
+    /// The program's process id.
     pub process: u32,
-    /// The id of the process from which it was forked, if that was recorded: this process frees memory that
-    /// it did not allocate.
+    /// The id of the process that forked this process, if that parent was recorded. The child frees memory that it did
+    /// not allocate.
     pub parent: Option<u32>,
-    /// Calls after the end of the recording, which reached its limit or found the device full.
+    /// The number of calls after the recording reached its limit or filled the device.
     pub lost: u64,
-    /// Calls that were in progress when the program was killed.
+    /// The number of calls in progress when the program was killed.
     pub unwritten: u64,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Calls {
     header: Header,
     read: u64,
     unwritten: u64,
-    /// Live blocks that malloc maps separately.
+    /// The live blocks that malloc maps separately.
     too_large: FxHashSet<u64>,
 }
 
@@ -48,22 +48,22 @@ impl Calls {
     pub(super) fn open(mut source: Source) -> Result<Self, TraceError> {
         let Some(words) = words(&mut source)? else { return Err(wrong(&source, "cut within its header")) };
         let header = Header::of(words).map_err(|version| {
-            wrong(&source, format!("in format {version}, where 1 is expected; record it again"))
+            wrong(&source, format!("has format version {version}; expected 1; record it again"))
         })?;
         Ok(Self { source, header, read: 0, unwritten: 0, too_large: FxHashSet::default() })
     }
 
-    /// The number of records in the file.
+    /// Returns the number of records in the file.
     fn there(&self) -> u64 {
         self.header.calls.min(self.header.room)
     }
 
-    /// The next call with its number, its CPU and its time; `None` at the end.
+    /// Returns the next call with its number, CPU and time; `None` at the end.
     pub(super) fn next_call(&mut self) -> Result<Option<(u64, Call, u16, u64)>, TraceError> {
         while self.read < self.there() {
             let Some(words) = words::<RECORD>(&mut self.source)? else {
                 let (read, there) = (self.read, self.there());
-                return Err(wrong(&self.source, format!("cut short: {read} of {there} records are there")));
+                return Err(wrong(&self.source, format!("truncated: {read} of {there} records are present")));
             };
             self.read += 1;
             match Record::of(words) {
@@ -81,7 +81,7 @@ impl Calls {
                 }
                 Err(0) => self.unwritten += 1,
                 Err(_) => {
-                    let what = format!("damaged: record {} is of no known kind", self.read);
+                    let what = format!("damaged: record {} has an unknown kind", self.read);
                     return Err(wrong(&self.source, what));
                 }
             }
@@ -111,7 +111,7 @@ impl Calls {
         self.source.progress()
     }
 
-    /// The recording's data, after all calls were read.
+    /// Returns the recording's header data, after all calls were read.
     pub(super) fn finish(self) -> Recorded {
         let Header { process, parent, program, calls, .. } = self.header;
         let program = program.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -125,7 +125,7 @@ impl Calls {
     }
 }
 
-/// The next words; `None` if there are fewer.
+/// Returns the next words; `None` if fewer are left.
 fn words<const N: usize>(source: &mut Source) -> Result<Option<[u64; N]>, TraceError> {
     let bytes = source.next_bytes(N * WORD)?;
     let mut words = [0; N];

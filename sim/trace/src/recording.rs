@@ -1,9 +1,9 @@
-//! The first pass: text to records.
+//! The first pass over a trace: from text to records.
 //!
-//! Every line is parsed once. The pass also learns the facts that need the whole trace: which cache a call site
-//! allocates from (a later `kmem_cache_free` names it), where the kernel [maps its memory](super::direct_map). Events
-//! that an allocator has to replay go to the [spool](super::spool), events of the page allocator's lists go to
-//! another one; all others are counted here. At the end the records of page blocks that became slabs are marked.
+//! Every line is parsed once. The first pass also learns what needs the whole trace: the cache of each call site (named
+//! by a later `kmem_cache_free`), and where the kernel [maps its memory](super::direct_map). Events that an allocator
+//! must replay go to the [spool](super::spool). Events of the page allocator's lists go to a second spool. All other
+//! events are only counted. At the end of the pass, the records of page blocks that became slabs are marked.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use std::thread;
 use memchr::memchr;
 use rustc_hash::FxHashMap;
 
-use super::direct_map::{DirectMap, Mapping, Vote};
+use super::direct_map::{BaseVote, DirectMap, Mapping};
 use super::error::{Impossible, TraceError};
-use super::event::{Event, EventKind, KMEM_EVENTS, MAX_CPU, Pfn, Ptr, Via, has_kmem};
+use super::event::{Event, EventKind, EventSource, KMEM_EVENTS, MAX_CPU, Pfn, Ptr, has_kmem};
 use super::fleetbench;
 use super::foreign::Foreign;
 use super::line::{Format, HeaderFact, Line, Parser, Reject, Strings};
@@ -30,28 +30,28 @@ use super::spool::{Record, Spool, Tag};
 use super::symbols::Symbol;
 use super::tables::Tables;
 
-/// Records are held in memory up to this many bytes: two million events.
+/// The bytes of records held in memory: two million events.
 const SPOOL_IN_MEMORY: usize = 64 << 20;
 
-/// How many chunks of text are unpacked ahead of the one that is parsed.
+/// The number of text chunks that are unpacked in advance.
 const CHUNKS_AHEAD: usize = 4;
 
-/// Number of a program's records between two reports of progress: a mebibyte of them.
+/// The number of a program's records between two progress reports: a mebibyte.
 const PROGRESS_EVERY: u64 = 43_690;
 
 /// The migrate type of user memory.
 const MOVABLE: u8 = 1;
 
-/// How many lines that are not understood are kept.
+/// The number of lines kept that were not understood.
 const REJECTS_KEPT: usize = 5;
 
-/// How much of such a line is kept, in bytes.
+/// The bytes kept of a line that was not understood.
 const REJECT_SHOWN: usize = 160;
 
 /// A trace that has been read and not yet interpreted.
 ///
-/// Its memory is bounded by the number of live objects, of distinct call sites and of pages that the trace touches; its
-/// events are stored in a temporary file if there are many.
+/// The memory is bounded by the numbers of live objects, call sites and touched pages. A long trace's events are in a
+/// temporary file.
 #[derive(Debug)]
 pub struct Recording {
     pub(super) path: PathBuf,
@@ -66,105 +66,108 @@ pub struct Recording {
     pub(super) lost_mark: Option<Symbol>,
 }
 
-/// Counts over all lines, whatever they mean.
+/// Counts over all lines, regardless of their meaning.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Counts {
     /// The format of the text.
     pub format: Option<Format>,
-    /// Lines, all of them.
+    /// The number of all lines.
     pub lines: u64,
-    /// Events.
+    /// The number of events.
     pub events: u64,
-    /// Lines that are neither events nor headers nor blank.
+    /// The number of lines that are neither events nor headers nor blank.
     pub not_understood: u64,
-    /// The first few of them, shortened, with their numbers.
+    /// The first lines that were not understood, shortened, with their numbers.
     pub first_not_understood: Vec<(u64, String)>,
-    /// Events that the kernel says were lost, or `libuslab.so`; each notice without a number counts one.
+    /// The number of events that the kernel or `libuslab.so` reports as lost; each notice without a number counts one.
     pub lost: u64,
-    /// Notices of lost events.
+    /// The number of notices about lost events.
     pub lost_notices: u64,
-    /// ftrace's header: events in the buffer, events written, CPUs.
+    /// The numbers in ftrace's header: events in the buffer, events written, CPUs.
     pub header: Option<(u64, u64, u64)>,
-    /// trace-cmd's header: CPUs of the machine.
+    /// The number in trace-cmd's header: CPUs of the machine.
     pub machine_cpus: Option<u64>,
-    /// Events by CPU.
+    /// The number of events by CPU.
     pub by_cpu: Vec<u64>,
-    /// Events by name.
+    /// The number of events by name.
     pub(super) by_name: Vec<u64>,
-    /// Events by context flag, by its code.
+    /// The number of events by context flag's code.
     pub(super) by_context: Vec<u64>,
     /// The time of the first event and the latest time, in nanoseconds.
     pub time_ns: Option<(u64, u64)>,
-    /// Events at time 0: the clock had not started.
+    /// The number of events at time 0, from before the clock started.
     pub zero_times: u64,
-    /// Events with the time of the event before.
+    /// The number of events with the same time as the event before.
     pub same_times: u64,
-    /// Events earlier than the event before, which is of another CPU. If there are any, all events were put in order of time.
+    /// The number of events earlier than the preceding event of another CPU. If the number is not 0, all events were
+    /// sorted by time.
     pub times_going_back: u64,
-    /// Number of kmem events among the lines that are not understood.
+    /// The number of kmem events among the lines that were not understood.
     pub kmem_not_understood: u64,
-    /// The first few of these, shortened, with their numbers.
+    /// The first kmem lines that were not understood, shortened, with their numbers.
     first_kmem: Vec<(u64, String)>,
-    /// Events whose command the kernel had forgotten (`<...>`).
+    /// The number of events whose command the kernel had forgotten (`<...>`).
     pub comm_unknown: u64,
-    /// Object events with a hashed pointer.
+    /// The number of object events with a hashed pointer.
     pub hashed_pointers: u64,
-    /// Object events with the placeholder for a pointer that could not be hashed yet.
+    /// The number of object events with the placeholder for a pointer that could not be hashed yet.
     pub placeholders: u64,
-    /// Object frees, but of null.
+    /// The number of object frees, without `kfree(NULL)`.
     pub frees: u64,
-    /// `kfree(NULL)`.
+    /// The number of calls `kfree(NULL)`.
     pub kfree_of_null: u64,
-    /// Object allocations that failed.
+    /// The number of object allocations that failed.
     pub alloc_failed: u64,
-    /// Object allocations of 0 bytes that did not fail.
+    /// The number of successful object allocations of 0 bytes.
     pub zero_sizes: u64,
-    /// Object allocations above kmalloc's largest size, which were left out.
+    /// The number of object allocations above kmalloc's largest size, which were omitted.
     pub too_large: u64,
-    /// Page allocations that failed.
+    /// The number of page allocations that failed.
     pub page_alloc_failed: u64,
-    /// Object allocations that did not fail, by flags.
+    /// The number of successful object allocations, by flags.
     pub(super) by_gfp: Vec<u64>,
-    /// Bytes asked for, by allocations that did not fail.
+    /// The requested bytes of successful allocations.
     pub bytes_req: u64,
-    /// Bytes handed out to them.
+    /// The allocated bytes of successful allocations.
     pub bytes_alloc: u64,
-    /// `kmem_cache_free` events with a cache name, and all of them.
+    /// The number of `kmem_cache_free` events with a cache name, and the number of all `kmem_cache_free` events.
     pub cache_free_named: (u64, u64),
-    /// `kmem_cache_alloc` events with a cache name, and all of them.
+    /// The number of `kmem_cache_alloc` events with a cache name, and the number of all `kmem_cache_alloc` events.
     pub cache_alloc_named: (u64, u64),
-    /// `mm_page_alloc_zone_locked` for a per-CPU list.
+    /// The number of `mm_page_alloc_zone_locked` events for a per-CPU list.
     pub percpu_refills: u64,
-    /// `mm_page_alloc_zone_locked` for a caller.
+    /// The number of `mm_page_alloc_zone_locked` events for a caller.
     pub zone_direct: u64,
-    /// Cache allocations without a name in the event whose own free named the cache.
+    /// The number of cache allocations that only their own free named.
     pub named_by_free: u64,
-    /// The text ends without a line feed.
+    /// `true` if the text ends without a line feed.
     pub unterminated: bool,
-    /// The last line, shortened, and its number, if it ends in the middle: it was left out.
+    /// The last line, shortened, and its number, if it is cut off and therefore omitted.
     pub cut_line: Option<(u64, String)>,
     /// The header that `libuslab.so` wrote into its recording.
     pub recorded: Option<Recorded>,
 }
 
 impl Recording {
-    /// Reads all of `source` on a separate thread; text is parsed on this one. `progress` is called here, every 128 KiB of
-    /// text. The page size of the traced machine is found in the trace if possible; else 4 KiB are assumed.
+    /// Reads all of `source` on a separate thread; the calling thread parses the text. `progress` is called on the
+    /// calling thread, every 128 KiB of text. The page size of the traced machine is inferred from the trace if
+    /// possible; otherwise 4 KiB are assumed.
     ///
     /// # Errors
     ///
-    /// Reading fails, or the thread does not start; a value is impossible (an order above 10, an object of no bytes or more than 4 MiB, a CPU above
-    /// 8191; larger pages have higher orders and larger objects); there is no event at all; the temporary file fails. A last
-    /// line that is cut in the middle is left out and noted in the [`Counts`].
+    /// Fails if reading fails, the thread does not start, the temporary file fails, or the text has no event. Also
+    /// fails on an impossible value: an order above 10, an object of no bytes or more than 4 MiB, a CPU above 8191.
+    /// Larger pages allow higher orders and larger objects. A last line that is cut in the middle is omitted and noted
+    /// in the [`Counts`].
     pub fn read(source: Source, progress: impl FnMut(Progress)) -> Result<Self, TraceError> {
         Self::read_paged(source, None, progress)
     }
 
-    /// As [`read`](Self::read), with the page size and its source if they are known.
+    /// Reads a trace as [`read`](Self::read) does, with the page size and its source if they are known.
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read).
+    /// Fails for the reasons of [`read`](Self::read).
     pub fn read_paged(
         source: Source,
         page_size: Option<(PageSize, PageSizeSource)>,
@@ -173,7 +176,7 @@ impl Recording {
         Self::read_within(SPOOL_IN_MEMORY, source, page_size, progress)
     }
 
-    /// As [`read_paged`](Self::read_paged), with at most `spool_limit` bytes of records in memory.
+    /// Reads a trace as [`read_paged`](Self::read_paged) does, with at most `spool_limit` bytes of records in memory.
     pub(super) fn read_within(
         spool_limit: usize,
         mut source: Source,
@@ -186,8 +189,8 @@ impl Recording {
             pass.recorded(source, progress)?;
             return pass.finish(page_size);
         }
-        // Unpacked text reaches the pass in chunks, whose buffers are returned for reuse. The side that ends first closes its ends
-        // of both channels, which ends the other side.
+        // Unpacked text reaches the pass in chunks, whose buffers are returned for reuse. The thread that ends first
+        // closes its ends of both channels, which ends the other thread.
         let (filled, chunks) = mpsc::sync_channel(CHUNKS_AHEAD);
         let (used, spare) = mpsc::channel::<Vec<u8>>();
         let path = source.path().to_owned();
@@ -213,11 +216,11 @@ impl Recording {
                 let (text, first_line, read) = chunk?;
                 pass.chunk(&text, first_line)?;
                 progress(read);
-                // The other side may have read all.
+                // The parser may already have read everything.
                 let _ = used.send(text);
                 Ok(())
             });
-            // The scope alone would wait for what the thread runs, and not for its end.
+            // The scope alone would wait for the thread's closure, but not for the thread's end.
             reader.join().unwrap_or_else(|panic| resume_unwind(panic));
             parsed
         })?;
@@ -228,12 +231,12 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// As [`Source::open`] and [`read`](Self::read).
+    /// Fails as [`Source::open`] and [`read`](Self::read) do.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::read(Source::open(path)?, |_| {})
     }
 
-    /// Puts the mark of the tables `before` at the beginning of a trace that lost its oldest events, and the mark with them.
+    /// Inserts the mark of the tables `before` at the beginning of a trace that lost the mark with its oldest events.
     pub fn find_lost_mark(&mut self, tables: &Tables) {
         const MARK: &[u8] = b"SNAP before begin";
         let overwritten = self.counts.header.is_some_and(|(in_buffer, written, _)| in_buffer < written);
@@ -243,30 +246,30 @@ impl Recording {
         }
     }
 
-    /// The file it was read from.
+    /// Returns the path of the trace.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The counts of the recording.
+    /// Returns the counts of the recording.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Operations that an interpretation is made from: a measure of how long it takes.
+    /// Returns the number of records to interpret, a measure of the time needed.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.spool.len()
     }
 
-    /// The events of the kernel's page lists, in the trace's order. No allocator replays them, so they are not
-    /// among the operations.
+    /// Returns the events of the kernel's page lists, in the trace's order. No allocator replays these events, so they
+    /// are not among the operations.
     ///
     /// # Errors
     ///
-    /// The temporary file fails.
+    /// Fails if the temporary file fails.
     pub fn page_moves(&mut self) -> Result<Vec<PageMove>, TraceError> {
         let mut moves = Vec::new();
         let scanned = self.page_moves.scan(|_, _, record| {
@@ -277,37 +280,37 @@ impl Recording {
         Ok(moves)
     }
 
-    /// Events by name, the most frequent first.
+    /// Returns the number of events by name, most frequent first.
     #[must_use]
     pub fn events_by_name(&self) -> Vec<(String, u64)> {
         named(&self.strings.events, &self.counts.by_name)
     }
 
-    /// Object allocations by their flags, the most frequent first.
+    /// Returns the number of object allocations by flags, most frequent first.
     #[must_use]
     pub fn allocations_by_gfp(&self) -> Vec<(String, u64)> {
         named(&self.strings.gfp, &self.counts.by_gfp)
     }
 
-    /// Where the traced kernel maps its memory.
+    /// Returns the address at which the traced kernel maps its memory.
     #[must_use]
     pub fn direct_map(&self) -> DirectMap {
         self.mapping.direct_map
     }
 
-    /// How large the pages of the traced machine are, and from what that is known.
+    /// Returns the page size of the traced machine, and the source of that size.
     #[must_use]
     pub fn page_size(&self) -> (PageSize, PageSizeSource) {
         (self.mapping.page_size, self.page_size_source)
     }
 
-    /// Call sites of object events.
+    /// Returns the number of call sites of object events.
     #[must_use]
     pub fn call_sites(&self) -> usize {
         self.strings.sites.len()
     }
 
-    /// Call sites (with sizes) that allocate from more than one cache.
+    /// Returns the number of call sites (with sizes) that allocate from several caches.
     #[must_use]
     pub fn ambiguous_sites(&self) -> u64 {
         self.shapes.ambiguous()
@@ -343,12 +346,12 @@ struct Pass {
     last_time: Option<u64>,
     /// The time of the last event of each CPU.
     last_times: Vec<u64>,
-    /// Lines of kmem events that are not understood are no error.
+    /// `true` if unintelligible lines of kmem events are not an error.
     partial: bool,
     /// Live objects of caches: the record of their allocation and its shape.
     objects: FxHashMap<u64, (u64, u32)>,
-    vote: Vote,
-    /// For each page size the first value that cannot be with it, and its line.
+    vote: BaseVote,
+    /// For each page size, the first value that is impossible with it, and the value's line.
     impossible: [Option<(u64, Impossible)>; PageSize::ALL.len()],
 }
 
@@ -365,7 +368,7 @@ impl Pass {
             last_times: Vec::new(),
             partial: false,
             objects: FxHashMap::default(),
-            vote: Vote::default(),
+            vote: BaseVote::default(),
             impossible: [None; PageSize::ALL.len()],
         }
     }
@@ -386,7 +389,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Reads what `libuslab.so` recorded. Its records are its lines.
+    /// Reads a recording of `libuslab.so`. Each record counts as a line.
     fn recorded(&mut self, source: Source, mut progress: impl FnMut(Progress)) -> Result<(), TraceError> {
         self.parser.is_recorded();
         let mut calls = Calls::open(source)?;
@@ -416,7 +419,7 @@ impl Pass {
                 self.counts.lost_notices += 1;
             }
             Ok(Line::Header(HeaderFact::Entries { in_buffer, written, cpus })) => {
-                // Each CPU's own text has a header, which is of all CPUs.
+                // Each CPU's own text has a header, whose numbers cover all CPUs.
                 let (before, others, _) = self.counts.header.unwrap_or_default();
                 self.counts.header = Some((before.max(in_buffer), others.max(written), cpus));
             }
@@ -441,8 +444,8 @@ impl Pass {
         Ok(())
     }
 
-    /// Time may go back from one CPU to another, in texts of CPUs one after the other. On a CPU it never does; but a clock that has not
-    /// started yet gives 0.
+    /// Time may decrease from one CPU to another, in texts of CPUs one after the other. Time never decreases on one
+    /// CPU, except that a clock that has not started yet gives 0.
     fn check_time(&mut self, event: &Event, line: u64) -> Result<(), TraceError> {
         if !self.parser.format().is_some_and(Format::is_kernel) || event.time_ns == 0 {
             return Ok(());
@@ -460,9 +463,9 @@ impl Pass {
         Ok(())
     }
 
-    /// Puts all records in order of time, and learns anew which free names the cache of which allocation.
+    /// Sorts all records by time, and learns anew which free names the cache of which allocation.
     fn sort(&mut self) -> std::io::Result<()> {
-        // Where the clock had not started, an event belongs behind the one before it on its CPU.
+        // Before the clock starts, an event belongs after the previous event on its CPU.
         let mut last = vec![0; usize::from(MAX_CPU) + 1];
         let mut time = |record: &Record| {
             let last = &mut last[usize::from(record.cpu)];
@@ -491,7 +494,7 @@ impl Pass {
                         spool.update(place, |record| record.key = key)?;
                     }
                     let shape = shapes.get(key);
-                    if shape.via == Via::Cache && shape.named.is_none() {
+                    if shape.via == EventSource::Cache && shape.named.is_none() {
                         objects.insert(record.at, (place, key));
                     } else {
                         objects.remove(&record.at);
@@ -572,7 +575,7 @@ impl Pass {
         }
     }
 
-    /// Notes for which page sizes a value of a line cannot be.
+    /// Notes the page sizes with which a value of a line is impossible.
     fn possible(
         &mut self,
         field: &'static str,
@@ -581,7 +584,7 @@ impl Pass {
         most: impl Fn(PageSize) -> u64,
         line: u64,
     ) {
-        // Nearly always.
+        // Nearly every value is possible with all page sizes.
         if value <= most(PageSize::ALL[0]) {
             return;
         }
@@ -595,7 +598,7 @@ impl Pass {
 
     fn alloc(&mut self, ptr: Ptr, shape: &Shape, record: Record) -> std::io::Result<()> {
         let number = self.shapes.number(*shape);
-        if shape.via == Via::Cache && shape.named.is_none() {
+        if shape.via == EventSource::Cache && shape.named.is_none() {
             self.objects.insert(ptr.0, (self.spool.len(), number));
         } else {
             self.objects.remove(&ptr.0);
@@ -604,7 +607,13 @@ impl Pass {
         self.spool.push(Record { at: ptr.0, tag: Tag::Alloc, key: number, ..record })
     }
 
-    fn free(&mut self, ptr: Ptr, cache: Option<Symbol>, via: Via, record: Record) -> std::io::Result<()> {
+    fn free(
+        &mut self,
+        ptr: Ptr,
+        cache: Option<Symbol>,
+        via: EventSource,
+        record: Record,
+    ) -> std::io::Result<()> {
         if let Some((place, shape)) = self.objects.remove(&ptr.0)
             && let Some(name) = cache
         {
@@ -614,8 +623,8 @@ impl Pass {
             }
         }
         let tag = match via {
-            Via::Kmalloc => Tag::FreeKmalloc,
-            Via::Cache => Tag::FreeCache,
+            EventSource::Kmalloc => Tag::FreeKmalloc,
+            EventSource::Cache => Tag::FreeCache,
         };
         self.spool.push(Record { at: ptr.0, tag, key: cache.map_or(0, |name| name.0 + 1), ..record })
     }
@@ -637,7 +646,7 @@ impl Pass {
         counts.time_ns = Some((first, latest.max(event.time_ns)));
         match event.kind {
             EventKind::Alloc { ptr, bytes_req, bytes_alloc, gfp, cache, via, .. } => {
-                if via == Via::Cache {
+                if via == EventSource::Cache {
                     counts.cache_alloc_named.0 += u64::from(cache.is_some());
                     counts.cache_alloc_named.1 += 1;
                 }
@@ -650,7 +659,7 @@ impl Pass {
                 }
             }
             EventKind::Free { ptr, cache, via, .. } => {
-                if via == Via::Cache {
+                if via == EventSource::Cache {
                     counts.cache_free_named.0 += u64::from(cache.is_some());
                     counts.cache_free_named.1 += 1;
                 }
@@ -753,9 +762,9 @@ impl Pass {
     }
 }
 
-/// Tells the allocations of pages what the pages became: slabs, large objects.
+/// Marks the records of page allocations with the pages' later use: slabs, large objects.
 fn mark_slabs(spool: &mut Spool, shapes: &Shapes, mapping: Mapping) -> std::io::Result<()> {
-    // For each page of a block whose use is not known yet, the place of its allocation plus one.
+    // For each page of a block whose use is unknown, the index of its allocation plus one.
     let mut blocks = PageTable::<u64>::new();
     spool.scan(|spool, place, record| {
         let usage = match record.tag {
@@ -773,7 +782,7 @@ fn mark_slabs(spool: &mut Spool, shapes: &Shapes, mapping: Mapping) -> std::io::
             }
             Tag::Alloc => {
                 let shape = shapes.get(record.key);
-                let large = shape.via == Via::Kmalloc
+                let large = shape.via == EventSource::Kmalloc
                     && u64::from(shape.bytes_alloc) > mapping.page_size.max_slab_object();
                 if large { PageUse::KmallocLarge } else { PageUse::Slab }
             }

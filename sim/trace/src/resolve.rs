@@ -1,8 +1,8 @@
-//! The second pass: records to operations.
+//! The second pass over a trace: from records to operations.
 //!
-//! A trace of a real kernel is not a clean list of allocations and frees. Objects exist before it begins; bulk
-//! functions allocate and free without an event; events of two CPUs appear in the wrong order. The state of each pointer
-//! and of each page distinguishes these cases:
+//! A trace of a real kernel is not a clean list of allocations and frees. Objects exist before the trace begins, bulk
+//! functions allocate and free without an event, and events of two CPUs appear in the wrong order. The state of each
+//! pointer and of each page distinguishes these cases:
 //!
 //! | event | pointer is live | pointer is not live |
 //! |---|---|---|
@@ -10,12 +10,12 @@
 //! | free | the free, matched | *hidden allocation* if the pointer or its page was seen before, else *pre-trace* |
 //! | page freed | *hidden free* of each live object on it | |
 //!
-//! Two events in the wrong order look like one hidden allocation and one hidden free, and cancel out. They are counted
-//! as swapped pairs too: a free after the next allocation of the pointer (`alloc, alloc, free, free`), or before its own
-//! (`free, alloc, ..., alloc`).
+//! Two events in the wrong order look like one hidden allocation and one hidden free, and cancel out. Two events of one
+//! pointer in the wrong order are also counted as a swapped pair: a free after the next allocation (`alloc, alloc,
+//! free, free`), or before its own allocation (`free, alloc, ..., alloc`).
 //!
-//! State is kept for pointers that were seen on pages that are still handed out, and for the pages: memory follows the
-//! memory of the traced machine, not the length of the trace.
+//! State is kept for pointers on pages that are still allocated, and for the pages. The pass's memory therefore follows
+//! the traced machine's memory, not the length of the trace.
 
 use std::collections::hash_map::Entry;
 
@@ -23,7 +23,7 @@ use rustc_hash::FxHashMap;
 
 use super::direct_map::Mapping;
 use super::error::TraceError;
-use super::event::{Pfn, Ptr, Via};
+use super::event::{EventSource, Pfn, Ptr};
 use super::names::{NameSources, Names};
 use super::op::{
     CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
@@ -37,10 +37,10 @@ use super::spool::{Reader, Record, Tag};
 use super::symbols::Symbol;
 use uslab::SlabInfo;
 
-/// Marks of which the state is kept.
+/// The most marks whose state is kept.
 const MARKS_KEPT: usize = 256;
 
-/// Interprets a [`Recording`]: gives its operations one by one and counts them.
+/// Interprets a [`Recording`]: returns its operations one by one and counts them.
 #[derive(Debug)]
 pub struct Resolver {
     pub(super) recording: Interpreted,
@@ -51,14 +51,14 @@ pub struct Resolver {
     objects: FxHashMap<u64, Object>,
     histories: FxHashMap<u64, History>,
     pages: PageTable<Page>,
-    /// The objects of each page of which some were seen, as offsets in bytes.
+    /// The known objects of each page, as offsets in bytes.
     on_page: FxHashMap<u64, Vec<u16>>,
-    /// Pages handed out now, by blocks whose allocation was seen.
+    /// The number of pages in blocks whose allocation is in the trace.
     pages_out: u64,
     pub(super) tally: Tally,
-    /// By flags.
+    /// `true` for flags with which an allocation may block.
     may_block: Vec<Option<bool>>,
-    /// Operations of the current record; those from `next` on are still to be given.
+    /// The operations of the current record; those from `next` on are not returned yet.
     pending: Vec<Op>,
     next: usize,
 }
@@ -73,7 +73,7 @@ pub(super) struct Interpreted {
     pub(super) call_sites: usize,
 }
 
-/// A pointer that was seen.
+/// The state of a pointer that occurred in the trace.
 #[derive(Debug, Clone, Copy)]
 struct Object {
     cache: CacheId,
@@ -82,42 +82,41 @@ struct Object {
     /// The CPU of the last allocation.
     cpu: u16,
     live: bool,
-    /// There is an entry in `histories`.
+    /// `true` if `histories` has an entry for the pointer.
     has_history: bool,
 }
 
 const NO_SHAPE: u32 = u32::MAX;
 
-/// Hidden events of a pointer that a later event may turn out to be the other half of.
+/// Hidden events of a pointer, to which a later event may turn out to be the counterpart.
 #[derive(Debug, Clone, Copy, Default)]
 struct History {
-    /// The time of a hidden allocation that no matched free followed at a later time.
+    /// The time of a hidden allocation without a later matched free.
     hidden_alloc: Option<u64>,
-    /// The time of an allocation over a live object that no allocation followed at a later time.
+    /// The time of an allocation over a live object, without a later allocation.
     over_live: Option<u64>,
 }
 
-/// A page frame.
+/// The state of a page frame.
 #[derive(Debug, Clone)]
 struct Page {
-    /// The cache that the objects on it told of.
+    /// The cache that the page's objects have shown.
     name: Option<CacheId>,
-    /// The slab's cache, if this is the first page of a live block.
+    /// The slab's cache, if the page is the first of a live block.
     slab_of: Option<CacheId>,
-    /// Pages from the first page of the block that this page was handed out in; `NO_BLOCK` if that was not seen, or if
-    /// it was given back.
+    /// The page's index in its allocated block; `NO_BLOCK` if no allocation was seen, or the page was freed.
     from_head: u16,
-    /// The same, but only given back together with the first page: a block whose pages are freed one by one still owns
-    /// them until then.
+    /// The page's index in its block until the first page is freed: a block whose pages are freed one by one owns them
+    /// until then.
     from_owner: u16,
-    /// The CPU that allocated the block, if this is its first page.
+    /// The CPU that allocated the block, if the page is the block's first.
     cpu: u16,
-    /// The block's order, if this is the first page of a live block, else [`NO_ORDER`].
+    /// The block's order if the page is the first of a live block, else [`NO_ORDER`].
     order: u8,
     usage: PageUse,
-    /// It was handed out in the trace, or objects on it were seen.
+    /// `true` if the page was allocated in the trace, or has known objects.
     known: bool,
-    /// There is an entry in `on_page`.
+    /// `true` if `on_page` has an entry for the page.
     has_objects: bool,
 }
 
@@ -156,12 +155,12 @@ pub(super) struct Tally {
     pub(super) live_when_page_freed: u64,
     pub(super) swapped_late_free: u64,
     pub(super) swapped_early_free: u64,
-    /// By allocating and freeing CPU.
+    /// The number of matched frees by allocating and freeing CPU.
     pub(super) cpu_pairs: Vec<Vec<u64>>,
-    /// By cache and allocating call site.
+    /// The number of hidden frees by cache and allocating call site.
     pub(super) hidden_free_sites: FxHashMap<(CacheId, Symbol), u64>,
     pub(super) kfree_of_cache_object: FxHashMap<CacheId, u64>,
-    /// Cache by the allocation, cache by the free.
+    /// The number of frees that name another cache than the allocation: by the allocation's cache and the free's.
     pub(super) name_differs: FxHashMap<(CacheId, CacheId), u64>,
     pub(super) page_allocs: Vec<u64>,
     pub(super) page_frees: Vec<u64>,
@@ -171,44 +170,44 @@ pub(super) struct Tally {
     pub(super) page_free_matched: u64,
     pub(super) page_free_remote: u64,
     pub(super) page_alloc_over_live: u64,
-    /// Pages allocated minus pages freed, all events.
+    /// Pages allocated minus pages freed, over all events.
     pub(super) pages_net: i64,
     pub(super) marks: Vec<MarkState>,
     marks_seen: u64,
-    /// The first mark is not in the trace.
+    /// `true` if the first mark is not in the trace.
     pub(super) mark_was_lost: bool,
 }
 
 /// The counters of one cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CacheTally {
-    /// Allocations.
+    /// The number of allocations.
     pub allocs: u64,
-    /// Frees, matched or not.
+    /// The number of frees, matched or not.
     pub frees: u64,
-    /// Objects allocated in the trace and not freed, hidden frees taken off.
+    /// The number of objects allocated in the trace and not freed, with hidden frees subtracted.
     pub live: u64,
-    /// The most of them at any time.
+    /// The largest number of live objects at any time.
     pub peak_live: u64,
-    /// Matched frees on another CPU than the allocation.
+    /// The number of matched frees on another CPU than the allocation.
     pub remote_frees: u64,
-    /// Frees whose allocation was seen.
+    /// The number of frees whose allocation is in the trace.
     pub matched_frees: u64,
-    /// Frees without an event.
+    /// The number of frees without an event.
     pub hidden_frees: u64,
-    /// Allocations without an event.
+    /// The number of allocations without an event.
     pub hidden_allocs: u64,
-    /// Frees of objects from before the trace.
+    /// The number of frees of objects from before the trace.
     pub pre_trace_frees: u64,
-    /// Slab pages seen now.
+    /// The current number of known slabs.
     pub slabs: i64,
-    /// Slabs seen handed out.
+    /// The number of slabs allocated in the trace.
     pub slabs_new: u64,
-    /// Of these, given back.
+    /// The number of slabs allocated in the trace and freed again.
     pub slabs_gone: u64,
-    /// The most of them at any time.
+    /// The largest number of known slabs at any time.
     pub slabs_peak: i64,
-    /// `bytes_alloc` of the last allocation.
+    /// The value of `bytes_alloc` in the last allocation.
     pub size: u32,
 }
 
@@ -223,11 +222,11 @@ pub(super) struct MarkState {
 }
 
 impl Recording {
-    /// Starts the interpretation. `slabinfo` of the traced kernel, if there is one, names caches by size.
+    /// Starts the interpretation of the records. `slabinfo` of the traced kernel, if available, names caches by size.
     ///
     /// # Errors
     ///
-    /// The temporary file fails.
+    /// Fails if the temporary file fails.
     pub fn resolve(self, slabinfo: Option<&SlabInfo>) -> Result<Resolver, TraceError> {
         let recording = Interpreted {
             ambiguous_sites: self.ambiguous_sites(),
@@ -265,7 +264,7 @@ impl Recording {
         };
         if let Some(mark) = lost_mark {
             resolver.mark_op(&mark);
-            // It is no record.
+            // An inserted mark is not a record.
             resolver.tally.marks_seen = 0;
             resolver.tally.mark_was_lost = true;
         }
@@ -273,7 +272,7 @@ impl Recording {
     }
 }
 
-/// Returns `true` if flags of an allocation, as the kernel prints them, have direct reclaim.
+/// Returns `true` if an allocation's flags, as the kernel prints them, allow direct reclaim.
 fn may_block(flags: &str) -> bool {
     const BLOCKING: [&str; 6] =
         ["GFP_KERNEL", "GFP_NOFS", "GFP_NOIO", "GFP_USER", "GFP_HIGHUSER", "GFP_TRANSHUGE"];
@@ -285,11 +284,11 @@ fn may_block(flags: &str) -> bool {
 }
 
 impl Resolver {
-    /// The next operation; `None` at the end.
+    /// Returns the next operation; `None` at the end.
     ///
     /// # Errors
     ///
-    /// The temporary file fails.
+    /// Fails if the temporary file fails.
     pub fn next_op(&mut self) -> Result<Option<Op>, TraceError> {
         loop {
             if let Some(&op) = self.pending.get(self.next) {
@@ -305,79 +304,79 @@ impl Resolver {
         }
     }
 
-    /// How many records were interpreted, and how many there are. A record gives one operation or more.
+    /// Returns the number of interpreted records, and the number of all records. A record gives one operation or more.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         (self.records.position(), self.records.total())
     }
 
-    /// The description of a cache. A cache exists from its first operation on.
+    /// Returns the description of a cache. A cache exists from its first operation on.
     #[must_use]
     pub fn cache(&self, id: CacheId) -> &CacheInfo {
         &self.names.caches()[id.0 as usize]
     }
 
-    /// All caches so far, by id.
+    /// Returns all caches so far, by id.
     #[must_use]
     pub fn caches(&self) -> &[CacheInfo] {
         self.names.caches()
     }
 
-    /// The counters of a cache so far.
+    /// Returns the counters of a cache so far.
     #[must_use]
     pub fn cache_tally(&self, id: CacheId) -> CacheTally {
         self.tally.caches.get(id.0 as usize).copied().unwrap_or_default()
     }
 
-    /// The counters of all caches at the last mark of this text, by id, without caches that appear later.
+    /// Returns the counters of all caches at the last mark with this text, by id, without caches that appear later.
     #[must_use]
     pub fn tallies_at(&self, mark: &str) -> &[CacheTally] {
         self.tally.marks.iter().rfind(|at| at.text == mark).map_or(&[], |at| &at.caches)
     }
 
-    /// The counters of all caches together so far. Peaks and slabs are not summed.
+    /// Returns the summed counters of all caches so far. Peaks and slabs are not summed.
     #[must_use]
     pub fn total_tally(&self) -> CacheTally {
         self.tally.all
     }
 
-    /// How large the pages of the traced machine are.
+    /// Returns the page size of the traced machine.
     #[must_use]
     pub fn page_size(&self) -> PageSize {
         self.mapping.page_size
     }
 
-    /// The first page of an object; `None` if addresses do not show it.
+    /// Returns the first page of an object; `None` if addresses do not show it.
     #[must_use]
     pub fn page_of(&self, ptr: Ptr) -> Option<Pfn> {
         self.mapping.pfn(ptr)
     }
 
-    /// A command, as the trace names tasks.
+    /// Returns a command, as the trace names tasks.
     #[must_use]
     pub fn task(&self, id: TaskId) -> String {
         self.names.strings().tasks.text(Symbol(id.0)).into_owned()
     }
 
-    /// A call site, `function+0x1b/0x40`.
+    /// Returns a call site, `function+0x1b/0x40`.
     #[must_use]
     pub fn call_site(&self, id: SiteId) -> String {
         self.names.strings().sites.text(Symbol(id.0)).into_owned()
     }
 
-    /// The text of a mark.
+    /// Returns the text of a mark.
     #[must_use]
     pub fn mark(&self, id: MarkId) -> String {
         self.names.strings().marks.text(id.0).into_owned()
     }
 
-    /// Counts over all lines, from the first pass.
+    /// Returns the counts over all lines, from the first pass.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.recording.counts
     }
 
-    /// How names were found so far.
+    /// Returns how many names each source has given so far.
     #[must_use]
     pub fn name_sources(&self) -> NameSources {
         self.names.sources(self.recording.counts.named_by_free)
@@ -386,12 +385,12 @@ impl Resolver {
     fn record(&mut self, record: &Record) {
         match record.tag {
             Tag::Alloc => self.alloc(record),
-            Tag::FreeKmalloc => self.free(record, Via::Kmalloc),
-            Tag::FreeCache => self.free(record, Via::Cache),
+            Tag::FreeKmalloc => self.free(record, EventSource::Kmalloc),
+            Tag::FreeCache => self.free(record, EventSource::Cache),
             Tag::PageAlloc => self.page_alloc(record),
             Tag::PageFree => self.page_free(record),
             Tag::Mark => self.mark_op(record),
-            // They are in another spool.
+            // Records of page lists are in another spool.
             Tag::PageTaken | Tag::PageDrained | Tag::PageFallback => {}
         }
     }
@@ -483,7 +482,7 @@ impl Resolver {
         }
     }
 
-    /// The first object on a block makes it a slab of that object's cache.
+    /// Makes a block a slab of the cache of its first object.
     fn slab_page_used(&mut self, pfn: Pfn, cache: CacheId) {
         if self.names.caches()[cache.0 as usize].kind == CacheKind::KmallocLarge {
             return;
@@ -506,7 +505,7 @@ impl Resolver {
         (from_head != NO_BLOCK).then(|| Pfn(pfn.0 - u64::from(from_head)))
     }
 
-    fn free(&mut self, record: &Record, via: Via) {
+    fn free(&mut self, record: &Record, via: EventSource) {
         let ptr = Ptr(record.at);
         let named = record.key.checked_sub(1).map(|name| self.names.of_symbol(Symbol(name)));
         match self.objects.get_mut(&ptr.0) {
@@ -522,7 +521,14 @@ impl Resolver {
         }
     }
 
-    fn matched_free(&mut self, record: &Record, ptr: Ptr, object: Object, via: Via, named: Option<CacheId>) {
+    fn matched_free(
+        &mut self,
+        record: &Record,
+        ptr: Ptr,
+        object: Object,
+        via: EventSource,
+        named: Option<CacheId>,
+    ) {
         let Object { cache, cpu: alloc_cpu, .. } = object;
         for tally in self.tallies(cache) {
             tally.frees += 1;
@@ -535,7 +541,7 @@ impl Resolver {
             pairs.resize_with(usize::from(alloc_cpu) + 1, Vec::new);
         }
         bump(&mut pairs[usize::from(alloc_cpu)], usize::from(record.cpu));
-        if via == Via::Kmalloc && self.names.shape(object.shape).via == Via::Cache {
+        if via == EventSource::Kmalloc && self.names.shape(object.shape).via == EventSource::Cache {
             *self.tally.kfree_of_cache_object.entry(cache).or_default() += 1;
         }
         if let Some(name) = named
@@ -593,14 +599,14 @@ impl Resolver {
         let over_live = frames(pfn, order)
             .any(|frame| self.pages.get(frame).is_some_and(|page| page.from_owner != NO_BLOCK));
         self.tally.page_alloc_over_live += u64::from(over_live);
-        // The previous block was freed without an event, except for parts that are separate blocks by now.
+        // The previous block was freed without an event, except for parts that have become separate blocks.
         if let Some(Block { order, cpu: alloc_cpu, usage }) = self.block_at(pfn) {
             for (from_head, frame) in (0..).zip(frames(pfn, order)) {
                 if self.pages.get(frame).is_some_and(|page| page.from_owner == from_head) {
                     self.forget_page(record, frame);
                 }
             }
-            // Pages in use are counted by events, so `pages_out` stays.
+            // Events count the pages in use, so `pages_out` stays.
             self.block_ends(pfn);
             self.push(
                 record,
@@ -640,12 +646,12 @@ impl Resolver {
         self.push(record, OpKind::PageFree { pfn, order, origin, usage });
     }
 
-    /// The block that was allocated at `pfn`, if that was seen.
+    /// Returns the block that was allocated at `pfn`, if the trace has the allocation.
     fn block_at(&mut self, pfn: Pfn) -> Option<Block> {
         let page = self.pages.get(pfn).filter(|page| page.order != NO_ORDER)?;
         Some(Block { order: page.order, cpu: page.cpu, usage: page.usage })
     }
-    /// It ends.
+    /// Ends the block at `pfn`, and returns it.
     fn block_ends(&mut self, pfn: Pfn) -> Option<Block> {
         let block = self.block_at(pfn)?;
         let page = self.pages.entry(pfn);
@@ -666,7 +672,7 @@ impl Resolver {
         Some(block)
     }
 
-    /// Frees the live objects of a page that was given back, and forgets all that was known of it.
+    /// Frees the live objects of a freed page, and forgets what was known of the page.
     fn forget_page(&mut self, record: &Record, pfn: Pfn) {
         let Some(page) = self.pages.get(pfn) else { return };
         page.name = None;
@@ -710,7 +716,7 @@ impl Resolver {
         self.push(record, OpKind::Mark { text: MarkId(symbol) });
     }
 
-    /// The counters of an event of a cache: the cache's own, and the totals.
+    /// Returns the counters of a cache, and the totals.
     fn tallies(&mut self, cache: CacheId) -> [&mut CacheTally; 2] {
         self.tally_of(cache);
         let Tally { caches, all, .. } = &mut self.tally;

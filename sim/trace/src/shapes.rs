@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHashMap;
 
-use super::event::Via;
+use super::event::EventSource;
 use super::symbols::Symbol;
 
 /// All fields of an allocation event except the pointer.
@@ -15,13 +15,14 @@ pub(super) struct Shape {
     pub(super) bytes_req: u32,
     pub(super) bytes_alloc: u32,
     pub(super) gfp: Symbol,
-    pub(super) via: Via,
-    /// The cache that the event names, or that the free of this very object named, in contrast to its shape's other objects.
+    pub(super) via: EventSource,
+    /// The cache that the event names, or that the object's own free named, if it differs from other objects of the
+    /// shape.
     pub(super) named: Option<Symbol>,
 }
 
 impl Hash for Shape {
-    /// Hashes three words instead of seven fields, because this runs for every allocation.
+    /// Hashes three words instead of seven fields, because the hash runs for every allocation.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self { site, bytes_req, bytes_alloc, gfp, via, named } = *self;
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
@@ -31,7 +32,7 @@ impl Hash for Shape {
     }
 }
 
-/// The call site and size. Allocations with the same origin are assumed to share a cache.
+/// The call site and size of an allocation. Allocations with the same origin are assumed to share a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Origin {
     site: Symbol,
@@ -50,18 +51,18 @@ pub(super) struct Shapes {
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     shape: Shape,
-    /// The number of its origin.
+    /// The number of the shape's origin.
     origin: u32,
-    /// `true` if its own name is from a free, not from the event.
+    /// `true` if the shape's own name is from a free, not from the event.
     own_name_taught: bool,
 }
 
 /// The names that frees have shown for an origin.
 #[derive(Debug, Default, Clone, Copy)]
 struct Learned {
-    /// The first name.
+    /// The first name that a free has shown.
     name: Option<Symbol>,
-    /// `true` if there was a second name.
+    /// `true` if a free has shown a second name.
     several: bool,
 }
 
@@ -82,8 +83,8 @@ impl Shapes {
         number
     }
 
-    /// Records that a free named the cache of an allocation of this shape. Returns another shape for the allocation if it differs
-    /// from the shape's other allocations.
+    /// Records that a free named the cache of an allocation of this shape. Returns another shape for the allocation if
+    /// it differs from the shape's other allocations.
     pub(super) fn learn(&mut self, shape: u32, name: Symbol) -> Option<u32> {
         let entry = self.shapes[shape as usize];
         let learned = &mut self.learned[entry.origin as usize];
@@ -100,13 +101,13 @@ impl Shapes {
         None
     }
 
-    /// Forgets the names that frees have shown. Allocations that got separate shapes because of frees must return to the shape of
-    /// [`as_printed`](Self::as_printed).
+    /// Forgets the names that frees have shown. Allocations that got separate shapes because of frees must return to
+    /// the shape of [`as_printed`](Self::as_printed).
     pub(super) fn forget(&mut self) {
         self.learned.fill(Learned::default());
     }
 
-    /// The shape of an allocation according to its event alone.
+    /// Returns the shape of an allocation according to its event alone.
     pub(super) fn as_printed(&self, number: u32) -> u32 {
         let entry = &self.shapes[number as usize];
         if !entry.own_name_taught {
@@ -119,18 +120,18 @@ impl Shapes {
         &self.shapes[number as usize].shape
     }
 
-    /// The name that frees have shown for this shape.
+    /// Returns the name that frees have shown for a shape.
     pub(super) fn learned(&self, number: u32) -> Option<Symbol> {
         self.learned[self.shapes[number as usize].origin as usize].name
     }
 
-    /// Returns `true` if the name of this shape, if any, is from frees.
-    pub(super) fn is_taught(&self, number: u32) -> bool {
+    /// Returns `true` if the name of the shape, if any, is from frees.
+    pub(super) fn is_learned(&self, number: u32) -> bool {
         let entry = &self.shapes[number as usize];
         entry.shape.named.is_none() || entry.own_name_taught
     }
 
-    /// The number of origins that serve more than one cache.
+    /// Returns the number of origins that allocate from more than one cache.
     pub(super) fn ambiguous(&self) -> u64 {
         self.learned.iter().filter(|l| l.several).count() as u64
     }

@@ -1,52 +1,53 @@
-//! `/proc/slabinfo` as kernels print it: formats 2.0 and 2.1 of SLUB, and of SLAB with its statistics.
+//! Parses `/proc/slabinfo` as kernels print it: formats 2.0 and 2.1 of SLUB, and of SLAB with its statistics.
 //!
-//! Rows are [`Row`]s. One that cannot be read is kept as a [`RowFault`]; the others are read all the same, and the caller decides.
+//! A valid row becomes a [`Row`]. An invalid row is kept as a [`RowFault`]. All other rows are parsed nevertheless, and
+//! the caller decides.
 
 use std::fmt;
 
 use uslab::SlabInfo;
 use uslab::info::{ParseError, Row};
 
-/// More pages than physical addresses of 52 bits have.
+/// A limit on pages, above the number that physical addresses of 52 bits can have.
 const MOST: u64 = 1 << 40;
 
-/// The most objects and pages of a slab, and the most bytes of an object: more than any kernel has.
+/// Limits on the objects and pages of a slab and on the bytes of an object, above any kernel's.
 const MOST_OF_SLAB: u64 = 1 << 16;
 const MOST_OF_OBJECT: u64 = 1 << 26;
 
-/// The contents of the first line.
+/// The expected content of the first line.
 const VERSIONS: &str = "`slabinfo - version: 2.1` (or 2.0)";
 
 const FEWER: &str = "fewer objects and slabs: physical addresses have 52 bits";
 
-/// The table of a kernel's caches.
+/// A kernel's slabinfo table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelSlabInfo {
     /// The rows that were understood.
     pub table: SlabInfo,
-    /// For each row what the allocator SLAB keeps outside its slabs. SLUB has zeros.
+    /// For each row, the objects that SLAB keeps outside of slabs. The tunables of SLUB are zeros.
     pub tunables: Vec<Tunables>,
     /// The rows that were not understood.
     pub faults: Vec<RowFault>,
 }
 
-/// The tunables of SLAB: how many objects its arrays hold.
+/// The tunables of SLAB: the number of objects that its arrays hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tunables {
-    /// Objects in the array of each CPU, at most.
+    /// The most objects in the array of each CPU.
     pub limit: u64,
-    /// Objects that move between an array and the slabs at a time.
+    /// The number of objects that move together between an array and the slabs.
     pub batch: u64,
-    /// How many batches the node's shared array holds.
+    /// The number of batches that the node's shared array holds.
     pub shared: u64,
 }
 
 /// A row that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct RowFault {
-    /// Its line, from 1.
+    /// The line number of the row, from 1.
     pub line: u64,
-    /// The row, shortened.
+    /// The text of the row, shortened.
     pub found: String,
     /// The accepted form.
     pub expected: &'static str,
@@ -59,11 +60,11 @@ impl fmt::Display for RowFault {
 }
 
 impl KernelSlabInfo {
-    /// Reads a table.
+    /// Parses a table.
     ///
     /// # Errors
     ///
-    /// The first line is not a version that is known.
+    /// Fails if the first line is not a known version.
     pub fn read(text: &str) -> Result<Self, RowFault> {
         let mut lines = (1..).zip(text.lines());
         let fault = |line, text: &str, expected| RowFault { line, found: shortened(text), expected };
@@ -87,7 +88,7 @@ impl KernelSlabInfo {
                     read.table.rows.push(row);
                     read.tunables.push(tunables);
                 }
-                // A comment; the name of a cache may begin with its sign.
+                // The line is a comment; a cache's name may begin with the same sign.
                 Err(_) if text.starts_with('#') => {}
                 Err(expected) => read.faults.push(fault(line, text, expected)),
             }
@@ -95,7 +96,7 @@ impl KernelSlabInfo {
         Ok(read)
     }
 
-    /// True if the table is one of SLAB, whose slabs are laid out by another rule.
+    /// Returns `true` if the table is SLAB's, whose slabs have another geometry.
     #[must_use]
     pub fn is_slab(&self) -> bool {
         self.tunables.iter().any(|tunables| tunables.limit > 0)
@@ -107,10 +108,11 @@ fn shortened(text: &str) -> String {
     if short.len() < text.len() { short + " ..." } else { short }
 }
 
-/// `NAME active objects size per-slab pages : tunables limit batch shared : slabdata active slabs shared [: statistics]`.
+/// Parses `NAME active objects size per-slab pages : tunables limit batch shared : slabdata active slabs shared [:
+/// statistics]`.
 fn row(text: &str) -> Result<(Row, Tunables), &'static str> {
     let row: Row = text.parse().map_err(|error: ParseError| error.expected)?;
-    // Arrays of objects, in a few pages.
+    // The arrays of objects occupy a few pages.
     let (_, tunables) = text.rsplit_once(": tunables").unwrap_or_default();
     let mut tunables = tunables.split_whitespace().map(|digits| digits.parse().ok());
     let mut tunable = || {
@@ -122,7 +124,7 @@ fn row(text: &str) -> Result<(Row, Tunables), &'static str> {
     if objects_per_slab > MOST_OF_SLAB || pages_per_slab > MOST_OF_SLAB || object_size > MOST_OF_OBJECT {
         return Err("up to 65,536 objects and pages in a slab, and 64 MiB in an object");
     }
-    // A product of two numbers of a row is a number of bytes or pages, and no machine has more.
+    // A product of two numbers of a row is a number of bytes or pages, which no machine exceeds.
     if objects * object_size > MOST << 12 || slabs * pages_per_slab > MOST {
         return Err(FEWER);
     }
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_spaces_is_read_from_the_colons() {
+    fn cache_name_with_spaces_is_parsed() {
         let table = read(
             "dm raid1 read record 0 0 1064 30 8 : tunables 0 0 0 : slabdata 0 0 0\n\
              kmalloc-64 640 641 64 64 1 : tunables 0 0 0 : slabdata 10 10 0\n",
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn slab_with_its_statistics_is_read() {
+    fn slab_statistics_columns_are_parsed() {
         let text = "slabinfo - version: 2.1 (statistics)\n# name ... : globalstat <a> : cpustat <b>\n\
                     inode 10 20 600 6 1 : tunables 54 27 8 : slabdata 3 4 2 : globalstat 1 2 3 4 5 6 7 8 9 : cpustat 5 6 7 8\n";
         let table = KernelSlabInfo::read(text).unwrap();
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_row_is_named_and_the_others_are_read() {
+    fn invalid_slabinfo_row_is_reported_and_others_are_read() {
         let good = "a 1 2 8 512 1 : tunables 0 0 0 : slabdata 1 1 0\n";
         for (bad, expected) in [
             ("b 1 2 8 512 : tunables 0 0 0 : slabdata 1 1 0", "five numbers"),

@@ -1,7 +1,7 @@
 //! The source of a trace: a file, plain or compressed (gzip, xz, zstd), or standard input.
 //!
-//! Lines are slices of one large buffer: nothing is allocated for a line, and memory does not grow with the trace. Compression is
-//! detected by the first bytes, never by the file's name.
+//! Lines are slices of one large buffer: nothing is allocated for a line, and memory does not grow with the trace.
+//! Compression is detected by the first bytes, never by the file's name.
 
 use std::fmt;
 use std::fs::File;
@@ -16,27 +16,28 @@ use memchr::{memchr, memrchr};
 use super::error::TraceError;
 use super::recorded;
 
-/// Bytes read at a time, which fit into a CPU's own cache. A line must fit into them; the kernel's longest line has about 400
-/// bytes.
+/// The number of bytes read at a time, which fit into a CPU's own cache. A line must fit into a chunk; the kernel's
+/// longest line has about 400 bytes.
 const CHUNK: usize = 1 << 17;
 
 /// The hint about a binary file of an unknown kind.
 pub const NO_TRACE: &str = "it holds NUL bytes; a trace is the text of ftrace (with its option bin off), `perf script` or `trace-cmd report`";
 
-/// The kinds of compression, each with the first bytes of a file.
+/// The kinds of compression, each with the first bytes of its files.
 const COMPRESSIONS: [(Compression, &[u8]); 3] = [
     (Compression::Gzip, &[0x1f, 0x8b]),
     (Compression::Xz, b"\xfd7zXZ\0"),
     (Compression::Zstd, &[0x28, 0xb5, 0x2f, 0xfd]),
 ];
 
-/// The length of the longest of these.
+/// The length of the longest magic number.
 const HEAD: usize = 6;
 
-/// How far back a compressed file may refer, in KiB. zstd's decoder refuses more by default, and xz -9 needs half of it.
+/// The window of a compressed file in KiB. zstd's decoder refuses larger windows by default, and xz -9 needs half of
+/// it.
 const XZ_WINDOW: u32 = 128 << 10;
 
-/// Additional memory of an xz decoder, in KiB.
+/// The additional memory of an xz decoder, in KiB.
 const XZ_BESIDES: u32 = 1 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ enum Compression {
 }
 
 impl Compression {
-    /// The compression of a file, by its first bytes.
+    /// Determines the compression of a file by its first bytes.
     fn of(head: &[u8]) -> Option<Self> {
         COMPRESSIONS.iter().find(|(_, magic)| head.starts_with(magic)).map(|(compression, _)| *compression)
     }
@@ -61,14 +62,14 @@ impl Compression {
     }
 }
 
-/// How much of the input was read.
+/// The progress of reading the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the file (compressed ones, if it is compressed) read so far.
+    /// The number of bytes of the file that were read; for a compressed file, compressed bytes.
     pub bytes: u64,
-    /// Length of the file in bytes; `None` for standard input and other streams.
+    /// The length of the file in bytes; `None` for standard input and other streams.
     pub total: Option<u64>,
-    /// Lines read so far.
+    /// The number of lines read so far.
     pub lines: u64,
 }
 
@@ -78,7 +79,7 @@ pub struct Source {
     reader: Decoder,
     total: Option<u64>,
     buffer: Vec<u8>,
-    /// `buffer[start..end]` is text that was read and not returned yet.
+    /// The text in `buffer[start..end]` was read and not returned yet.
     start: usize,
     end: usize,
     eof: bool,
@@ -98,7 +99,7 @@ impl fmt::Debug for Source {
 pub struct Chunk<'a> {
     /// Whole lines, each ended by a line feed, except that a file's last line may lack one.
     pub text: &'a [u8],
-    /// The number of its first line, from 1.
+    /// The number of the chunk's first line, from 1.
     pub first_line: u64,
 }
 
@@ -107,7 +108,7 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// The file is missing or unreadable, a directory, empty, or not text.
+    /// Fails if the file is missing, unreadable, a directory, empty, or not text.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         if path.as_os_str() == "-" {
             return Self::from_reader("<stdin>", Box::new(io::stdin()), None);
@@ -122,11 +123,11 @@ impl Source {
         Self::from_reader(path, Box::new(file), total)
     }
 
-    /// Reads from any stream. `name` is used in errors; `total` is its length in bytes if that is known.
+    /// Creates a source from any stream. `name` is used in errors; `total` is the stream's length in bytes if known.
     ///
     /// # Errors
     ///
-    /// The stream is empty, fails, is damaged, or does not hold text.
+    /// Fails if the stream is empty, fails, is damaged, or is not text.
     pub fn from_reader(
         name: impl Into<PathBuf>,
         stream: Box<dyn Read + Send>,
@@ -148,7 +149,7 @@ impl Source {
         Ok(source)
     }
 
-    /// Allows a trace in which many lines of kmem events are not understood; otherwise that is an error.
+    /// Allows a trace in which many lines of kmem events are not understood, which is an error by default.
     #[must_use]
     pub fn partial(self, partial: bool) -> Self {
         Self { partial, ..self }
@@ -158,23 +159,23 @@ impl Source {
         self.partial
     }
 
-    /// The name in errors.
+    /// Returns the path for errors.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How much was read.
+    /// Returns the progress so far.
     #[must_use]
     pub fn progress(&self) -> Progress {
         Progress { bytes: self.reader.consumed(), total: self.total, lines: self.line }
     }
 
-    /// The next lines, up to 128 KiB of them; `None` at the end.
+    /// Returns the next lines, up to 128 KiB; `None` at the end.
     ///
     /// # Errors
     ///
-    /// Reading failed, the compressed file is cut short or damaged, or a line does not fit in the buffer.
+    /// Fails if reading fails, the compressed file is cut short or damaged, or a line does not fit in the buffer.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk<'_>>, TraceError> {
         if self.recorded {
             return Err(TraceError::Binary { path: self.path.clone(), hint: NO_TRACE });
@@ -205,13 +206,13 @@ impl Source {
         Ok(Some(Chunk { text, first_line }))
     }
 
-    /// Returns `true` if it is a recording of `libuslab.so` instead of text.
+    /// Returns `true` if the source is a recording of `libuslab.so` instead of text.
     #[must_use]
     pub fn is_recorded(&self) -> bool {
         self.recorded
     }
 
-    /// The next bytes, fewer than a chunk; fewer than requested only at the end.
+    /// Returns the next bytes, fewer than a chunk; fewer than requested only at the end.
     pub(super) fn next_bytes(&mut self, bytes: usize) -> Result<&[u8], TraceError> {
         if self.end - self.start < bytes {
             self.fill()?;
@@ -237,7 +238,8 @@ impl Source {
         Ok(())
     }
 
-    /// Turns an I/O error into a trace error: a decoder's error concerns the file's contents, the system's does not.
+    /// Converts an I/O error to a trace error: a decoder's error concerns the file's contents, the system's error does
+    /// not.
     fn failed(&self, source: io::Error) -> TraceError {
         let path = self.path.clone();
         match self.reader.compression() {
@@ -249,7 +251,7 @@ impl Source {
         }
     }
 
-    /// Text has no NUL in its first chunk. Well-known binary files get specific hints.
+    /// Checks that the first chunk has no NUL, as in any text. Well-known binary files get specific hints.
     fn check_text(&self) -> Result<(), TraceError> {
         let text = &self.buffer[..self.end];
         if text.is_empty() {
@@ -272,7 +274,7 @@ impl Source {
 
 enum Decoder {
     Plain(Counted),
-    // A file may consist of several compressed ones.
+    // A gzip file may consist of several members.
     Gzip(Box<MultiGzDecoder<BufReader<Counted>>>),
     Xz(Box<XzDecoder<BufReader<Counted>>>),
     Zstd(Box<zstd::stream::read::Decoder<'static, BufReader<Counted>>>),
@@ -322,7 +324,7 @@ impl Decoder {
     }
 }
 
-/// A separate error kind for a file that needs too much memory.
+/// Gives a separate error kind to an xz file that needs too much memory.
 fn xz_error(error: io::Error) -> io::Error {
     let lzma = error.get_ref().and_then(|inner| inner.downcast_ref());
     match lzma {

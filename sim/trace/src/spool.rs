@@ -1,32 +1,34 @@
-//! Stores the events of a trace between the pass that parses text and the pass that interprets it.
+//! Stores the events of a trace between the pass that parses text and the pass that interprets events.
 //!
-//! A record has 32 bytes. The newest records are in memory; older ones beyond the limit are written to an unnamed temporary file,
-//! in order. A record can be changed after it was written, because a later event may show more about an allocation.
+//! A record has 32 bytes. The newest records are in memory. Older records beyond the limit are in an unnamed temporary
+//! file, in order. A record can be changed after it was written, because a later event may reveal more about an
+//! allocation.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 
-/// Bytes of a record.
+/// The size of a record in bytes.
 const RECORD: usize = 32;
 
-/// Records read from the file at a time: a mebibyte.
+/// The number of records read from the file at a time: a mebibyte.
 const BLOCK: u64 = 1 << 15;
 
 /// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Tag {
-    /// An allocation; `key` is a shape.
+    /// An allocation; `key` is the number of its shape.
     Alloc,
-    /// A free; `key` is a cache name + 1, or 0.
+    /// A free; `key` is the number of its cache name plus 1, or 0.
     FreeKmalloc,
     FreeCache,
     PageAlloc,
     PageFree,
-    /// A mark; `key` is its text.
+    /// A mark; `key` is the number of its text.
     Mark,
-    /// `key` is 1 if the pages are for a per-CPU list. This kind and the next two are in a separate spool.
+    /// Pages left a free list; `key` is 1 if they are for a per-CPU list. This kind and the next two are in a separate
+    /// spool.
     PageTaken,
     PageDrained,
     PageFallback,
@@ -38,7 +40,7 @@ pub(super) struct Record {
     /// An address or a page frame number.
     pub(super) at: u64,
     pub(super) time_ns: u64,
-    /// Fewer than 2^48 lines are supported.
+    /// The line number; fewer than 2^48 lines are supported.
     pub(super) line: u64,
     pub(super) cpu: u16,
     pub(super) key: u32,
@@ -59,7 +61,7 @@ impl Record {
         }
     }
 
-    /// The command of an allocation.
+    /// Returns the command of an allocation.
     pub(super) fn task(&self) -> Option<u32> {
         let number = u32::from_le_bytes([self.order, self.migratetype, self.usage, 0]);
         number.checked_sub(1).filter(|_| self.tag == Tag::Alloc)
@@ -109,7 +111,7 @@ impl Record {
 /// Records in the order of the trace.
 #[derive(Debug)]
 pub(super) struct Spool {
-    /// The records after those in the file.
+    /// The records in memory, which follow the records in the file.
     held: Vec<[u8; RECORD]>,
     file: Option<File>,
     in_file: u64,
@@ -122,13 +124,13 @@ impl Spool {
         Self { held: Vec::new(), file: None, in_file: 0, limit: (limit / RECORD).max(1) }
     }
 
-    /// The number of records, which is also the index of the next one.
+    /// Returns the number of records, which is also the index of the next record.
     pub(super) fn len(&self) -> u64 {
         self.in_file + self.held.len() as u64
     }
 
-    /// Sorts the records by time; records with equal times keep their order. `time` returns the time of a record, and gets the
-    /// records in the order in which they were pushed. All records are in memory during the sort.
+    /// Sorts the records by time; records with equal times keep their order. `time` returns the time of a record, and
+    /// gets the records in the order in which they were pushed. All records are in memory during the sort.
     pub(super) fn sort_by_time(self, mut time: impl FnMut(&Record) -> u64) -> io::Result<Self> {
         let mut sorted = Self::new(self.limit * RECORD);
         let mut all = Vec::with_capacity(self.len() as usize);
@@ -169,8 +171,8 @@ impl Spool {
         Ok(())
     }
 
-    /// Calls `each` with every record and its index, from the first on. It may [`update`](Self::update) records that it has
-    /// already got.
+    /// Calls `each` with every record and its index, from the first on. The callback may [`update`](Self::update)
+    /// records that it has already received.
     pub(super) fn scan(
         &mut self,
         mut each: impl FnMut(&mut Self, u64, &Record) -> io::Result<()>,
@@ -219,7 +221,7 @@ pub(super) struct Reader {
     spool: Spool,
     /// The number of records already read from the file.
     read: u64,
-    /// A block of records from the file; those from `at` on are still to be returned.
+    /// A block of records from the file; records from `at` on are not returned yet.
     block: Vec<u8>,
     at: usize,
 }
@@ -244,12 +246,12 @@ impl Reader {
         Ok(record)
     }
 
-    /// The number of records.
+    /// Returns the number of records.
     pub(super) fn total(&self) -> u64 {
         self.spool.len()
     }
 
-    /// The number of records returned so far.
+    /// Returns the number of records returned so far.
     pub(super) fn position(&self) -> u64 {
         if self.read < self.spool.in_file { self.read } else { self.spool.in_file + self.at as u64 }
     }

@@ -1,6 +1,6 @@
 //! Interned byte strings: call sites, cache names, flags, event names.
 //!
-//! A trace repeats about a thousand strings a million times. Looking one up allocates nothing.
+//! A trace repeats about a thousand strings a million times. Looking up a known string allocates nothing.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ impl Symbols {
         Self::default()
     }
 
-    /// The number of `string`; a new one if it was not seen before.
+    /// Returns the number of `string`, assigning a new number to a new string.
     pub fn intern(&mut self, string: &[u8]) -> Symbol {
         if let Some(&symbol) = self.numbers.get(string) {
             return symbol;
@@ -36,31 +36,31 @@ impl Symbols {
         symbol
     }
 
-    /// The number of `string` if it was seen.
+    /// Returns the number of `string` if it is in the set.
     #[must_use]
     pub fn find(&self, string: &[u8]) -> Option<Symbol> {
         self.numbers.get(string).copied()
     }
 
-    /// The bytes of a string.
+    /// Returns the bytes of a string.
     #[must_use]
     pub fn bytes(&self, symbol: Symbol) -> &[u8] {
         self.strings.get(symbol.0 as usize).map_or(b"", |s| s)
     }
 
-    /// The string, with invalid UTF-8 replaced.
+    /// Returns the string as text, with invalid UTF-8 replaced.
     #[must_use]
     pub fn text(&self, symbol: Symbol) -> Cow<'_, str> {
         String::from_utf8_lossy(self.bytes(symbol))
     }
 
-    /// The number of strings.
+    /// Returns the number of strings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.strings.len()
     }
 
-    /// Returns `true` if there are no strings.
+    /// Returns `true` if the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.strings.is_empty()

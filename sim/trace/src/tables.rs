@@ -1,7 +1,7 @@
 //! The kernel's own tables in a trace's folder: its caches and pages at moments that the trace marks.
 //!
-//! A folder holds `{boot,before,after,end}.{slabinfo,buddyinfo,zoneinfo}`; a mark `SNAP before begin` in the trace shows
-//! when each was read. All are optional.
+//! A folder holds `{boot,before,after,end}.{slabinfo,buddyinfo,zoneinfo}`. A mark such as `SNAP before begin` in the
+//! trace shows when the tables were read. All files are optional.
 
 use std::fs;
 use std::io;
@@ -14,33 +14,33 @@ use super::page_size::PageSize;
 use super::slabinfo::KernelSlabInfo;
 use uslab::SlabInfo;
 
-/// The moments, in their order.
+/// The names of the moments, in time order.
 pub const MOMENTS: [&str; 4] = ["boot", "before", "after", "end"];
 
-/// Pages that a table may speak of: physical addresses have 52 bits.
+/// The most pages that a table may mention: physical addresses have 52 bits.
 const MOST_PAGES: u64 = 1 << 40;
 
 /// The tables of one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// One of [`MOMENTS`].
+    /// The name of the moment, one of [`MOMENTS`].
     pub moment: &'static str,
-    /// Caches.
+    /// The table of caches.
     pub slabinfo: Option<SlabInfo>,
-    /// The buddy allocator's lists, zone by zone.
+    /// The buddy allocator's free lists, zone by zone.
     pub free_blocks: Option<Vec<FreeBlocks>>,
     /// The zones that have memory.
     pub zones: Option<Vec<ZoneSpan>>,
-    /// Pages in per-CPU lists.
+    /// The number of pages in per-CPU lists.
     pub percpu: Option<u64>,
-    /// The folders of `/sys/kernel/slab`, in their order, without links; empty if that was not recorded.
+    /// The folders of `/sys/kernel/slab`, in order, without links; empty if not recorded.
     pub folders: Vec<String>,
-    /// The contents of their files, by folder.
+    /// The contents of the folders' files, by folder.
     pub counters: Attributes,
 }
 
 impl Snapshot {
-    /// Pages in the buddy allocator's lists.
+    /// Returns the number of pages in the buddy allocator's lists.
     #[must_use]
     pub fn buddy_free(&self) -> Option<u64> {
         Some(self.free_blocks.as_ref()?.iter().map(FreeBlocks::pages).sum())
@@ -50,23 +50,23 @@ impl Snapshot {
 /// A zone's row of buddyinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FreeBlocks {
-    /// Node and zone, as the kernel writes them: `Node 0, zone DMA32`.
+    /// The node and zone, as the kernel writes them: `Node 0, zone DMA32`.
     pub zone: String,
-    /// Free blocks of `2^order` pages, by order.
+    /// The number of free blocks of `2^order` pages, by order.
     pub by_order: Vec<u64>,
 }
 
 impl FreeBlocks {
-    /// Reads a buddyinfo; `path` is what errors call it.
+    /// Parses a buddyinfo; `path` is the name in errors.
     ///
     /// # Errors
     ///
-    /// A line that is no row of one.
+    /// Fails on a line that is not a row of a buddyinfo.
     pub fn read(path: &Path, text: &str) -> Result<Vec<Self>, TraceError> {
         free_blocks(text).map_err(|(line, what)| TraceError::Table { path: path.to_owned(), line, what })
     }
 
-    /// All pages.
+    /// Returns the number of pages in all free blocks.
     #[must_use]
     pub fn pages(&self) -> u64 {
         (0..).zip(&self.by_order).map(|(order, count)| count << order).sum()
@@ -76,13 +76,13 @@ impl FreeBlocks {
 /// The page range of a zone, by zoneinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZoneSpan {
-    /// Node and zone, as in [`FreeBlocks`].
+    /// The node and zone, as in [`FreeBlocks`].
     pub zone: String,
-    /// Its first page.
+    /// The zone's first page.
     pub start: Pfn,
-    /// Pages from its first to its last, holes included.
+    /// The number of pages from the zone's first to its last, holes included.
     pub spanned: u64,
-    /// Pages that the page allocator has.
+    /// The number of pages that the page allocator manages.
     pub managed: u64,
 }
 
@@ -91,7 +91,7 @@ pub struct ZoneSpan {
 pub struct Tables {
     /// The moments that have tables, in time order.
     pub snapshots: Vec<Snapshot>,
-    /// The kernel that they are from.
+    /// The kernel that wrote the tables.
     pub kernel: Kernel,
 }
 
@@ -100,7 +100,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// A table that is there cannot be read or understood; the error names file and line.
+    /// Fails if an existing table cannot be read or parsed; the error names file and line.
     pub fn beside(trace: &Path) -> Result<Self, TraceError> {
         match trace.parent() {
             Some(folder) if trace.as_os_str() != "-" => Self::read(folder),
@@ -112,7 +112,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// As [`beside`](Self::beside).
+    /// Fails for the reasons of [`beside`](Self::beside).
     pub fn read(folder: &Path) -> Result<Self, TraceError> {
         Self::of(folder, |path| match fs::read_to_string(path) {
             Ok(text) => Ok(Some(text)),
@@ -121,11 +121,11 @@ impl Tables {
         })
     }
 
-    /// The tables whose texts `text` has, by the paths that they would have in `folder`.
+    /// Parses the tables whose texts `text` has, under the paths that they would have in `folder`.
     ///
     /// # Errors
     ///
-    /// As [`beside`](Self::beside).
+    /// Fails for the reasons of [`beside`](Self::beside).
     pub fn of<T: AsRef<str>>(
         folder: &Path,
         text: impl Fn(&Path) -> Result<Option<T>, TraceError>,
@@ -147,19 +147,19 @@ impl Tables {
         Ok(Self { snapshots, kernel: Kernel::of(folder, &text)? })
     }
 
-    /// The tables of a moment.
+    /// Returns the tables of a moment.
     #[must_use]
     pub fn at(&self, moment: &str) -> Option<&Snapshot> {
         self.snapshots.iter().find(|s| s.moment == moment)
     }
 
-    /// The latest slabinfo: the one that has seen the most caches made.
+    /// Returns the latest slabinfo, which has the most caches.
     #[must_use]
     pub fn latest_slabinfo(&self) -> Option<&SlabInfo> {
         self.snapshots.iter().rev().find_map(|s| s.slabinfo.as_ref())
     }
 
-    /// How large the pages of the kernel are, by the slabs of its caches.
+    /// Returns the kernel's page size, computed from the slabs of its caches.
     #[must_use]
     pub fn page_size(&self) -> Option<PageSize> {
         self.latest_slabinfo().and_then(PageSize::of_slabs)
@@ -183,7 +183,7 @@ fn slabinfo(text: &str) -> Result<SlabInfo, (u64, &'static str)> {
     }
 }
 
-/// Reads the first column.
+/// Parses the first column.
 fn folders(text: &str) -> Result<Vec<String>, (u64, &'static str)> {
     if !text.starts_with("name\t") {
         return Err((1, "a row of attributes' names, the first one `name`"));
@@ -191,7 +191,7 @@ fn folders(text: &str) -> Result<Vec<String>, (u64, &'static str)> {
     Ok(text.lines().skip(1).filter_map(|line| line.split('\t').next()).map(str::to_owned).collect())
 }
 
-/// Reads `Node 0, zone DMA32  2  1  2 ...`: the n-th number counts blocks of `2^n` pages.
+/// Parses `Node 0, zone DMA32  2  1  2 ...`: the n-th number counts blocks of `2^n` pages.
 fn free_blocks(text: &str) -> Result<Vec<FreeBlocks>, (u64, &'static str)> {
     let mut pages: u64 = 0;
     let row = |(line, number): (&str, u64)| {
@@ -209,12 +209,12 @@ fn free_blocks(text: &str) -> Result<Vec<FreeBlocks>, (u64, &'static str)> {
     text.lines().zip(1..).map(row).collect()
 }
 
-/// `Node 0, zone DMA32`, however wide it is set.
+/// Returns `Node 0, zone DMA32` without its padding.
 fn zone_name(line: &str) -> String {
     line.split_whitespace().take(4).collect::<Vec<_>>().join(" ")
 }
 
-/// The page range of each zone of zoneinfo. Zones without memory are left out: they have no `start_pfn:`.
+/// Parses the page range of each zone in zoneinfo. Zones without memory are omitted, because they have no `start_pfn:`.
 fn zone_spans(text: &str) -> Result<Vec<ZoneSpan>, (u64, &'static str)> {
     let mut zones = Vec::new();
     let (mut zone, mut spanned, mut managed) = (String::new(), 0, 0);
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_summed() {
+    fn table_page_counts_are_summed() {
         let text = "Node 0, zone      DMA      0      1      3\nNode 0, zone    DMA32      2      1      2\n";
         let rows = free_blocks(text).unwrap();
         assert_eq!(rows[1], FreeBlocks { zone: "Node 0, zone DMA32".to_owned(), by_order: vec![2, 1, 2] });
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(free_blocks("nonsense\n"), Err((1, "a node, `zone` and counts")));
         let text = "  pagesets\n    cpu: 0\n              count: 7\n              high:  55\n    cpu: 1\n count: 5\n";
         assert_eq!(percpu_pages(text), Ok(12));
-        // Once only what a word cannot hold was refused, and sums of two tables did not fit one.
+        // Regression test: only numbers above a word were refused, so the sum of two tables overflowed.
         let text = format!("Node 0, zone DMA 1\nNode 0, zone Normal {}\n", u64::MAX / 2);
         assert_eq!(free_blocks(&text), Err((2, "fewer blocks")));
         assert_eq!(percpu_pages(&format!("cpu: 0\ncount: {}\n", u64::MAX)), Err((2, "fewer pages")));

@@ -1,4 +1,4 @@
-//! The quirks of real traces, one test for each.
+//! Tests of the quirks of real traces, one test for each.
 
 use std::cell::RefCell;
 use std::io::{Cursor, Read};
@@ -7,7 +7,7 @@ use uslab::SlabInfo;
 
 use super::*;
 
-/// An ftrace line: `at` is the CPU and the time, `1 2.5`.
+/// Formats an ftrace line; `at` is the CPU and the time, such as `1 2.5`.
 fn ftrace(at: &str, event: &str) -> String {
     let (cpu, time) = at.split_once(' ').unwrap();
     format!("            init-1       [{cpu:0>3}] .....     {time}: {event}\n")
@@ -70,12 +70,13 @@ fn event(line: &str) -> Event {
     }
 }
 
-/// An allocation of a page for a slab. If an object on it comes next, the two show where the direct map starts.
+/// Formats the allocation of a page for a slab. If an object on the page comes next, the page's event and the object's
+/// event show where the direct map starts.
 fn page_alloc(pfn: u64) -> String {
     format!("mm_page_alloc: page=ffffea0000000040 pfn={pfn:#x} order=0 migratetype=0 gfp_flags=GFP_KERNEL")
 }
 
-/// The address of the n-th object on a page.
+/// Returns the address of the n-th object on a page.
 fn on_page(pfn: u64, n: u64) -> u64 {
     0xffff_8880_0000_0000 + (pfn << 12) + n * 192
 }
@@ -83,7 +84,7 @@ fn on_page(pfn: u64, n: u64) -> u64 {
 // Quirk 1: formats and commands.
 
 #[test]
-fn q1_a_command_may_hold_anything() {
+fn q1_command_name_may_contain_any_text() {
     let body = "kfree: call_site=f+0x1/0x2 ptr=00000000ab6bd4a1";
     for comm in [
         "kworker/0:1",
@@ -113,7 +114,7 @@ fn q1_a_command_may_hold_anything() {
 }
 
 #[test]
-fn q1_formats_are_told_apart() {
+fn q1_trace_formats_are_distinguished() {
     let format = |text: &str| {
         let mut parser = Parser::new();
         for line in text.lines() {
@@ -126,12 +127,12 @@ fn q1_formats_are_told_apart() {
     assert_eq!(format(&format!("  a 1 [000] 1.5: kmem:kfree: {body}")), Format::PerfScript);
     assert_eq!(format(&format!("cpus=4\n  a-1 [000] 1.5: kfree: (f+0x1) {body}")), Format::TraceCmdReport);
     assert_eq!(format(&format!("  a-1 [000] ..... 1.5: kfree:    (f+0x1) {body}")), Format::TraceCmdReport);
-    // No flags column: the option irq-info is off.
+    // The option irq-info is off, so lines have no flags column.
     assert_eq!(format(&format!("# tracer: nop\n  a-1 [000] 1.5: kfree: {body}")), Format::Ftrace);
 }
 
 #[test]
-fn q1_lines_that_are_no_events() {
+fn q1_lines_without_events_are_skipped() {
     let mut parser = Parser::new();
     for line in [
         "",
@@ -153,20 +154,20 @@ fn q1_lines_that_are_no_events() {
 }
 
 #[test]
-fn q1_fields_of_older_kernels() {
+fn q1_fields_of_older_kernels_are_read() {
     let line = "  a-1 [000] d... 1.5: kmem_cache_alloc_node: call_site=f+0x1 ptr=0000000012345678 bytes_req=8 bytes_alloc=8 \
                 gfp_flags=GFP_KERNEL node=0";
-    assert!(matches!(event(line).kind, EventKind::Alloc { via: Via::Cache, .. }));
+    assert!(matches!(event(line).kind, EventKind::Alloc { via: EventSource::Cache, .. }));
     let line = "  a-1 [000] d... 1.5: kmalloc_node: call_site=f+0x1 ptr=0000000012345678 bytes_req=8 bytes_alloc=8 \
                 gfp_flags=GFP_KERNEL";
-    assert!(matches!(event(line).kind, EventKind::Alloc { via: Via::Kmalloc, .. }));
+    assert!(matches!(event(line).kind, EventKind::Alloc { via: EventSource::Kmalloc, .. }));
     let line = "  a-1 [000] d... 1.5: mm_page_free: page=0000000012345678 pfn=123456 order=3";
     assert_eq!(event(line).kind, EventKind::PageFree { pfn: Pfn(123_456), order: 3 });
 }
 
 /// Regression test: the index exceeded the last flag.
 #[test]
-fn q1_the_last_context_flag_is_a_byte_like_any_other() {
+fn q1_last_context_flag_may_be_any_byte() {
     let mut text = ftrace("0 1.0", "kfree: call_site=f+0x1/0x2 ptr=00000000ab6bd4a1").into_bytes();
     let flags = text.windows(5).position(|flags| flags == b".....").unwrap();
     text[flags + 2] = 0xff;
@@ -178,7 +179,7 @@ fn q1_the_last_context_flag_is_a_byte_like_any_other() {
 
 /// Regression test: the sum overflowed.
 #[test]
-fn q1_as_many_lost_events_as_can_be_printed() {
+fn q1_largest_lost_event_count_is_read() {
     let lost = "CPU:1 [LOST 18446744073709551615 EVENTS]\n";
     let event = ftrace("0 1.0", "kfree: call_site=f+0x1/0x2 ptr=00000000ab6bd4a1");
     assert_eq!(facts(&format!("{lost}{lost}{event}")).lost, u64::MAX);
@@ -187,7 +188,7 @@ fn q1_as_many_lost_events_as_can_be_printed() {
 // Quirk 2: names.
 
 #[test]
-fn q2_a_free_names_its_own_allocation_and_others_of_the_site() {
+fn q2_free_names_the_cache_of_its_call_site() {
     let (a, b) = (on_page(1, 0), on_page(2, 0));
     let text = trace(&[("0 1.0", cache_alloc(a)), ("0 1.1", cache_alloc(b)), ("0 1.2", cache_free(a))]);
     let (_, resolver) = operations(&text);
@@ -197,7 +198,7 @@ fn q2_a_free_names_its_own_allocation_and_others_of_the_site() {
 }
 
 #[test]
-fn q2_a_site_with_two_caches_is_counted_and_each_object_keeps_its_own() {
+fn q2_call_site_with_two_caches_keeps_each_objects_cache() {
     let (a, b) = (on_page(1, 0), on_page(2, 0));
     let other = cache_free(b).replace("dentry", "inode_cache");
     let text = trace(&[
@@ -216,7 +217,7 @@ fn q2_a_site_with_two_caches_is_counted_and_each_object_keeps_its_own() {
 }
 
 #[test]
-fn q2_a_neighbour_then_the_size_then_a_placeholder() {
+fn q2_cache_is_named_by_neighbour_then_size_then_placeholder() {
     let unnamed = |ptr| cache_alloc(ptr).replace("__d_alloc", "other");
     let named = [
         ("0 1.0", cache_alloc(on_page(1, 0))),
@@ -248,7 +249,7 @@ fn q2_a_neighbour_then_the_size_then_a_placeholder() {
 }
 
 #[test]
-fn q2_size_classes_and_buckets() {
+fn q2_kmalloc_sizes_and_buckets_are_named() {
     let class = |text: &str| names(text).pop().unwrap();
     let one = |site: &str, bytes, gfp: &str| trace(&[("0 1.0", kmalloc(site, on_page(1, 0), bytes, gfp))]);
     assert_eq!(class(&one("f", 64, "GFP_KERNEL")), "kmalloc-64");
@@ -256,7 +257,7 @@ fn q2_size_classes_and_buckets() {
     assert_eq!(class(&one("f", 96, "GFP_KERNEL_ACCOUNT|__GFP_RECLAIMABLE")), "kmalloc-rcl-96");
     assert_eq!(class(&one("f", 96, "GFP_KERNEL|GFP_DMA")), "dma-kmalloc-96");
     assert_eq!(class(&one("load_msg", 512, "GFP_KERNEL_ACCOUNT")), "kmalloc-cg-512");
-    // A later kernel, recognised by the wrapper functions: messages have separate classes.
+    // A later kernel, recognised by the wrapper functions, has separate classes for messages.
     let new = one("load_msg", 512, "GFP_KERNEL_ACCOUNT")
         + &one("kmemdup_noprof", 8, "GFP_KERNEL").replace("[000]", "[001]");
     assert_eq!(names(&new), ["msg_msg-512", "kmalloc-8"]);
@@ -265,7 +266,7 @@ fn q2_size_classes_and_buckets() {
 // Quirks 4, 5 and 6: kfree of any object, of null, and of large memory.
 
 #[test]
-fn q4_kfree_takes_objects_of_caches() {
+fn q4_kfree_frees_objects_of_named_caches() {
     let a = on_page(1, 0);
     let kfree = format!("kfree: call_site=f+0x1/0x2 ptr={a:016x}");
     let facts = facts(&trace(&[("0 1.0", cache_alloc(a)), ("1 1.1", kfree)]));
@@ -274,7 +275,7 @@ fn q4_kfree_takes_objects_of_caches() {
 }
 
 #[test]
-fn q5_kfree_of_null_is_no_free() {
+fn q5_kfree_of_null_is_ignored() {
     for null in ["0000000000000000", "(nil)", "(null)", "0x0"] {
         let text = trace(&[("0 1.0", format!("kfree: call_site=f+0x1/0x2 ptr={null}"))]);
         let facts = facts(&text);
@@ -283,7 +284,7 @@ fn q5_kfree_of_null_is_no_free() {
 }
 
 #[test]
-fn q5_pointers_without_a_value_and_failed_allocations() {
+fn q5_null_pointers_and_failed_allocations_are_counted() {
     let text = trace(&[
         ("0 1.0", kmalloc("f", 7, 64, "GFP_KERNEL").replace("0000000000000007", "(____ptrval____)")),
         ("0 1.1", kmalloc("f", 0, 64, "GFP_KERNEL")),
@@ -299,7 +300,7 @@ fn q5_pointers_without_a_value_and_failed_allocations() {
 }
 
 #[test]
-fn q6_large_kmallocs_are_pages() {
+fn q6_large_kmallocs_become_page_allocations() {
     let page =
         "mm_page_alloc: page=ffffea0000000400 pfn=0x10 order=2 migratetype=0 gfp_flags=GFP_KERNEL|__GFP_COMP";
     let text =
@@ -315,7 +316,7 @@ fn q6_large_kmallocs_are_pages() {
 // Quirks 7 to 10: what the kernel did not trace, and events in the wrong order.
 
 #[test]
-fn q7_q10_frees_without_an_allocation() {
+fn q7_q10_frees_without_allocation_are_counted() {
     let text = trace(&[
         ("0 0.8", page_alloc(3)),
         ("0 0.9", cache_alloc(on_page(3, 0))),
@@ -337,7 +338,7 @@ fn q7_q10_frees_without_an_allocation() {
 }
 
 #[test]
-fn q8_hidden_frees() {
+fn q8_unrecorded_frees_are_inferred() {
     let (a, b) = (on_page(1, 0), on_page(1, 3));
     let page = "page=ffffea0000000040 pfn=0x1 order=0";
     let text = trace(&[
@@ -376,10 +377,10 @@ fn q8_hidden_frees() {
 }
 
 #[test]
-fn q9_events_of_two_cpus_in_the_wrong_order() {
+fn q9_events_of_two_cpus_are_reordered() {
     let a = on_page(1, 0);
     let pairs = |events: &[(&str, String)]| facts(&trace(events)).objects.swapped_pairs;
-    // A free after the next allocation.
+    // A free appears after the next allocation.
     let late = [
         ("0 1.0", cache_alloc(a)),
         ("1 1.1", cache_alloc(a)),
@@ -387,7 +388,7 @@ fn q9_events_of_two_cpus_in_the_wrong_order() {
         ("1 1.3", cache_free(a)),
     ];
     assert_eq!(pairs(&late), (1, 0));
-    // A free before its own allocation.
+    // A free appears before its own allocation.
     let first = [("0 1.0", cache_alloc(a)), ("0 1.1", cache_free(a))];
     let early = [
         ("1 1.2", cache_free(a)),
@@ -396,10 +397,10 @@ fn q9_events_of_two_cpus_in_the_wrong_order() {
         ("0 1.5", cache_free(a)),
     ];
     assert_eq!(pairs(&[&first[..], &early].concat()), (0, 1));
-    // A complete life in between: two unrelated hidden events.
+    // A complete life in between makes two unrelated hidden events.
     let life = [("0 1.35", cache_free(a)), ("0 1.36", cache_alloc(a))];
     assert_eq!(pairs(&[&first[..], &early[..2], &life, &early[2..]].concat()), (0, 0));
-    // The same within one time stamp, which does not determine the order.
+    // A complete life within one time stamp does not determine the order.
     let life = [("0 1.2", cache_free(a)), ("0 1.2", cache_alloc(a))];
     let early = [
         ("1 1.2", cache_free(a)),
@@ -411,8 +412,8 @@ fn q9_events_of_two_cpus_in_the_wrong_order() {
 }
 
 #[test]
-fn q9_time_steps_back_between_cpus_only() {
-    // The texts of two CPUs, one after the other: the events are put in order of time.
+fn q9_time_may_step_back_only_between_cpus() {
+    // The text has two CPUs one after the other, so the events are sorted by time.
     let a = on_page(1, 0);
     let text = trace(&[
         ("0 1.0", cache_alloc(a)),
@@ -434,9 +435,9 @@ fn q9_time_steps_back_between_cpus_only() {
 }
 
 #[test]
-fn q9_names_are_learned_in_order_of_time() {
-    // One call site, two caches, and an address that both used. In the order of the lines the second allocation hides the first
-    // one.
+fn q9_cache_names_are_learned_in_time_order() {
+    // One call site allocates from two caches, which used the same address. In the order of the lines, the second
+    // allocation hides the first.
     let a = on_page(1, 0);
     let free = |name: &str| cache_free(a).replace("name=dentry", &format!("name={name}"));
     let lines = |events: &[(&str, String)]| {
@@ -459,7 +460,7 @@ fn q9_names_are_learned_in_order_of_time() {
 // Quirk 11: pages.
 
 #[test]
-fn q11_blocks_freed_in_pieces_and_handed_out_again() {
+fn q11_block_freed_in_parts_is_allocated_again() {
     let alloc = |pfn: u64, order| {
         format!(
             "mm_page_alloc: page=ffffea0000000040 pfn={pfn:#x} order={order} migratetype=1 gfp_flags=none"
@@ -492,7 +493,7 @@ fn q11_blocks_freed_in_pieces_and_handed_out_again() {
 
 /// Regression test: the old slab was still counted for its cache, with its objects in use.
 #[test]
-fn q11_a_slab_whose_page_is_handed_out_again_has_ended() {
+fn q11_slab_ends_when_its_page_is_allocated_again() {
     let text = trace(&[
         ("0 1.0", page_alloc(0x10)),
         ("0 1.1", cache_alloc(on_page(0x10, 0))),
@@ -514,7 +515,7 @@ fn q11_a_slab_whose_page_is_handed_out_again_has_ended() {
 }
 
 #[test]
-fn q11_events_that_nothing_replays() {
+fn q11_unreplayable_events_are_counted() {
     let page = |order| format!("page=ffffea000020cac0 pfn=0x832b order={order} migratetype=2");
     let text = trace(&[
         ("0 1.0", format!("mm_page_alloc_zone_locked: {} percpu_refill=1", page(0))),
@@ -551,7 +552,7 @@ fn q11_events_that_nothing_replays() {
         migratetype,
         kind,
     });
-    // In memory, and in a file.
+    // The spool is in memory, and then in a file.
     for limit in [1 << 20, 64] {
         let stream = Box::new(Cursor::new(text.clone()));
         let mut recording =
@@ -566,7 +567,7 @@ fn q11_events_that_nothing_replays() {
 // Quirk 12: hashed pointers show nothing about pages.
 
 #[test]
-fn q12_hashed_pointers_have_no_page() {
+fn q12_hashed_pointers_have_no_page_number() {
     let facts = facts(&trace(&[("0 1.0", cache_alloc(0x9997_02f4)), ("0 1.1", cache_free(0x9997_02f4))]));
     assert_eq!((facts.hashed_pointers, facts.objects.matched), (2, 1));
     assert_eq!(facts.direct_map, DirectMap::Hashed);
@@ -575,7 +576,7 @@ fn q12_hashed_pointers_have_no_page() {
 // Quirk 14: lost events.
 
 #[test]
-fn q14_notices_of_lost_events() {
+fn q14_lost_event_notices_are_read() {
     let mut parser = Parser::new();
     for (line, lost) in [
         ("CPU:3 [LOST 71 EVENTS]", 71),
@@ -592,7 +593,7 @@ fn q14_notices_of_lost_events() {
 // Quirk 15: contexts.
 
 #[test]
-fn q15_context_flags() {
+fn q15_context_flags_are_read() {
     let line = |flags: &str| format!("  a-1 [000] {flags} 1.5: kfree: call_site=f+0x1 ptr=(nil)\n");
     let text: String =
         [".....", "..s1.", "d.h2.", "d.H2.", "bNs3."].iter().map(|flags| line(flags)).collect();
@@ -601,9 +602,9 @@ fn q15_context_flags() {
     assert_eq!(contexts, [('.', 1), ('H', 1), ('h', 1), ('s', 2)]);
 }
 
-/// Records that go through the temporary file, and are changed there, are the same as records in memory.
+/// Records that pass through the temporary file, and are changed there, equal records in memory.
 #[test]
-fn a_spool_that_does_not_fit_in_memory_changes_nothing() {
+fn spool_on_disk_equals_spool_in_memory() {
     let page =
         |pfn: u64| format!("mm_page_alloc: page=0 pfn={pfn:#x} order=0 migratetype=0 gfp_flags=GFP_KERNEL");
     let mut text = String::new();
@@ -638,7 +639,7 @@ fn a_spool_that_does_not_fit_in_memory_changes_nothing() {
 }
 
 #[test]
-fn marks_are_operations_with_their_text() {
+fn trace_marks_become_operations_with_text() {
     let text = trace(&[
         ("0 1.0", "tracing_mark_write: SNAP before begin".to_owned()),
         ("0 1.5", "tracing_mark_write: a=b [c]".to_owned()),
@@ -654,7 +655,7 @@ fn marks_are_operations_with_their_text() {
     assert_eq!(texts, ["SNAP before begin", "a=b [c]"]);
 }
 
-/// A stream that never ends. Its sender is dropped with it.
+/// A stream that never ends. The stream's sender is dropped with it.
 struct Endless {
     text: Cursor<String>,
     _alive: mpsc::Sender<()>,
@@ -670,7 +671,7 @@ impl Read for Endless {
 }
 
 #[test]
-fn an_error_ends_the_thread_that_reads_ahead() {
+fn read_error_ends_the_read_ahead_thread() {
     let lines = [cache_alloc(0x1000), "mm_page_free: page=1 pfn=0x1 order=99".to_owned()];
     let text = Cursor::new(lines.map(|line| ftrace("0 1.5", &line)).concat());
     let (alive, gone) = mpsc::channel();
@@ -680,17 +681,17 @@ fn an_error_ends_the_thread_that_reads_ahead() {
     assert_eq!(gone.try_recv(), Err(mpsc::TryRecvError::Disconnected), "the stream is still there");
 }
 
-/// Regression test: a thread that a scope waits for may still be exiting when the scope has returned, and the fuzzers saw memory
-/// that it had not freed yet.
+/// Regression test: a thread that a scope waits for may still be exiting when the scope has returned. Fuzzers reported
+/// its memory as leaked.
 #[test]
-fn the_thread_that_unpacks_has_ended_when_a_trace_was_read() {
+fn decompression_thread_ends_with_the_trace() {
     /// A thread-local that the thread drops last.
     struct End(mpsc::Sender<()>);
     thread_local!(static END: RefCell<Option<End>> = const { RefCell::new(None) });
     impl Drop for End {
         fn drop(&mut self) {
             std::thread::sleep(std::time::Duration::from_millis(100));
-            // The test may be over.
+            // The test may already be over.
             let _ = self.0.send(());
         }
     }
@@ -701,10 +702,10 @@ fn the_thread_that_unpacks_has_ended_when_a_trace_was_read() {
             self.0.read(to)
         }
     }
-    // The second text makes the reading side end early.
+    // The second text makes the parsing thread end early.
     for (line, is_trace) in [("Alloc(552),\n", true), ("no trace\n", false)] {
         let (ends, ended) = mpsc::channel();
-        // The first bytes are read here, to detect the kind of text.
+        // The calling thread reads the first bytes, to detect the kind of text.
         let text = Text(Cursor::new(line.repeat(1 << 14)), ends);
         let source = Source::from_reader("test", Box::new(text), None).unwrap();
         END.set(None);
@@ -729,9 +730,9 @@ fn perf_command_is_shown_with_its_control_group() {
     }
 }
 
-/// Once there was "nothing to compare with", although the table `before` was in the folder.
+/// Regression test: the report had nothing to compare with, although the table `before` was in the folder.
 #[test]
-fn the_mark_before_is_at_the_beginning_if_it_was_lost_with_the_oldest_events() {
+fn lost_before_mark_is_assumed_at_the_start() {
     let table = |objects: u64| {
         format!("slabinfo - version: 2.1\ndentry {objects} 42 192 21 1 : tunables 0 0 0 : slabdata 2 2 0\n")
     };

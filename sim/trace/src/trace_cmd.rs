@@ -1,6 +1,7 @@
-//! The text of `trace-cmd report`: `comm-pid [cpu] time: event:   (site) fields`.
+//! Parses the text of `trace-cmd report`: `comm-pid [cpu] time: event:   (site) fields`.
 //!
-//! Object events repeat the call site in parentheses; newer versions also print ftrace's flags. The text starts with `cpus=4`.
+//! Object events repeat the call site in parentheses; newer versions also print ftrace's flags. The text starts with
+//! `cpus=4`.
 
 use memchr::memchr;
 

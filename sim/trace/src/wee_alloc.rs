@@ -1,7 +1,7 @@
-//! The text of wee_alloc's traces: a program's requests to malloc, one on each line.
+//! Parses the text of wee_alloc's traces: a program's requests to malloc, one on each line.
 //!
-//! `Alloc(552),` requests 552 bytes. `Free(3),` frees the block of the fourth `Alloc`; if that was freed before or never
-//! allocated, it does nothing. There are no times, CPUs and callers.
+//! `Alloc(552),` requests 552 bytes. `Free(3),` frees the block of the fourth `Alloc`. If that block was freed earlier
+//! or never allocated, the line does nothing. The text has no times, CPUs or callers.
 
 use rustc_hash::FxHashSet;
 
@@ -16,7 +16,7 @@ pub(super) struct Blocks {
     too_large: FxHashSet<u64>,
 }
 
-/// Returns `true` if a line is from such a trace.
+/// Returns `true` if a line is from a wee_alloc trace.
 pub(super) fn is_call(line: &[u8]) -> bool {
     operand(line, b"Alloc(").or_else(|| operand(line, b"Free(")).is_some()
 }
@@ -27,7 +27,7 @@ fn operand(line: &[u8], name: &[u8]) -> Option<u64> {
 }
 
 impl Blocks {
-    /// The call of a line; `None` if it has another form.
+    /// Returns the call of a line; `None` if the line has another form.
     pub(super) fn call(&mut self, line: &[u8]) -> Option<Call> {
         if let Some(bytes) = operand(line, b"Alloc(") {
             self.allocations += 1;

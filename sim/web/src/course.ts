@@ -3,95 +3,95 @@
 import type { Scene } from './scenes.ts';
 import type { View } from './views.ts';
 
-/** A lab of the course. */
+/** A lab of the course: its texts and the student's task. */
 export type Lab = {
-/** Its name on command lines and in sheets. */
+/** The lab's name on command lines and in answer sheets. */
 name: string,
-/** Its title. */
+/** The lab's title. */
 title: string,
-/** The time that it takes, in minutes, roughly. */
+/** The approximate time that the lab takes, in minutes. */
 minutes: number,
-/** A description for students. */
+/** A description of the lab for students. */
 about: string,
-/** The lesson, for teachers. */
+/** What the lab teaches, for teachers. */
 shows: string,
 /** Common mistakes, for teachers. */
 pitfall: string,
 /** The student's task. */
 work: Work, };
 
-/** The task of a lab. */
+/** The task of a lab: to predict, or to write code. */
 export type Work = { "questions": Array<Question> } | { "code": Code };
 
-/** The code to be written. */
+/** The code that a student must complete. */
 export type Code = {
-/** A file that compiles and does not do its work yet. */
+/** A source file that compiles but does not do its work yet. */
 starter: string,
-/** The criteria, a sentence each. */
+/** The criteria of the judge, one sentence each. */
 judged_by: Array<string>, };
 
-/** A question whose answer the engine finds. */
+/** A question whose answer the engine computes. */
 export type Question = {
-/** The question. */
+/** The question's text. */
 text: string,
-/** The kind of answer. */
+/** The kind of answer that the question expects. */
 expects: Expects,
-/** The design that runs the script, as for `--design`. Empty if there is nothing to run. */
+/** The design that runs the question's script, as for `--design`. Empty if the question has no script. */
 design: string,
-/** The script: see [`script`](crate::script()). */
+/** The question's script: see [`script`](crate::script()). */
 script: string, };
 
-/** The kind of an answer, which is always a number. */
+/** The kind of an answer. Every answer is a number. */
 export type Expects = { "number": string } | { "choice": Array<string> };
 
-/** The answer that the engine found. */
+/** The right answer, computed by the engine. */
 export type Answer = {
-/** The number, or the index of the choice. */
+/** The right number, or the index of the right choice. */
 right: number,
-/** The explanation. */
+/** The explanation of the answer. */
 why: string,
-/** The operation of the script that shows it. */
+/** The operation of the script that shows the answer. */
 at: number,
-/** Memory that shows it, if no script runs. */
+/** Memory strips that show the answer, if no script runs. */
 strips: Array<Strip>, };
 
-/** A memory as a strip, from its start to its end. */
+/** A memory range drawn as a strip, from its start to its end. */
 export type Strip = {
-/** A description. */
+/** A description of the strip. */
 said: string,
-/** Its pieces without gaps: the size in bytes, and the contents; `None` for an empty piece. */
+/** The strip's pieces without gaps: size in bytes and contents; `None` for an empty piece. */
 pieces: Array<[number, string | null]>, };
 
-/** The answers to the labs with questions, as the page writes them. */
+/** A student's answers to the labs with questions, as the course page writes them. */
 export type Sheet = {
-/** The course's version: [`Sheet::COURSE`]. */
+/** The version of the course: [`Sheet::COURSE`]. */
 course: number,
 /** The name of the student. */
 name: string,
 /** The seed of the numbers in the questions. */
 seed: number,
-/** By lab: the answers in order, `null` for a missing one. */
+/** The answers by lab, in order; `null` for a missing answer. */
 answers: { [key in string]: Array<number | null> }, };
 
-/** The states before a failure, and the error at one of them. It has either views or scenes. */
+/** The states before a policy's failure, and the error at one of them. A failure has either `views` or `scenes`. */
 export type Failure = {
-/** The lab. */
+/** The name of the lab. */
 lab: string,
-/** A description of what is shown. */
+/** A description of the states shown. */
 title: string,
-/** The error. */
+/** The error message. */
 wrong: string,
 /** The index of the state with the error, from 0. */
 at: number,
-/** The object that the error concerns, if there is one: the first page of its slab, and its index in the slab. */
+/** The object concerned, if any: its slab's first page, and its index in the slab. */
 object: [number, number] | null,
-/** The memory blocks that the error concerns: their offsets in bytes. */
+/** The offsets in bytes of the memory blocks concerned. */
 blocks: Array<number>,
 /** The number of CPUs of the machine. */
 cpus: number,
-/** The names of its caches. */
+/** The names of the machine's caches. */
 caches: Array<string>,
-/** The states of a machine. */
+/** The states of a machine, if the lab runs one. */
 views: Array<View>,
-/** The states of a memory. */
+/** The states of a memory, if the lab shows one. */
 scenes: Array<Scene>, };

@@ -2,33 +2,33 @@
 
 /** A description of a demo. */
 export type About = {
-/** Its name. */
+/** The demo's name. */
 name: Name,
-/** Its title on a page. */
+/** The demo's title on a page. */
 title: string,
 /** What to look at, in a few sentences. */
 what: string,
-/** The commands that it accepts. */
+/** The commands that the demo accepts. */
 takes: Array<string>,
-/** Commands that show how it works. */
+/** Commands that show how the allocator works. */
 script: Array<string>,
-/** `true` if it serves any size, so that it can be compared with others on the same requests. */
+/** `true` if the allocator serves any size, so that it can race others on the same requests. */
 races: boolean, };
 
-/** The demos. */
+/** A demo of one allocator. */
 export type Name = "linear" | "stack" | "pool" | "lazy-pool" | "first-fit" | "best-fit" | "buddy" | "tlsf" | "handles" | "handles-wrap" | "layout";
 
 /** The state of a demo after a command. */
 export type Scene = {
-/** The effect of the command, in a sentence. */
+/** A sentence about the command's effect. */
 said: string,
-/** `true` if the command was refused. Nothing changed then. */
+/** `true` if the command was refused. A refused command changes nothing. */
 refused: boolean,
-/** The memory from its start to its end, without gaps. */
+/** The parts of the memory from its start to its end, without gaps. */
 parts: Array<Part>,
-/** The free pieces: their number, the largest, and the sum, without headers and tags. */
+/** The number of free pieces, the largest, and the sum, without headers and tags. */
 holes: Holes,
-/** Other figures, by name. */
+/** Figures of the demo that have no field, by name. */
 facts: Array<[string, string]>, };
 
 /** A range of bytes of one kind. */
@@ -44,16 +44,16 @@ export type Is = { "is": "used", "block": string } | { "is": "rounding", "block"
 /** The free memory: the number of pieces, the largest piece, and the sum.
  * A piece is the most that one request can get: neighbours that the allocator can serve together are one piece; each free slot of a pool is one. */
 export type Holes = {
-/** The number of pieces. */
+/** The number of free pieces. */
 count: number,
-/** Bytes of the largest piece. */
+/** The size of the largest piece in bytes. */
 largest: number,
-/** Bytes of all pieces. */
+/** The size of all pieces in bytes. */
 total: number, };
 
-/** Several allocators with the same requests. */
+/** Several allocators that serve the same requests. */
 export type Race = {
 /** The requests. */
 commands: Array<string>,
-/** Each allocator, with its memory before the first request and after each. */
+/** Each allocator, with its memory before the first request and after each request. */
 scenes: Array<[Name, Array<Scene>]>, };

@@ -2,25 +2,25 @@
 
 /** A description of a stream before it runs. */
 export type About = {
-/** Its title. */
+/** The stream's title. */
 title: string,
 /** The number of CPUs. */
 cpus: number,
 /** The number of operations. */
 operations: number,
-/** The names of its caches, by number. */
+/** The names of the stream's caches, by number. */
 caches: Array<string>,
 /** Texts that user space wrote into the trace. */
 marks: Array<Mark>, };
 
 /** A text that user space wrote into the trace. */
 export type Mark = {
-/** The number of its operation. */
+/** The number of the mark's operation. */
 operation: number,
-/** The text. */
+/** The mark's text. */
 text: string, };
 
-/** The state after an operation. */
+/** The state of the machine after an operation. */
 export type View = {
 /** The number of operations so far. */
 operation: number,
@@ -28,34 +28,34 @@ operation: number,
 time_ns: number,
 /** The steps of the last operation. */
 steps: Array<Step>,
-/** The number of allocations so far that the machine could not serve. */
+/** The number of allocations so far that failed. */
 failed: number,
-/** The caches that are known by now, by number in the stream. */
+/** The caches known so far, by number in the stream. */
 caches: Array<SeenCache>,
 /** The requested caches, slab by slab. */
 shown: Array<ShownCache>,
-/** The pages. */
+/** The state of the machine's pages. */
 pages: Pages, };
 
-/** A cache of the stream. */
+/** A cache of the stream, with its counts. */
 export type SeenCache = {
-/** Its name. */
+/** The cache's name. */
 name: string,
 /** Allocations and frees that the stream requested so far. */
 served: number,
-/** Bytes of an object. */
+/** The size of an object in bytes. */
 size: number,
-/** The order of a slab. */
+/** The order of the cache's slabs. */
 order: number,
-/** Objects in a slab. */
+/** The number of objects in a slab. */
 per_slab: number,
-/** Objects of a magazine, or of the design's counterpart. */
+/** The number of objects in a full magazine, or in the design's counterpart. */
 capacity: number,
-/** Objects that callers have. */
+/** The number of allocated objects. */
 used: number,
-/** Free objects that CPUs hold: outside of slabs, or free in a slab that a CPU owns. */
+/** Free objects held by CPUs: in magazines, or in a slab that a CPU owns. */
 in_magazines: number,
-/** Objects outside of slabs that all CPUs share. */
+/** Free objects in the level that all CPUs share above the slabs. */
 in_depot: number,
 /** Free objects in slabs that no CPU owns. */
 free_in_slabs: number,
@@ -65,26 +65,26 @@ full: number,
 partial: number,
 /** Slabs with only free objects. */
 empty: number,
-/** Exchanges of magazines with what CPUs share. */
+/** Exchanges of magazines with the shared level. */
 depot_exchanges: number,
-/** Slabs created so far. */
+/** The number of slabs created so far. */
 slabs_made: number, };
 
-/** A design's counts for a cache. All are 0 for large kmalloc, which has neither slabs nor magazines. */
+/** A design's counts for one cache. All counts are 0 for large kmalloc, which has neither slabs nor magazines. */
 export type CacheCounts = {
-/** Bytes of an object. */
+/** The size of an object in bytes. */
 size: number,
-/** The order of a slab. */
+/** The order of the cache's slabs. */
 order: number,
-/** Objects in a slab. */
+/** The number of objects in a slab. */
 per_slab: number,
-/** Objects of a magazine, or of the design's counterpart. */
+/** The number of objects in a full magazine, or in the design's counterpart. */
 capacity: number,
-/** Objects that callers have. */
+/** The number of allocated objects. */
 used: number,
-/** Free objects that CPUs hold: outside of slabs, or free in a slab that a CPU owns. */
+/** Free objects held by CPUs: in magazines, or in a slab that a CPU owns. */
 in_magazines: number,
-/** Objects outside of slabs that all CPUs share. */
+/** Free objects in the level that all CPUs share above the slabs. */
 in_depot: number,
 /** Free objects in slabs that no CPU owns. */
 free_in_slabs: number,
@@ -94,136 +94,136 @@ full: number,
 partial: number,
 /** Slabs with only free objects. */
 empty: number,
-/** Exchanges of magazines with what CPUs share. */
+/** Exchanges of magazines with the shared level. */
 depot_exchanges: number,
-/** Slabs created so far. */
+/** The number of slabs created so far. */
 slabs_made: number, };
 
 /** Counts of pages. */
 export type Pages = {
-/** All managed pages. */
+/** The number of managed pages. */
 managed: number,
-/** In slabs. */
+/** The number of pages in slabs. */
 slab: number,
-/** In large objects of kmalloc. */
+/** The number of pages in large kmalloc objects. */
 large: number,
-/** In blocks that the stream holds. */
+/** The number of pages in blocks that the stream holds. */
 blocks: number,
-/** In per-CPU magazines. */
+/** The number of pages in per-CPU magazines. */
 per_cpu: number,
-/** Pages that are free and committed. */
+/** The number of free, committed pages. */
 free: number,
-/** Pages that are free and not committed. */
+/** The number of free, uncommitted pages. */
 uncommitted: number,
 /** Free blocks by order, for each migrate type. */
 orders: Array<[number, number, number]>,
-/** The number of them that are not committed, by order. */
+/** The number of uncommitted free blocks, by order. */
 uncommitted_orders: Array<number>,
 /** Blocks in the per-CPU magazines of each CPU, by order. */
 cpus: Array<Array<number>>,
 /** Blocks in the magazines that all CPUs share, by order. */
 depot: Array<number>, };
 
-/** A part of an operation: most operations have one, a block that is freed in parts has several. */
+/** A part of an operation. Most operations have one part; a block that is freed in parts has several. */
 export type Step = {
-/** The CPU. */
+/** The CPU that ran the step. */
 cpu: number,
 /** The cache's number in the stream. */
 cache: number | null,
 /** The first page of the object's slab, and the object's index in it. */
 object: [number, number] | null,
-/** The level at which it was served; `None` if it did nothing. */
+/** The level at which the step was served; `None` if it did nothing. */
 path: Path | null,
-/** A description. */
+/** A description of the step. */
 sentence: string,
-/** The steps that shipping code reported: everything for the shipping design, only pages for a model. */
+/** The events that the shipping code reported: all events for the shipping design, only page events for a model. */
 did: Array<string>, } & ({ "what": "alloc" } | { "what": "free",
-/** The CPU that allocated it. */
+/** The CPU that allocated the object. */
 allocated_on: number, } | { "what": "pass" } | { "what": "alloc-pages",
-/** The first page. */
+/** The block's first page. */
 page: number,
-/** The order. */
+/** The block's order. */
 order: number, } | { "what": "free-pages",
-/** The first page. */
+/** The block's first page. */
 page: number,
-/** The order. */
+/** The block's order. */
 order: number, } | { "what": "split-pages",
-/** The first page. */
+/** The block's first page. */
 page: number,
 /** The order of the parts. */
 order: number, } | { "what": "shrink",
-/** Objects that were flushed from CPU layers. */
+/** The number of objects flushed from CPU layers. */
 objects: number,
-/** Slabs that were freed. */
+/** The number of freed slabs. */
 slabs: number, } | { "what": "failed" } | { "what": "nothing" });
 
 /** The kind of a step. */
 export type What = { "what": "alloc" } | { "what": "free",
-/** The CPU that allocated it. */
+/** The CPU that allocated the object. */
 allocated_on: number, } | { "what": "pass" } | { "what": "alloc-pages",
-/** The first page. */
+/** The block's first page. */
 page: number,
-/** The order. */
+/** The block's order. */
 order: number, } | { "what": "free-pages",
-/** The first page. */
+/** The block's first page. */
 page: number,
-/** The order. */
+/** The block's order. */
 order: number, } | { "what": "split-pages",
-/** The first page. */
+/** The block's first page. */
 page: number,
 /** The order of the parts. */
 order: number, } | { "what": "shrink",
-/** Objects that were flushed from CPU layers. */
+/** The number of objects flushed from CPU layers. */
 objects: number,
-/** Slabs that were freed. */
+/** The number of freed slabs. */
 slabs: number, } | { "what": "failed" } | { "what": "nothing" };
 
-/** A cache, slab by slab. */
+/** A cache, shown slab by slab. */
 export type ShownCache = {
-/** Its number in the stream. */
+/** The cache's number in the stream. */
 cache: number,
 /** The levels of each CPU, in the order in which they serve. */
 cpus: Array<Array<Level>>,
 /** The levels that the CPUs of each node share. */
 shared: Array<Array<Level>>,
-/** Slabs: empty, full, partial by fullness, each list in its order. */
+/** The slabs in list order: empty, full, then partial by fullness. */
 slabs: Array<ShownSlab>, };
 
-/** A slab. */
+/** A slab, as a picture shows it. */
 export type ShownSlab = {
-/** Its first page. */
+/** The slab's first page. */
 page: number,
-/** The list that it is on: `full`, `partial` or `empty` in the shipping allocator. */
+/** The list of the slab: `full`, `partial` or `empty` in the shipping allocator. */
 list: string,
-/** A character for each object: `u` in use, `.` free in the slab, `d` in a depot, `a` to `z` and `A` to `Z` in a magazine of CPU 0 to 51, `+` in one of a later CPU. `d` and `u` are skipped in `a` to `z`. */
+/** A character for each object: `u` in use, `.` free in the slab, `d` in a depot. `a` to `z` and `A` to `Z` are magazines of CPU 0 to 51, `+` of later CPUs. The letters `d` and `u` are skipped in `a` to `z`. */
 objects: string, };
 
 /** A level that holds objects: a stack, a sheaf, an array. */
 export type Level = {
-/** The design's name for it. */
+/** The design's name for the level. */
 name: string,
-/** The number of objects in it. */
+/** The number of objects in the level. */
 objects: number,
-/** The number of objects that fit into it. */
+/** The number of objects that fit into the level. */
 room: number,
-/** The objects, the next to be handed out last: the first page of the slab, and the object in it. */
+/** The place of each object, the next to be allocated last: its slab's first page, and its index in the slab. */
 places: Array<[number, number]>, };
 
-/** The condition at which a run stops. Caches are numbers in the stream. */
+/** The condition at which a run stops. A cache is named by its number in the stream. */
 export type Until = { "until": "depot-empty",
-/** The cache. */
+/** The cache's number. */
 cache: number, } | { "until": "slab-born",
-/** The cache. */
+/** The cache's number. */
 cache: number, } | { "until": "slab-dies",
-/** The cache. */
+/** The cache's number. */
 cache: number, } | { "until": "miss",
-/** The cache. */
+/** The cache's number. */
 cache: number, } | { "until": "commit" } | { "until": "object",
-/** Its cache. */
+/** The number of the object's cache. */
 cache: number,
-/** Its slab's first page. */
+/** The first page of the object's slab. */
 page: number,
-/** Its index in the slab. */
+/** The object's index in its slab. */
 index: number, };
 
 /** The point at which a run stopped. */
@@ -232,9 +232,9 @@ export type Found = {
 operation: number,
 /** The CPU of the last operation. */
 cpu: number,
-/** `true` if that operation allocated or freed the object itself. */
+/** `true` if the last operation allocated or freed the object itself. */
 touched: boolean,
-/** The new place of the object, as in [`ShownSlab::objects`](crate::view::ShownSlab::objects); `None` if its slab was freed. */
+/** The new holder of the object, as in [`ShownSlab::objects`](crate::view::ShownSlab::objects); `None` if its slab was freed. */
 holder: string | null, };
 
 export type Path = "cpu" | "depot" | "slab" | "pages" | "commit";

@@ -1,10 +1,10 @@
-//! Added to the crate's own tests.
+//! These tests are appended to the tests of `crossbeam-skiplist`.
 
 use crossbeam_skiplist::SkipMap;
 use std::thread;
 use uslab::Subsystem;
 
-/// Sizes of nodes, with the number in use of each.
+/// Returns the size of each kind of node, and the number of nodes in use.
 fn nodes() -> Vec<(usize, u64)> {
     let caches = Subsystem::global().unwrap().info().caches;
     let of_nodes = caches.iter().filter(|cache| cache.name.starts_with("skiplist-node-"));
@@ -14,7 +14,7 @@ fn nodes() -> Vec<(usize, u64)> {
 }
 
 #[test]
-fn its_objects_come_from_caches() {
+fn adopted_crate_allocates_objects_from_caches() {
     let map = SkipMap::new();
     thread::scope(|scope| {
         for thread in 0..4_u64 {
@@ -25,14 +25,15 @@ fn its_objects_come_from_caches() {
     let all = nodes();
     println!("\nOBJECTS crossbeam-skiplist | {}", all.iter().map(|(size, used)| format!("{used} of {size} B")).collect::<Vec<_>>().join(", "));
     assert_eq!(all.iter().map(|(_, used)| used).sum::<u64>(), 40_000);
-    // Value, key and count are three words, and a tower has a word for each level. Half of the nodes have one level.
+    // Value, key and count are three words, and a node has one more word for each level. Half of the nodes have one
+    // level.
     assert_eq!(all[0].0, 32);
     assert!((16_000..24_000).contains(&all[0].1), "{all:?}");
     for key in 0..20_000_u64 {
         map.remove(&key);
     }
     drop(map);
-    // The epochs' collector frees them, some later than others.
+    // The epoch collector frees the nodes, some later than others.
     for _ in 0..10_000 {
         crossbeam_epoch::pin().flush();
         if nodes().iter().all(|(_, used)| *used == 0) {

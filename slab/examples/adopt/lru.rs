@@ -1,17 +1,17 @@
-//! Added to the crate's own tests.
+//! These tests are appended to the tests of `lru`.
 
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use uslab::{CacheInfo, Subsystem};
 
-/// Statistics of the caches of nodes. Each `LruCache` has one.
+/// Statistics of the caches of nodes. Each `LruCache` has one cache of nodes.
 fn nodes() -> Vec<CacheInfo> {
     let caches = Subsystem::global().unwrap().info().caches;
     caches.into_iter().filter(|cache| &*cache.name == "lru-node").collect()
 }
 
 #[test]
-fn its_objects_come_from_caches() {
+fn adopted_crate_allocates_objects_from_caches() {
     let mut users = LruCache::new(NonZeroUsize::new(1000).unwrap());
     for id in 0..5000_u64 {
         users.put(id, format!("user {id}"));

@@ -1,18 +1,18 @@
-//! Added to the crate's own tests.
+//! These tests are appended to the tests of `mini-redis`.
 
 use mini_redis::{client, server};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use uslab::Subsystem;
 
-/// Objects in use in the caches whose names have this prefix.
+/// Number of objects in use in the caches whose names begin with `name`.
 fn used(name: &str) -> u64 {
     let caches = Subsystem::global().unwrap().info().caches;
     caches.iter().filter(|cache| cache.name.starts_with(name)).map(|cache| cache.used).sum()
 }
 
 #[tokio::test]
-async fn its_objects_come_from_caches() {
+async fn adopted_crate_allocates_objects_from_caches() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let serving = tokio::spawn(server::run(listener, tokio::time::sleep(Duration::from_secs(3600))));
@@ -22,14 +22,14 @@ async fn its_objects_come_from_caches() {
     }
     println!("\nOBJECTS mini-redis | {} values, {} buffers", used("malloc-"), used("buffer"));
     assert_eq!(used("malloc-"), 1000);
-    // The client's and the server's.
+    // The buffers of the client and of the server.
     assert_eq!(used("buffer"), 2);
     assert_eq!(client.get("key 7").await.unwrap().unwrap(), vec![7; 100]);
     client.set("key 7", b"short"[..].into()).await.unwrap();
     assert_eq!(used("malloc-"), 1000, "the old value went back");
     drop(client);
     serving.abort();
-    // The server's tasks exit after it.
+    // The server's tasks exit after the server.
     for _ in 0..10_000 {
         if (used("malloc-"), used("buffer")) == (0, 0) {
             return;

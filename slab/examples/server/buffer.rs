@@ -1,4 +1,4 @@
-//! Bytes from or to a client.
+//! A queue of bytes received from a client or to be sent to a client.
 
 use allocator_api2_02::alloc::Allocator;
 use allocator_api2_02::collections::TryReserveError;
@@ -6,25 +6,25 @@ use allocator_api2_02::vec::Vec;
 use std::io;
 use tokio::net::TcpStream;
 
-/// Least number of bytes of room for a read.
+/// Minimum number of bytes of room for a read.
 const ROOM: usize = 16 << 10;
-/// Most bytes that a freed buffer keeps.
+/// Maximum number of bytes that a freed buffer keeps.
 const KEPT: usize = 64 << 10;
 
-/// Appends bytes to a vector with room for them. (`extend_from_slice` of allocator-api2 0.2 copies byte by byte.)
+/// Appends bytes to a vector that has room for them. `extend_from_slice` of allocator-api2 0.2 would copy byte by byte.
 ///
 /// # Panics
-/// If there is no room.
+/// Panics if the vector has no room.
 pub(crate) fn append<A: Allocator>(to: &mut Vec<u8, A>, bytes: &[u8]) {
     to.spare_capacity_mut()[..bytes.len()].write_copy_of_slice(bytes);
-    // SAFETY: that many bytes behind the old ones were just written.
+    // SAFETY: that many bytes behind the old bytes were just written.
     unsafe { to.set_len(to.len() + bytes.len()) };
 }
 
-/// A queue of bytes. Its memory is allocated on first use and kept: the object stays constructed.
+/// A queue of bytes. The queue's memory is allocated on first use and then kept, so the object stays constructed.
 pub(crate) struct Buffer<A: Allocator> {
     bytes: Vec<u8, A>,
-    /// Start of the queue.
+    /// Index of the first byte of the queue.
     start: usize,
 }
 
@@ -33,7 +33,7 @@ impl<A: Allocator> Buffer<A> {
         Self { bytes: Vec::new_in(memory), start: 0 }
     }
 
-    /// Prepares the buffer for its next user: empty, and no larger than usual.
+    /// Prepares the buffer for its next user: empties it and frees excess memory.
     pub(crate) fn reset(&mut self) {
         self.consume(self.len());
         if self.bytes.capacity() > KEPT {
@@ -51,7 +51,7 @@ impl<A: Allocator> Buffer<A> {
         self.len() == 0
     }
 
-    /// Removes `n` bytes from the front.
+    /// Removes `n` bytes from the front of the queue.
     pub(crate) fn consume(&mut self, n: usize) {
         self.start += n;
         if self.start == self.bytes.len() {
@@ -63,7 +63,7 @@ impl<A: Allocator> Buffer<A> {
     /// Appends bytes.
     ///
     /// # Errors
-    /// Memory is short; nothing is appended then.
+    /// Returns an error and appends nothing if memory is short.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), TryReserveError> {
         self.reserve(bytes.len())?;
         append(&mut self.bytes, bytes);
@@ -80,14 +80,15 @@ impl<A: Allocator> Buffer<A> {
         self.bytes.try_reserve(n.max(ROOM))
     }
 
-    /// Appends what the client has sent, as far as there is room; `Ok(0)` if it will send nothing more.
+    /// Appends the bytes that the client has sent, as far as there is room. Returns `Ok(0)` if the client will send
+    /// nothing more.
     ///
     /// # Errors
-    /// `WouldBlock` if it has sent nothing yet, `OutOfMemory` without room; else the socket's errors.
+    /// Returns `WouldBlock` if the client has sent nothing yet, `OutOfMemory` without room, and the socket's errors.
     pub(crate) fn receive(&mut self, stream: &TcpStream) -> io::Result<usize> {
         self.reserve(ROOM).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let received = stream.try_read_buf(&mut self.bytes.spare_capacity_mut())?;
-        // SAFETY: that many bytes behind the old ones were just written.
+        // SAFETY: that many bytes behind the old bytes were just written.
         unsafe { self.bytes.set_len(self.bytes.len() + received) };
         Ok(received)
     }

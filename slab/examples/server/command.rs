@@ -1,11 +1,11 @@
-//! The commands: a subset of Redis' commands on strings.
+//! The server's commands: a subset of Redis' commands on strings.
 
 use super::memory::Memory;
 use super::protocol::{Replied, Replies, Request};
 use super::store::{OutOfMemory, Store};
 use allocator_api2_02::alloc::Allocator;
 
-/// What to do with the connection next.
+/// The server's next action for the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     GoOn,
@@ -26,7 +26,7 @@ impl From<OutOfMemory> for NotIncreased {
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'";
 const NO_NUMBER: &str = "ERR value is not an integer or out of range";
 
-/// Replies `OK`, or that memory is short: the connection stays open.
+/// Replies `OK`, or an error if memory is short. The client's connection stays open.
 fn done<A: Allocator>(result: Result<(), OutOfMemory>, replies: &mut Replies<'_, A>) -> Replied {
     match result {
         Ok(()) => replies.status("OK"),
@@ -34,10 +34,10 @@ fn done<A: Allocator>(result: Result<(), OutOfMemory>, replies: &mut Replies<'_,
     }
 }
 
-/// Executes a request and replies.
+/// Executes a request and writes the reply.
 ///
 /// # Errors
-/// Memory for the reply is short.
+/// Returns an error if memory for the reply is short.
 pub(crate) fn execute<M: Memory>(
     store: &Store<M>,
     request: Request<'_>,
@@ -66,7 +66,7 @@ pub(crate) fn execute<M: Memory>(
             }
             Ok(())
         }
-        // Key by key: if memory runs out, the keys before are set.
+        // Keys are set one by one. If memory runs out, keys that are already set stay set.
         (b"MSET", 3..) if !request.len().is_multiple_of(2) => {
             let mut pairs = (1..request.len()).step_by(2);
             done(pairs.try_for_each(|at| store.set(&request[at], &request[at + 1])), replies)
@@ -82,7 +82,7 @@ pub(crate) fn execute<M: Memory>(
         (b"INFO", 2) if request[1].eq_ignore_ascii_case(b"slabinfo") => {
             replies.string(Some(store.memory().slabinfo().as_bytes()))
         }
-        // Nothing is saved: load generators query this and print it.
+        // The server saves nothing. Load generators query the `save` setting and print it.
         (b"CONFIG", 3) if request[1].eq_ignore_ascii_case(b"get") => {
             let value: &[u8] = match &request[2] {
                 b"save" => b"",

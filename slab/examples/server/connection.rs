@@ -1,4 +1,4 @@
-//! A client: it sends requests, possibly many at a time, and gets replies in order.
+//! A client's connection: the client sends requests, possibly many at a time, and gets replies in order.
 
 use super::buffer::Buffer;
 use super::command::{Then, execute};
@@ -10,10 +10,11 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Bytes of replies after which they are sent before the next request is executed.
+/// Number of reply bytes after which the replies are sent before the next request is executed.
 const ENOUGH: usize = 32 << 10;
 
-/// State of a client. An idle connection has no buffers: they are allocated with its next request.
+/// State of a client. An idle connection has no buffers for requests and replies. A connection's buffers are allocated
+/// with its next request.
 pub(crate) struct Connection<M: Memory> {
     parser: Parser<M::Bytes>,
     input: Option<M::Object<Buffer<M::Bytes>>>,
@@ -23,11 +24,11 @@ pub(crate) struct Connection<M: Memory> {
 /// Result of answering the available requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answered {
-    /// All are answered.
+    /// All available requests are answered.
     All,
-    /// There may be more, but the replies should be sent first.
+    /// More requests may be available, but the replies should be sent first.
     Some,
-    /// There will be no more requests.
+    /// The client will send no more requests.
     Last,
 }
 
@@ -35,7 +36,7 @@ impl<M: Memory> Connection<M> {
     pub(crate) fn new_in(memory: M::Bytes) -> Self {
         Self { parser: Parser::new_in(memory), input: None, output: None }
     }
-    /// Resets it to the state of a new one, except for its memory.
+    /// Resets the connection to the state of a new connection, except for its memory.
     pub(crate) fn reset(&mut self) {
         self.parser.reset();
         (self.input, self.output) = (None, None);
@@ -85,19 +86,19 @@ impl<M: Memory> Connection<M> {
     }
 }
 
-/// Serves all clients, for ever.
+/// Serves all clients for ever.
 pub(crate) async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 tokio::spawn(async {
-                    // A small reply should not wait for the next one.
+                    // `TCP_NODELAY` sends a small reply without waiting for the next reply.
                     _ = stream.set_nodelay(true);
-                    // An error on one connection does not concern the server.
+                    // An error on one connection does not affect the server.
                     _ = serve(store, stream).await;
                 });
             }
-            // Descriptors may be used up: wait for a client to disconnect.
+            // All descriptors may be in use: waits for a client to disconnect.
             Err(error) => {
                 _ = writeln!(io::stderr(), "server: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -106,13 +107,13 @@ pub(crate) async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpLis
     }
 }
 
-/// Serves a client, once a connection is available, until it disconnects or sends an invalid request.
+/// Serves a client, once a connection is available, until the client disconnects or sends an invalid request.
 ///
 /// # Errors
-/// The connection breaks, or memory for it is short.
+/// Returns an error if the connection breaks, or if memory for the connection is short.
 async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result<()> {
     let memory = store.memory();
-    // A pool: with `--max-clients` this waits for a connection.
+    // With `--max-clients`, the call waits for a free connection.
     let mut connection = memory.connection().await.map_err(io::Error::other)?;
     loop {
         stream.readable().await?;
@@ -131,11 +132,11 @@ async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result
                 }
                 connection.output = None;
             }
-            // New sockets are reported as readable, and once more after their last bytes.
+            // A new socket is reported as readable, and so is a socket after its last bytes.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
-        // Otherwise it has a part of a request.
+        // A non-empty input has a part of a request.
         if connection.input.as_ref().is_some_and(|input| input.is_empty()) {
             connection.input = None;
         }

@@ -1,5 +1,5 @@
-//! A key-value server with the Redis protocol. Its connections, buffers and entries are objects of caches; or of `Box`, to
-//! compare.
+//! A key-value server with the Redis protocol. The server's connections, buffers and entries are objects of caches, or
+//! of `Box` for comparison.
 //!
 //! ```console
 //! $ cargo run --release -p uslab --example server -- --max-memory 64
@@ -99,7 +99,7 @@ fn run<M: Memory>(memory: M, options: &Options) -> Result<(), Box<dyn Error>> {
     if let Some(threads) = options.threads {
         runtime.worker_threads(threads.into());
     }
-    // Lives as long as the process, and so for every task.
+    // The store lives as long as the process, and thus as every task.
     let store: &'static Store<M> = Box::leak(Box::new(Store::new(memory)));
     runtime.enable_all().build()?.block_on(async {
         if let Some(address) = options.metrics {
@@ -111,7 +111,7 @@ fn run<M: Memory>(memory: M, options: &Options) -> Result<(), Box<dyn Error>> {
         let bound = TcpListener::bind(options.listen).await;
         let listener = bound.map_err(|error| format!("--listen {}: {error}", options.listen))?;
         writeln!(std::io::stdout(), "listening on {}", listener.local_addr()?)?;
-        // On a worker, like the clients: this thread only waits.
+        // A worker accepts clients. The main thread only waits.
         Ok(tokio::spawn(connection::accept(store, listener)).await?)
     })
 }

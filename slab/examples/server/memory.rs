@@ -1,4 +1,4 @@
-//! Memory of the server: object caches, or `Box` and so the program's allocator.
+//! Memory of the server: object caches, or `Box` and thus the program's allocator.
 
 use super::buffer::Buffer;
 use super::connection::Connection;
@@ -12,31 +12,31 @@ use uslab::buddy::{PAGE_SIZE, PageConfig};
 use uslab::magazine::Cpus;
 use uslab::{AllocError, CacheBox, Config, Info, Limit, Malloc, ObjectCache, Reaper, Subsystem};
 
-/// A source of memory for everything that belongs to clients and keys. Passed by value: it is a reference to the memory.
+/// A source of memory for all data of clients and keys. `Memory` is passed by value, because it is a reference.
 pub(crate) trait Memory: Copy + Send + Sync + 'static {
     /// Allocator of keys, values, tables, and the contents of buffers.
     type Bytes: Allocator + Copy + Send + Sync + 'static;
-    /// An owned object of one of the kinds below.
+    /// An owned object of one of the types below.
     type Object<T: Send + 'static>: DerefMut<Target = T> + Send;
 
-    /// The allocator of keys, values and tables.
+    /// Returns the allocator of keys, values and tables.
     fn data(self) -> Self::Bytes;
     /// Allocates an entry without key and value.
     fn entry(self) -> Result<Self::Object<Entry<Self::Bytes>>, AllocError>;
-    /// Allocates an empty buffer.
     fn buffer(self) -> Result<Self::Object<Buffer<Self::Bytes>>, AllocError>;
-    /// Allocates a connection that has received nothing; waits at the limit.
+    /// Allocates a connection that has received nothing. If the limit of connections is reached, `connection` waits.
     fn connection(self) -> impl Future<Output = Result<Self::Object<Connection<Self>>, AllocError>> + Send;
 
-    /// Lines for `INFO`: a name, a colon, numbers.
+    /// Lines for the `INFO` command: a name, a colon, and numbers.
     fn info(self) -> String;
-    /// The kernel's table of caches.
+    /// The table of caches in the format of the kernel's slabinfo.
     fn slabinfo(self) -> String;
-    /// Statistics of its heaps, with their names.
+    /// Statistics of the heaps, with their names.
     fn heaps(self) -> Vec<(&'static str, Info)>;
 }
 
-/// Uses `Box`. It has no limit: if the program's allocator has no memory for an object, the program aborts.
+/// The memory source that uses `Box`. Objects in `Box` have no limit. If the program's allocator has no memory for an
+/// object, the program aborts.
 #[derive(Clone, Copy)]
 pub(crate) struct Heap;
 
@@ -67,12 +67,12 @@ impl Memory for Heap {
     }
 }
 
-/// Interval of the reaper. Idle memory passes from magazines to slabs and per-CPU pages, and is decommitted some intervals
-/// later.
+/// Interval between two passes of the reaper. Idle memory moves from magazines to slabs and per-CPU pages, and is
+/// decommitted some intervals later.
 const REAP_EVERY: Duration = Duration::from_millis(500);
 
-/// Object caches on two subsystems: the limit only applies to the data, so at the limit clients can still connect, get the
-/// error, and delete something. They live as long as the process.
+/// Object caches on two subsystems. The limit only applies to the data, so clients at the limit can still connect, get
+/// the error, and delete a key. The server's caches live as long as the process.
 pub(crate) struct Caches {
     data: Subsystem,
     clients: Subsystem,
@@ -84,8 +84,8 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// Makes caches whose keys, values and table have `limit` bytes at most, for about that many connections; `as_asked`
-    /// configures both subsystems.
+    /// Makes caches whose keys, values and table have at most `limit` bytes, for about `connections` connections.
+    /// `as_asked` configures both subsystems.
     pub(crate) fn new(
         limit: Option<usize>,
         max_clients: Option<u32>,
@@ -136,7 +136,7 @@ impl Memory for &'static Caches {
         self.connections.acquire().await
     }
 
-    /// Omits caches that never had a slab.
+    /// The output omits caches that never had a slab.
     fn info(self) -> String {
         let mut text = "memory:uslab\r\n".to_owned();
         for (whose, subsystem) in [("data", &self.data), ("clients", &self.clients)] {

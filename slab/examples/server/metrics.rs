@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Handle, RuntimeMetrics};
 use uslab::prometheus::Heaps;
 
-/// Collectors of the page.
+/// Returns the collectors of the metrics page.
 pub(crate) fn registry<M: Memory>(memory: M) -> Registry {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Heaps::new(move || {
@@ -26,7 +26,6 @@ pub(crate) fn registry<M: Memory>(memory: M) -> Registry {
     registry
 }
 
-/// tokio's metrics.
 #[derive(Debug)]
 struct Runtime(RuntimeMetrics);
 
@@ -50,20 +49,20 @@ impl Collector for Runtime {
     }
 }
 
-/// Sends the page to each client.
+/// Sends the metrics page to each client.
 pub(crate) async fn serve(listener: TcpListener, registry: Registry) {
     let registry = Arc::new(registry);
     loop {
         match listener.accept().await {
             Ok((stream, _)) => _ = tokio::spawn(answer(stream, registry.clone())),
-            // Descriptors may be used up: wait for a client to disconnect.
+            // All descriptors may be in use: waits for a client to disconnect.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
 }
 
-/// Sends the page, whatever the request. The request is read to its end first: closing with unread bytes would reset the
-/// connection.
+/// Sends the metrics page, whatever the request. The request is read to its end first, because closing a socket with
+/// unread bytes would reset the connection.
 async fn answer(mut stream: TcpStream, registry: Arc<Registry>) -> io::Result<()> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {

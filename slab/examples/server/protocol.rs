@@ -10,18 +10,18 @@ use std::fmt;
 use std::io::Write;
 use std::ops::{Index, Range};
 
-/// Most bytes of an argument: the size of the largest block of pages.
+/// Maximum size of an argument in bytes: the size of the largest block of pages.
 const MAX_ARGUMENT: usize = 4 << 20;
-/// Most arguments of a request.
+/// Maximum number of arguments of a request.
 const MAX_ARGUMENTS: usize = 1 << 20;
-/// Most bytes of a request.
+/// Maximum size of a request in bytes.
 const MAX_REQUEST: usize = 64 << 20;
-/// Most bytes of a line: a number, or words.
+/// Maximum length of a line in bytes.
 const MAX_LINE: usize = 64 << 10;
 /// Capacity that is kept for the arguments of the next request.
 const KEPT: usize = 64;
 
-/// A malformed request. The connection ends, because the start of the next request is unknown.
+/// A malformed request. A malformed request ends the connection, because the start of the next request is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Malformed {
     ArgumentCount,
@@ -45,7 +45,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Reason why there is no request.
+/// Reason why no request was parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Malformed(Malformed),
@@ -58,15 +58,15 @@ impl From<Malformed> for Failure {
     }
 }
 
-/// Parser of requests that arrive in pieces: it continues where the last piece ended.
+/// A parser of requests that arrive in pieces. The parser continues where the last piece ended.
 pub(crate) struct Parser<A: Allocator> {
-    /// Ranges of the arguments, from the start of the request.
+    /// Ranges of the arguments, relative to the start of the request.
     arguments: Vec<Range<usize>, A>,
-    /// Bytes of the request that were parsed.
+    /// Number of parsed bytes of the request.
     at: usize,
     /// Number of missing arguments; `None` before the first line.
     missing: Option<usize>,
-    /// Bytes of the next argument, once known.
+    /// Length of the next argument in bytes, once known.
     length: Option<usize>,
 }
 
@@ -75,7 +75,7 @@ impl<A: Allocator> Parser<A> {
         Self { arguments: Vec::new_in(memory), at: 0, missing: None, length: None }
     }
 
-    /// Starts a request.
+    /// Prepares the parser for the next request.
     pub(crate) fn reset(&mut self) {
         self.arguments.clear();
         if self.arguments.capacity() > KEPT {
@@ -84,21 +84,22 @@ impl<A: Allocator> Parser<A> {
         (self.at, self.missing, self.length) = (0, None, None);
     }
 
-    /// Bytes of the request that [`next`](Self::next) has parsed.
+    /// Number of bytes of the request that [`next`](Self::next) has parsed.
     pub(crate) fn len(&self) -> usize {
         self.at
     }
 
-    /// Parses the request at the start of `bytes`; `None` until it is complete. Call [`reset`](Self::reset) after it was
-    /// answered; until then `bytes` must begin with the same request.
+    /// Parses the request at the start of `bytes`. Returns `None` until the request is complete. Call
+    /// [`reset`](Self::reset) after the request was answered. Until `reset`, later calls must get the bytes of the
+    /// earlier calls again.
     ///
     /// # Errors
-    /// The bytes are not a request, or memory is short.
+    /// Returns an error if the bytes are not a request, or if memory is short.
     pub(crate) fn next<'b>(&'b mut self, bytes: &'b [u8]) -> Result<Option<Request<'b>>, Failure> {
         let complete = match self.missing {
             None if bytes.first().is_some_and(|first| *first != b'*') => self.words(bytes)?,
             None => match self.number(bytes, b'*')? {
-                // By the specification a negative number means none.
+                // By the specification, a negative number means no arguments.
                 Some(number) => {
                     let number = number.max(0) as usize;
                     if number > MAX_ARGUMENTS {
@@ -114,7 +115,7 @@ impl<A: Allocator> Parser<A> {
         Ok(complete.then_some(Request { bytes, arguments: &self.arguments }))
     }
 
-    /// Parses the missing byte strings; returns `true` if all are there.
+    /// Parses the missing byte strings. Returns `true` if all arguments are complete.
     fn strings(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
         while let Some(missing @ 1..) = self.missing {
             let length = match self.length {
@@ -143,7 +144,7 @@ impl<A: Allocator> Parser<A> {
         Ok(true)
     }
 
-    /// Parses words up to the end of the line; returns `true` if the line is complete.
+    /// Parses words up to the end of the line. Returns `true` if the line is complete.
     fn words(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
         let Some(line) = self.line(bytes)? else { return Ok(false) };
         for word in line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
@@ -166,7 +167,7 @@ impl<A: Allocator> Parser<A> {
         number.ok_or(bad).map(Some)
     }
 
-    /// The next line, without its end.
+    /// Returns the next line without its line end.
     fn line<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<&'b [u8]>, Malformed> {
         let rest = &bytes[self.at..];
         match rest.iter().take(MAX_LINE).position(|byte| *byte == b'\n') {
@@ -186,7 +187,7 @@ impl<A: Allocator> Parser<A> {
     }
 }
 
-/// A request: its arguments, the command's name first. An empty line has none.
+/// A request: its arguments, beginning with the command's name. The request of an empty line has no arguments.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'b> {
     bytes: &'b [u8],
@@ -197,7 +198,7 @@ impl<'b> Request<'b> {
     pub(crate) fn len(&self) -> usize {
         self.arguments.len()
     }
-    /// The arguments from `first` on.
+    /// Returns the arguments from index `first` on.
     pub(crate) fn from(self, first: usize) -> impl Iterator<Item = &'b [u8]> {
         self.arguments[first..].iter().map(move |argument| &self.bytes[argument.clone()])
     }
@@ -210,21 +211,19 @@ impl Index<usize> for Request<'_> {
     }
 }
 
-/// Result of writing a reply. Without memory, the reply and the connection are lost.
+/// Result of writing a reply. If memory is short, the reply is lost and the connection ends.
 pub(crate) type Replied = Result<(), OutOfMemory>;
 
-/// Writer of replies.
 pub(crate) struct Replies<'o, A: Allocator>(pub(crate) &'o mut Buffer<A>);
 
 impl<A: Allocator> Replies<'_, A> {
     fn push(&mut self, bytes: &[u8]) -> Replied {
         self.0.push(bytes).map_err(|_| OutOfMemory)
     }
-    /// Writes a line of a kind and a number.
     fn number(&mut self, kind: char, number: impl fmt::Display) -> Replied {
         let mut line = [0; 24];
         let mut rest = &mut line[..];
-        // A kind, at most 20 digits, and the line end.
+        // The line has a kind, at most 20 digits, and the line end.
         let written = write!(rest, "{kind}{number}\r\n");
         debug_assert!(written.is_ok());
         let length = 24 - rest.len();
@@ -235,7 +234,7 @@ impl<A: Allocator> Replies<'_, A> {
         self.push(word.as_bytes())?;
         self.push(b"\r\n")
     }
-    /// Writes an error: its kind in capitals, and a sentence. Characters that would break the line are omitted.
+    /// Writes an error: its kind in capitals, and a sentence. Characters that would break the reply's line are omitted.
     pub(crate) fn error(&mut self, text: impl fmt::Display) -> Replied {
         let mut line = format!("-{text}");
         line.retain(|c| !c.is_control());

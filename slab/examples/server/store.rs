@@ -10,16 +10,15 @@ use parking_lot::Mutex;
 use std::hash::{BuildHasher, RandomState};
 use std::mem;
 
-/// Memory is short.
+/// Error: memory is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfMemory;
 
-/// Number of shards: enough that two threads rarely meet, and that a shard of millions of keys is small.
+/// Number of shards. With 64 shards, two threads rarely meet, and a shard of millions of keys is small.
 const PARTS: usize = 64;
 
 type Bytes<A> = BoxIn<[u8], A>;
 
-/// Copies `bytes`.
 fn copied<A: Allocator>(bytes: &[u8], memory: A) -> Result<Bytes<A>, OutOfMemory> {
     let mut copy = Vec::new_in(memory);
     copy.try_reserve_exact(bytes.len()).map_err(|_| OutOfMemory)?;
@@ -27,19 +26,17 @@ fn copied<A: Allocator>(bytes: &[u8], memory: A) -> Result<Bytes<A>, OutOfMemory
     Ok(copy.into_boxed_slice())
 }
 
-/// A key and its value.
 pub(crate) struct Entry<A: Allocator> {
     key: Bytes<A>,
     value: Bytes<A>,
 }
 
 impl<A: Allocator + Copy> Entry<A> {
-    /// An entry without bytes, which takes no memory.
+    /// Creates an entry without bytes, which takes no memory.
     pub(crate) fn new_in(memory: A) -> Self {
         let empty = || Vec::new_in(memory).into_boxed_slice();
         Self { key: empty(), value: empty() }
     }
-    /// Frees key and value.
     pub(crate) fn reset(&mut self) {
         *self = Self::new_in(*BoxIn::allocator(&self.key));
     }
@@ -47,7 +44,7 @@ impl<A: Allocator + Copy> Entry<A> {
 
 type Table<M> = HashTable<<M as Memory>::Object<Entry<<M as Memory>::Bytes>>, <M as Memory>::Bytes>;
 
-/// All entries. Removed ones are freed after the lock is released.
+/// All entries of the server. Removed entries are freed after the lock is released.
 pub(crate) struct Store<M: Memory> {
     memory: M,
     hasher: RandomState,
@@ -66,11 +63,10 @@ impl<M: Memory> Store<M> {
 
     fn find(&self, key: &[u8]) -> (u64, &Mutex<Table<M>>) {
         let hash = self.hasher.hash_one(key);
-        // The table itself takes its buckets from the low bits and its tags from the highest seven.
+        // The hash table takes its buckets from the low bits of the hash, and its tags from the highest seven.
         (hash, &self.parts[(hash >> 32) as usize % PARTS])
     }
 
-    /// Calls `look` with the value of `key`.
     pub(crate) fn get<R>(&self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> R {
         let (hash, part) = self.find(key);
         let table = part.lock();
@@ -80,22 +76,22 @@ impl<M: Memory> Store<M> {
     /// Sets the value of `key`.
     ///
     /// # Errors
-    /// Memory is short; everything is unchanged then.
+    /// Returns an error and changes nothing if memory is short.
     pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> Result<(), OutOfMemory> {
         self.update(key, |_| Ok(value))
     }
 
-    /// Sets the value of `key` to the result of `change` on its old one.
+    /// Sets the value of `key` to the result of `change` on its old value.
     ///
     /// # Errors
-    /// Errors of `change`, or memory is short; everything is unchanged then.
+    /// Returns the errors of `change`, or an error if memory is short. If `update` fails, nothing has changed.
     pub(crate) fn update<V: AsRef<[u8]>, E: From<OutOfMemory>>(
         &self,
         key: &[u8],
         change: impl FnOnce(Option<&[u8]>) -> Result<V, E>,
     ) -> Result<(), E> {
         let (hash, part) = self.find(key);
-        // Declared before the lock is taken, and so dropped after it is released.
+        // `_old` is declared before the lock is taken, so that it is dropped after the lock is released.
         let _old;
         let mut table = part.lock();
         if let Some(entry) = table.find_mut(hash, |entry| *entry.key == *key) {
@@ -111,7 +107,7 @@ impl<M: Memory> Store<M> {
         Ok(())
     }
 
-    /// Removes `key`; `false` if it did not exist.
+    /// Removes `key`. Returns `false` if the key did not exist.
     pub(crate) fn remove(&self, key: &[u8]) -> bool {
         let (hash, part) = self.find(key);
         let removed = {

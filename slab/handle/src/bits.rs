@@ -1,4 +1,4 @@
-//! The handle itself: an index and a generation in one word.
+//! The handle type: an index and a generation in one word.
 //!
 //! ```text
 //!          high bits                 low bits
@@ -7,8 +7,8 @@
 //!   └──────────────────────┴─────────────────────────┘
 //! ```
 //!
-//! Invariant: the generation is not 0. So no handle is the word 0, and `Option<Handle>` has the size of a handle. The price is
-//! one generation: 8 bits count 255 lives of a slot, not 256.
+//! Invariant: the generation is not 0. No handle is the word 0, so `Option<Handle>` has the size of a handle. The price
+//! of a non-zero generation is one life: 8 bits count 255 lives of a slot, not 256.
 
 use core::fmt;
 use core::hash::Hash;
@@ -37,7 +37,7 @@ pub(super) mod sealed {
     pub trait Word: Copy + Ord + Hash + fmt::Debug + Into<u64> + Send + Sync + 'static {
         type NonZero: Copy + Ord + Hash + fmt::Debug + Into<Self> + TryFrom<Self> + Send + Sync;
         const BITS: u32;
-        /// Converts `bits`, which fit.
+        /// Converts `bits`, which must fit.
         fn of(bits: u64) -> Self;
     }
     impl Word for u32 {
@@ -58,11 +58,11 @@ pub(super) mod sealed {
     }
 }
 
-/// A small value that names an object of one table, map or cache, and differs from the handles of all earlier objects in the
-/// same slot.
+/// A small value that names an object of one table, map or cache. A handle differs from the handles of all earlier
+/// objects in the same slot.
 ///
-/// `GENERATION_BITS` of the word count the lives of the slot, the others are its index: 1 to 32 bits each. A handle does not
-/// know its table: a handle of another table may be valid by chance.
+/// `GENERATION_BITS` bits of the word count the lives of the slot, and the other bits are the slot's index: 1 to 32
+/// bits each. A handle does not know its table, so a handle of another table may be valid by chance.
 ///
 /// ```
 /// use uslab_handle::{Handle, Handle24x8};
@@ -83,17 +83,18 @@ pub(super) mod sealed {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle<W: Word = u64, const GENERATION_BITS: u32 = 32>(W::NonZero);
 
-/// 16,777,216 slots of 255 lives: the layout of the tutorial "Memory Allocators from Scratch".
+/// Handles of 16,777,216 slots with 255 lives each, the layout of the tutorial "Memory Allocators from Scratch".
 pub type Handle24x8 = Handle<u32, 8>;
-/// 1,048,576 slots of 4,095 lives: EnTT's default entity.
+/// Handles of 1,048,576 slots with 4,095 lives each, like EnTT's default entity.
 pub type Handle20x12 = Handle<u32, 12>;
-/// 65,536 slots of 65,535 lives.
+/// Handles of 65,536 slots with 65,535 lives each.
 pub type Handle16x16 = Handle<u32, 16>;
-/// 4,294,967,296 slots of 4,294,967,295 lives: Bevy's entity. One slot that is reused every microsecond lasts for 72 minutes.
+/// Handles of 4,294,967,296 slots with 4,294,967,295 lives each, like Bevy's entity. One slot that is reused every
+/// microsecond lasts for 72 minutes.
 pub type Handle32x32 = Handle<u64, 32>;
 
 impl<W: Word, const GENERATION_BITS: u32> Handle<W, GENERATION_BITS> {
-    /// Bits of the index.
+    /// Number of bits of the index.
     pub const INDEX_BITS: u32 = {
         assert!(GENERATION_BITS >= 1 && GENERATION_BITS <= 32, "a generation has 1 to 32 bits");
         assert!(GENERATION_BITS < W::BITS && W::BITS - GENERATION_BITS <= 32, "an index has 1 to 32 bits");
@@ -101,10 +102,11 @@ impl<W: Word, const GENERATION_BITS: u32> Handle<W, GENERATION_BITS> {
     };
     /// Number of distinct slots.
     pub const SLOTS: u64 = 1 << Self::INDEX_BITS;
-    /// Last generation: the number of handles that one slot can have, one after the other.
+    /// The last generation: the number of handles that one slot can have, one after the other.
     pub const LAST_GENERATION: u32 = u32::MAX >> (32 - GENERATION_BITS);
 
-    /// Makes the handle of a slot and a generation; `None` if they do not fit into the bits, or the generation is 0.
+    /// Makes the handle of a slot and a generation. Returns `None` if slot and generation do not fit into the bits, or
+    /// if the generation is 0.
     pub fn new(index: u32, generation: u32) -> Option<Self> {
         let fits = u64::from(index) < Self::SLOTS && generation <= Self::LAST_GENERATION;
         if fits { Self::from_bits(pack::<W, GENERATION_BITS>(index, generation)) } else { None }
@@ -120,12 +122,12 @@ impl<W: Word, const GENERATION_BITS: u32> Handle<W, GENERATION_BITS> {
     pub fn generation(self) -> u32 {
         generation_of::<W, GENERATION_BITS>(self.to_bits())
     }
-    /// The word, for interfaces that take numbers.
+    /// Returns the word, for interfaces that take numbers.
     #[inline(always)]
     pub fn to_bits(self) -> W {
         self.0.into()
     }
-    /// Makes a handle of such a word; `None` for generation 0, which no handle has.
+    /// Makes a handle from a word. Returns `None` for generation 0, which no handle has.
     #[inline(always)]
     pub fn from_bits(bits: W) -> Option<Self> {
         if generation_of::<W, GENERATION_BITS>(bits) == 0 {
@@ -135,7 +137,6 @@ impl<W: Word, const GENERATION_BITS: u32> Handle<W, GENERATION_BITS> {
     }
 }
 
-/// Index and generation as a word; both fit.
 #[inline(always)]
 pub(super) fn pack<W: Word, const G: u32>(index: u32, generation: u32) -> W {
     W::of(u64::from(generation) << Handle::<W, G>::INDEX_BITS | u64::from(index))
@@ -158,7 +159,7 @@ impl<W: Word, const GENERATION_BITS: u32> fmt::Debug for Handle<W, GENERATION_BI
     }
 }
 
-/// Serialised as the word. A handle that is loaded in another run is stale: see [`remap`](super::remap).
+/// A handle is serialised as its word. A handle that is loaded in another run is stale: see [`remap`](super::remap).
 #[cfg(feature = "serde")]
 impl<W: Word, const GENERATION_BITS: u32> Serialize for Handle<W, GENERATION_BITS> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn every_split_keeps_its_limits() {
+    fn handle_bit_split_keeps_its_limits() {
         the_limits_of::<u32, 8>(16_777_216, 255);
         the_limits_of::<u32, 12>(1 << 20, 4095);
         the_limits_of::<u32, 16>(1 << 16, 65_535);
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_of_generation_zero_are_no_handle() {
+    fn generation_zero_is_no_valid_handle() {
         assert_eq!(Handle24x8::from_bits(0), None);
         assert_eq!(Handle24x8::from_bits(0x00ff_ffff), None);
         assert_eq!(Handle32x32::from_bits(7), None);
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_index_and_generation() {
+    fn handle_debug_shows_index_and_generation() {
         assert_eq!(format!("{:?}", Handle20x12::new(5, 9).unwrap()), "Handle { index: 5, generation: 9 }");
     }
 }

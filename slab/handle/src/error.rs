@@ -3,11 +3,11 @@
 use core::convert::Infallible;
 use core::fmt;
 
-/// Reason why such an allocation failed. Nothing changed; the caller may free something and try again.
+/// Reason why an allocation that returns a handle failed. A failed allocation changes nothing. The caller may free an
+/// object and try again.
 ///
-/// `E` is the reason why there is no object, if handles name objects elsewhere, in a cache. Tables and maps store their values
-/// themselves.
-/// themselves.
+/// If handles name objects elsewhere, in a cache, `E` is the reason why there is no object. Tables and maps store their
+/// values themselves.
 ///
 /// ```
 /// use uslab_handle::{HandleError, HandleTable};
@@ -23,14 +23,14 @@ use core::fmt;
 pub enum HandleError<E = Infallible> {
     /// Every index is in use, or retired because its generations are used up.
     Full {
-        /// Number of distinct indexes of the handle.
+        /// Number of distinct indexes of a handle.
         slots: u64,
-        /// Number of retired slots, included in `slots`.
+        /// Number of retired slots, which `slots` includes.
         retired: u64,
     },
     /// Memory for a larger table is short.
     Memory,
-    /// There is no object for the handle.
+    /// No object is available for the handle.
     Object(E),
 }
 

@@ -1,9 +1,9 @@
 //! Handles: small values that name an object, and can be checked for staleness.
 //!
-//! A pointer names an address. After the object is freed and the address reused, an old pointer leads to another object,
-//! undetected. A handle is an index and a *generation*, which counts the lives of the slot: it is valid if and only if the slot
-//! is in that life. It is a plain value (`Copy`, `Send`, `Sync`, 4 or 8 bytes) without a reference count, and a stale one
-//! yields `None` instead of another object.
+//! A pointer names an address. After the object is freed and the address reused, an old pointer leads to another
+//! object, undetected. A handle is an index and a *generation*, which counts the lives of the slot. A handle is valid
+//! if and only if its slot is in the life with that generation. A handle is a plain value (`Copy`, `Send`, `Sync`, 4 or
+//! 8 bytes) without a reference count. A stale handle yields `None` instead of another object.
 //!
 //! | type | place of the values | moved by a free | iterates over | use |
 //! |---|---|---|---|---|
@@ -11,18 +11,19 @@
 //! | [`SlotMap`] | without gaps | the last value | a slice | one owner; iterated each frame |
 //! | [`PackedArray`] | without gaps | the last value | a slice | iterations only: an index is valid until the next free |
 //!
-//! Each has one owner. For many threads there are handles of cached objects, `uslab::handle::HandleCache`. To save and load
-//! data with handles, see [`remap`].
+//! Each table or map has one owner. For many threads, `uslab::handle::HandleCache` has handles of cached objects. To
+//! save and load data with handles, see [`remap`].
 //!
 //! # When the generation wraps
 //!
-//! With `g` bits a slot has 2^g - 1 lives. After that, depending on the [`WrapPolicy`], it retires (the default: a stale handle
-//! is never valid again, and a slot's memory is lost for each 2^g - 1 frees in it), or it wraps (a handle from that many lives
-//! ago names another object). Tables reuse the most recently freed slot, so a hot slot wears out first. At a million frees a
-//! second in one slot that takes: 8 bits 0.3 milliseconds, 12 bits 4 milliseconds, 16 bits 66 milliseconds, 32 bits 72 minutes.
-//! With 8 bits, retiring costs a slot for each 255 frees: use [`Handle32x32`] if frees never end.
+//! With `g` bits of generation, a slot has 2^g - 1 lives. After its last life, the slot retires or wraps, depending on
+//! the [`WrapPolicy`]. By default a slot retires: a stale handle is never valid again, and the slot's memory is lost.
+//! If a slot wraps, a handle from 2^g - 1 lives ago names another object. Tables reuse the most recently freed slot, so
+//! a frequently used slot wears out first. At a million frees per second in one slot, 8 bits last 0.3 milliseconds, 12
+//! bits 4 milliseconds, 16 bits 66 milliseconds, and 32 bits 72 minutes. With 8 bits, retiring costs a slot for each
+//! 255 frees. Use [`Handle32x32`] if frees never end.
 //!
-//! A table has the same parameters as its handles: a `HandleTable<T, u32, 8>` has [`Handle24x8`]s.
+//! A table has the parameters of its handles: a `HandleTable<T, u32, 8>` has [`Handle24x8`]s.
 //!
 //! | layout | index + generation | slots | lives of a slot | used in |
 //! |---|---|---|---|---|
@@ -31,7 +32,7 @@
 //! | [`Handle16x16`] | 16 + 16 | 65,536 | 65,535 | sokol's resources (`sokol_gfx.h`) |
 //! | [`Handle32x32`] | 32 + 32 | 4,294,967,296 | 4,294,967,295 | Bevy's `Entity` (`bevy_ecs::entity`); the `slotmap` crate (31 bits of lives) |
 //!
-//! The feature `serde` serialises handles. Without `std`, which is a default feature, the crate only needs `alloc`, and has no
+//! The feature `serde` serialises handles. Without the default feature `std`, the crate only needs `alloc`, and has no
 //! [`remap`].
 //!
 //! Further reading: Frykholm, "Managing Decoupling Part 4: The ID Lookup Table" (BitSquid blog, 2011); Weissflog, "Handles are
@@ -59,7 +60,7 @@ pub use bits::{Handle, Handle16x16, Handle20x12, Handle24x8, Handle32x32, Word};
 pub use error::HandleError;
 pub use packed::PackedArray;
 #[cfg(feature = "std")]
-pub use remap::{StableIds, Taken};
+pub use remap::{IdConflict, StableIds};
 pub use slot_map::SlotMap;
 pub use slots::{Generations, WrapPolicy};
 pub use table::HandleTable;
@@ -69,7 +70,7 @@ pub use table::HandleTable;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// `uslab_sync::catch_panic`, without a dependency.
+/// A copy of `uslab_sync::catch_panic`, which avoids a dependency.
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "uslab-sync is no dependency")]
 pub(crate) fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {

@@ -1,18 +1,18 @@
-//! A generation that is counted in more bits than a handle has, worked out.
+//! Tests what happens if a slot counts its generation in more bits than a handle has.
 //!
-//! The listing in the tutorial "Memory Allocators from Scratch" counts a slot's lives in 32 bits and packs 8 of them into a
-//! handle. Its text says that after 256 frees a stale handle is mistaken for a new one. That is wrong: the slot's count is then
-//! 256, a new handle has 0, and *every* handle of the slot is stale from the start, for ever. The text would be right if the
-//! slot counted in 8 bits, too. A slot that retires does neither.
+//! The listing in the tutorial "Memory Allocators from Scratch" counts a slot's lives in 32 bits and packs 8 of them
+//! into a handle. The tutorial says that after 256 frees a stale handle is mistaken for a new one. The tutorial is
+//! wrong: after 256 frees, the slot's count is 256 and a new handle has generation 0, so *every* handle of the slot is
+//! stale from the start. The tutorial would be right if the slot also counted in 8 bits. A slot that retires is neither
+//! lost in use nor mistaken.
 
 use super::{HandleTable, WrapPolicy};
 
-/// One slot of the listing; its handles have index 0, so they only differ in the generation.
+/// One slot of the tutorial's listing. All handles of the slot have index 0, and differ only in the generation.
 #[derive(Default)]
 struct Counted {
     generation: u32,
     alive: bool,
-    /// Bits in which the slot counts.
     bits: u32,
 }
 
@@ -20,7 +20,7 @@ impl Counted {
     fn of_bits(bits: u32) -> Self {
         Self { bits, ..Self::default() }
     }
-    /// The 32 bits of a handle: the index, 0, in the low 24, and the rest of the generation above.
+    /// Returns the 32 bits of a handle: the index 0 in the low 24 bits, and the low bits of the generation above.
     fn spawn(&mut self) -> u32 {
         self.alive = true;
         self.generation << 24
@@ -39,7 +39,7 @@ impl Counted {
 }
 
 #[test]
-fn a_slot_that_counts_in_more_bits_than_its_handles_is_dead_after_256_frees() {
+fn slot_with_wider_generation_than_handles_dies_after_256_frees() {
     let mut slot = Counted::of_bits(32);
     let first = slot.spawn();
     assert!(slot.free(first));
@@ -49,7 +49,7 @@ fn a_slot_that_counts_in_more_bits_than_its_handles_is_dead_after_256_frees() {
         assert!(slot.free(handle));
     }
     assert_eq!(slot.generation, 256);
-    // In use, and unreachable: it is lost, and the old handle is *not* mistaken for the new one.
+    // The slot is in use, unreachable and thus lost. The old handle is *not* mistaken for the new handle of the slot.
     for _ in 0..1000 {
         let handle = slot.spawn();
         assert_eq!(handle, first, "the same bits");
@@ -59,7 +59,7 @@ fn a_slot_that_counts_in_more_bits_than_its_handles_is_dead_after_256_frees() {
 }
 
 #[test]
-fn a_slot_that_counts_in_8_bits_takes_a_handle_of_256_frees_ago_for_its_own() {
+fn eight_bit_generation_accepts_a_handle_256_frees_old() {
     let mut slot = Counted::of_bits(8);
     let first = slot.spawn();
     for _ in 0..256 {
@@ -71,7 +71,7 @@ fn a_slot_that_counts_in_8_bits_takes_a_handle_of_256_frees_ago_for_its_own() {
 }
 
 #[test]
-fn a_table_that_retires_does_neither() {
+fn table_that_retires_slots_accepts_no_old_handle() {
     let mut table = HandleTable::<u32, u32, 8>::new();
     let first = table.alloc(0).unwrap();
     table.free(first);

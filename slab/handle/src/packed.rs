@@ -1,6 +1,6 @@
-//! The packed array: values without gaps, at 0 to `len`, for iterations over all of them.
+//! The packed array: values without gaps, at 0 to `len`, for iterating over all of them.
 //!
-//! A free moves the last value into the gap (swap and pop), so an index names a value only until the next free, and a free
+//! A free moves the last value into the gap (swap and pop). An index names a value only until the next free, and a free
 //! costs a copy of a value:
 //!
 //! ```text
@@ -8,8 +8,9 @@
 //!                     ^-----------+
 //! ```
 //!
-//! That is `Vec::swap_remove` with errors as values. It is from act 4 of "Arena pools: from naive pool to slot map" (the pool
-//! article); it lacks permanent names, which act 6 adds: [`SlotMap`](super::SlotMap).
+//! The packed array is `Vec::swap_remove` with error values. The source of the packed array is act 4 of "Arena pools:
+//! from naive pool to slot map" (the pool article). A packed array lacks permanent names, which act 6 of the article
+//! adds: [`SlotMap`](super::SlotMap).
 
 use super::error::HandleError;
 use alloc::vec::Vec;
@@ -35,31 +36,31 @@ impl<T> PackedArray<T> {
     pub const fn new() -> Self {
         Self(Vec::new())
     }
-    /// Appends `value` and returns its index, which is valid until the next free. Cost: O(1); growth moves all values.
+    /// Appends `value` and returns its index, which is valid until the next free. Cost: O(1). When the array grows, all
+    /// values move.
     ///
     /// # Errors
-    /// Memory is short; `value` is dropped then.
+    /// Returns an error and drops `value` if memory is short.
     #[doc(alias("push", "insert"))]
     pub fn alloc(&mut self, value: T) -> Result<usize, HandleError> {
         self.reserve()?;
         self.0.push(value);
         Ok(self.0.len() - 1)
     }
-    /// Makes room for one more value.
     pub(super) fn reserve(&mut self) -> Result<(), HandleError> {
         self.0.try_reserve(1).map_err(|_| HandleError::Memory)
     }
-    /// Removes and returns the value at `index`, and moves the last value there. `None` if there is no such value. Cost: a copy
-    /// of a value.
+    /// Removes and returns the value at `index`, and moves the last value to `index`. Returns `None` if `index` has no
+    /// value. Cost: a copy of a value.
     #[doc(alias("swap_remove", "remove", "erase"))]
     pub fn free(&mut self, index: usize) -> Option<T> {
         (index < self.0.len()).then(|| self.0.swap_remove(index))
     }
-    /// The value at `index`.
+    /// Returns the value at `index`.
     pub fn get(&self, index: usize) -> Option<&T> {
         self.0.get(index)
     }
-    /// The value at `index`, mutably.
+    /// Returns the value at `index`, mutably.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         self.0.get_mut(index)
     }
@@ -75,7 +76,7 @@ impl<T> PackedArray<T> {
     pub fn len(&self) -> usize {
         self.0.len()
     }
-    /// Returns `true` if there is no value.
+    /// Returns `true` if the array has no value.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -92,11 +93,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn active_values_are_at_0_to_len_after_every_free() {
+    fn packed_values_stay_contiguous_after_each_free() {
         let mut array = PackedArray::new();
         (0..4).for_each(|i| assert_eq!(array.alloc(i), Ok(i)));
         assert_eq!((array.free(0), array.as_slice()), (Some(0), &[3, 1, 2][..]));
-        // The last one: nothing moves.
+        // Freeing the last value of the array moves nothing.
         assert_eq!((array.free(2), array.as_slice()), (Some(2), &[3, 1][..]));
         assert_eq!((array.free(2), array.len()), (None, 2));
         assert_eq!((array.free(0), array.free(0), array.free(0)), (Some(3), Some(1), None));
@@ -104,10 +105,10 @@ mod tests {
         assert_eq!(array.alloc(7), Ok(0));
     }
 
-    /// A hundred particles; a user interface marks the one at 5, and physics frees it: the mark is on particle 99 now. A handle
-    /// would be stale.
+    /// A user interface marks the particle at index 5 of a hundred particles, and physics frees that particle. After
+    /// the free, index 5 names particle 99. A handle of the freed particle would be stale.
     #[test]
-    fn an_index_that_was_kept_names_another_particle_and_a_handle_none() {
+    fn stored_index_names_another_particle_but_a_handle_none() {
         let mut particles = PackedArray::new();
         let mut map = crate::SlotMap::<u32>::new();
         let handles: Vec<_> = (0..100)

@@ -4,7 +4,7 @@ use super::{HandleTable, SlotMap};
 use proptest::prelude::*;
 
 proptest! {
-    /// A handle gives the same results as the crate's key; iterations have the same values, in the same order if both are
+    /// A handle gives the results of the crate's key. Iterations yield equal values, in equal order if both maps are
     /// dense.
     #[test]
     fn slot_maps_and_tables_say_what_the_slotmap_crate_says(
@@ -19,7 +19,7 @@ proptest! {
                 let ours = (map.alloc(value).unwrap(), table.alloc(value).unwrap());
                 names.push((ours, dense.insert(value), sparse.insert(value)));
             } else {
-                // Includes freed ones.
+                // The names include freed values.
                 let ((a, b), c, d) = names[usize::from(pick) % names.len()];
                 let freed = dense.remove(c);
                 prop_assert_eq!((map.free(a), table.free(b), sparse.remove(d)), (freed, freed, freed));

@@ -1,9 +1,10 @@
 //! Saving and loading data with handles, which do not outlive their table.
 //!
-//! A loaded object gets any free slot, in any generation. A handle that was saved as a number is then stale, or, worse, valid
-//! for another object: the first object of every table has index 0 and generation 1. (The same is true of a handle from the
-//! network.) So save *stable ids*, a name, a serial number, a UUID, which [`StableIds`] translates both ways. To reject an old
-//! handle that is used by mistake, the new table begins at a [generation](super::Generations) that the old one had not reached
+//! A loaded object gets any free slot, in any generation. A handle that was saved as a number is stale after the load.
+//! A saved handle may even be valid for another object: the first object of every table has index 0 and generation 1. A
+//! handle from the network may be wrong in the same ways. Programs should save *stable ids* instead, such as a name, a
+//! serial number or a UUID. [`StableIds`] translates between ids and handles. To reject an old handle that is used by
+//! mistake, the new table begins at a [generation](super::Generations) that the old table had not reached
 //! ([`fresh_generation`](super::HandleTable::fresh_generation)).
 //!
 //! ```
@@ -58,9 +59,9 @@ use core::fmt;
 use core::hash::Hash;
 use std::collections::HashMap;
 
-/// Mapping between stable ids and current objects, both ways.
+/// A mapping between stable ids and current objects, in both directions.
 ///
-/// Invariant: an id has one handle and a handle one id. Handles of freed objects stay until
+/// Invariant: an id has one handle, and a handle has one id. Handles of freed objects stay until
 /// [`remove_handle`](Self::remove_handle) or [`remove_id`](Self::remove_id).
 ///
 /// ```
@@ -93,22 +94,22 @@ pub struct StableIds<Id, W: Word = u64, const GENERATION_BITS: u32 = 32> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum IdConflict {
     /// The id is assigned to another object.
     Id,
     /// The object has another id.
     Handle,
 }
 
-impl fmt::Display for Taken {
+impl fmt::Display for IdConflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Id => "the stable id stands for another object: each object needs one of its own",
-            Self::Handle => "the object has another stable id: remove that first",
+            Self::Id => "the stable id already belongs to another object",
+            Self::Handle => "the object already has another stable id; remove it first",
         })
     }
 }
-impl core::error::Error for Taken {}
+impl core::error::Error for IdConflict {}
 
 impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> StableIds<Id, W, GENERATION_BITS> {
     /// Makes an empty mapping.
@@ -118,36 +119,37 @@ impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> StableIds<Id, W
     /// Assigns `id` to the object of `handle`.
     ///
     /// # Errors
-    /// One of them has another partner; nothing changed then.
-    pub fn insert(&mut self, id: Id, handle: Handle<W, GENERATION_BITS>) -> Result<(), Taken> {
+    /// Returns an error and changes nothing if the id or the handle is already assigned.
+    pub fn insert(&mut self, id: Id, handle: Handle<W, GENERATION_BITS>) -> Result<(), IdConflict> {
         if self.handles.get(&id).is_some_and(|other| *other != handle) {
-            return Err(Taken::Id);
+            return Err(IdConflict::Id);
         }
         if self.ids.get(&handle).is_some_and(|other| *other != id) {
-            return Err(Taken::Handle);
+            return Err(IdConflict::Handle);
         }
         self.ids.insert(handle, id.clone());
         self.handles.insert(id, handle);
         Ok(())
     }
-    /// Handle of the object with this id.
+    /// Returns the handle of the object with this id.
     pub fn handle<Q: Hash + Eq + ?Sized>(&self, id: &Q) -> Option<Handle<W, GENERATION_BITS>>
     where
         Id: Borrow<Q>,
     {
         self.handles.get(id).copied()
     }
-    /// Id of the object: saved in place of its handle.
+    /// Returns the id of an object, to be saved in place of the handle.
     pub fn id(&self, handle: Handle<W, GENERATION_BITS>) -> Option<&Id> {
         self.ids.get(&handle)
     }
-    /// Removes the id of a handle, for an object that was freed or renamed. Returns the id, which can be assigned again.
+    /// Removes the id of a handle, for an object that was freed or renamed. Returns the removed id, which can be
+    /// assigned again.
     pub fn remove_handle(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<Id> {
         let id = self.ids.remove(&handle)?;
         self.handles.remove(&id);
         Some(id)
     }
-    /// Removes an id. Returns its handle, which can have another id then.
+    /// Removes an id. Returns the id's handle, which can then get another id.
     pub fn remove_id<Q: Hash + Eq + ?Sized>(&mut self, id: &Q) -> Option<Handle<W, GENERATION_BITS>>
     where
         Id: Borrow<Q>,
@@ -160,7 +162,7 @@ impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> StableIds<Id, W
     pub fn len(&self) -> usize {
         self.handles.len()
     }
-    /// Returns `true` if there is no id.
+    /// Returns `true` if the mapping has no id.
     pub fn is_empty(&self) -> bool {
         self.handles.is_empty()
     }
@@ -181,9 +183,9 @@ mod tests {
 
     type Table = HandleTable<&'static str, u32, 8>;
 
-    /// The error without ids: after a load the first handle of the old table names the new first object.
+    /// The error without ids: after a load, the first handle of the old table names the new first object.
     #[test]
-    fn a_saved_handle_names_another_object_after_a_load() {
+    fn saved_raw_handle_names_another_object_after_a_load() {
         let mut old = Table::new();
         let player = old.alloc("player").unwrap();
         let text = serde_json::to_string(&player).unwrap();
@@ -200,14 +202,14 @@ mod tests {
         let mut ids = StableIds::new();
         let mut handles = vec![];
         for (uuid, name) in [(11, "door"), (12, "player"), (13, "key")] {
-            // Each in its second life or later.
+            // Each object is in its second life or later.
             let dead = old.alloc("dead").unwrap();
             old.free(dead);
             let handle = old.alloc(name).unwrap();
             ids.insert(uuid, handle).unwrap();
             handles.extend([dead, handle]);
         }
-        // In another order, into another table.
+        // The objects are loaded in another order, into another table.
         let saved: Vec<_> = old.iter().map(|(handle, name)| (*ids.id(handle).unwrap(), *name)).collect();
         let first = old.fresh_generation().unwrap();
         let mut new = Table::with(Generations { first, ..Generations::default() });
@@ -229,14 +231,15 @@ mod tests {
         let mut ids = StableIds::new();
         assert!(ids.is_empty());
         assert_eq!((ids.insert("a", a), ids.insert("a", a), ids.len()), (Ok(()), Ok(()), 1));
-        assert_eq!((ids.insert("a", b), ids.insert("b", a)), (Err(Taken::Id), Err(Taken::Handle)));
+        assert_eq!((ids.insert("a", b), ids.insert("b", a)), (Err(IdConflict::Id), Err(IdConflict::Handle)));
         assert_eq!((ids.len(), ids.handle("a"), ids.id(b)), (1, Some(a), None));
         assert_eq!((ids.remove_handle(a), ids.remove_handle(a)), (Some("a"), None));
         assert_eq!((ids.insert("a", b), ids.handle("a"), ids.id(a)), (Ok(()), Some(b), None));
         assert_eq!((ids.remove_id("a"), ids.remove_id("a"), ids.id(b)), (Some(b), None, None));
         assert_eq!((ids.insert("b", b), ids.len()), (Ok(()), 1));
         assert!(
-            Taken::Id.to_string().contains("another object") && Taken::Handle.to_string().contains("remove")
+            IdConflict::Id.to_string().contains("another object")
+                && IdConflict::Handle.to_string().contains("remove")
         );
     }
 }

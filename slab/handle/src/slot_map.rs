@@ -1,4 +1,4 @@
-//! The slot map: values without gaps, and handles that find them after moves.
+//! The slot map: values without gaps, and handles that find the values after moves.
 //!
 //! ```text
 //!   handle (sparse index 2, generation 1)
@@ -11,11 +11,11 @@
 //!   dense_to_sparse [ 0 ][ 2 ]             the handle of a value that moves
 //! ```
 //!
-//! Invariant: for each valid handle `h`, `sparse_to_dense[h.index()]` is the place of `h`'s value, and `dense_to_sparse` of
-//! that place is `h`; there are as many values as valid handles.
+//! Invariant: for each valid handle `h`, `sparse_to_dense[h.index()]` is the place of `h`'s value, and
+//! `dense_to_sparse` at that place is `h`. The map has as many values as valid handles.
 //!
-//! It is act 6 of "Arena pools: from naive pool to slot map", and was proposed for C++ as `std::slot_map` (P0661, Allan
-//! Deutsch, 2017). Their names are doc aliases here, as are those of the `slotmap` crate, which the tests compare with.
+//! The slot map is act 6 of "Arena pools: from naive pool to slot map". Allan Deutsch proposed the slot map for C++ as
+//! `std::slot_map` (P0661, 2017). The names in these sources and in the `slotmap` crate are doc aliases.
 
 use super::bits::{Handle, Word};
 use super::error::HandleError;
@@ -38,25 +38,25 @@ use alloc::vec::Vec;
 /// # Ok::<(), uslab_handle::HandleError>(())
 /// ```
 ///
-/// Overhead of a value: a handle, and for each slot that was ever in use a word and 4 bytes: 20 bytes with handles of 64 bits,
-/// 12 with 32 bits.
+/// Overhead of a value: a handle, and for each slot that was ever in use a word and 4 bytes. Handles of 64 bits cost 20
+/// bytes per value, and handles of 32 bits cost 12 bytes.
 #[doc(alias = "DenseSlotMap")]
 #[derive(Clone, Debug)]
 pub struct SlotMap<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     slots: Slots<W, GENERATION_BITS>,
-    /// By sparse index. Meaningless for free slots.
+    /// Places of the values, by sparse index. The place of a free slot is meaningless.
     sparse_to_dense: Vec<u32>,
-    /// By place, as long as `values`.
+    /// Handles by place, as many as `values`.
     dense_to_sparse: Vec<Handle<W, GENERATION_BITS>>,
     values: PackedArray<T>,
 }
 
 impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
-    /// Makes an empty map that retires slots whose generations are used up. It takes no memory yet.
+    /// Makes an empty map that retires slots whose generations are used up. A new map takes no memory.
     pub fn new() -> Self {
         Self::with(Generations::default())
     }
-    /// Makes an empty map with these generations, or with a [`WrapPolicy`](super::WrapPolicy).
+    /// Makes an empty map with the given generations, or with a [`WrapPolicy`](super::WrapPolicy).
     pub fn with(generations: impl Into<Generations>) -> Self {
         Self {
             slots: Slots::new(generations.into()),
@@ -66,10 +66,11 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
         }
     }
 
-    /// Appends `value` and returns its handle. Cost: O(1); growth moves all values.
+    /// Appends `value` and returns its handle. Cost: O(1). When the map grows, all values move.
     ///
     /// # Errors
-    /// No index is left, or memory is short; `value` is dropped then. [`alloc_with`](Self::alloc_with) does not make it first.
+    /// Returns an error and drops `value` if no index is left, or if memory is short. Unlike `alloc`,
+    /// [`alloc_with`](Self::alloc_with) makes the value only after the check.
     #[doc(alias("insert", "spawn"))]
     pub fn alloc(&mut self, value: T) -> Result<Handle<W, GENERATION_BITS>, HandleError> {
         self.alloc_with(|_| value)
@@ -77,7 +78,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
     /// Appends the result of `make`, which gets the new handle. If `make` panics, the map is unchanged.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); `make` is not run then.
+    /// Returns the errors of [`alloc`](Self::alloc), without running `make`.
     #[doc(alias("insert_with_key", "emplace"))]
     pub fn alloc_with(
         &mut self,
@@ -97,8 +98,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
         Ok(handle)
     }
 
-    /// Removes and returns the value, moves the last one into its place, and makes all copies of the handle stale; `None` for a
-    /// stale handle. Cost: O(1), a copy of a value.
+    /// Removes and returns the value, moves the last value into its place, and makes all copies of the handle stale.
+    /// Returns `None` for a stale handle. Cost: O(1), a copy of a value.
     #[doc(alias("remove", "erase", "despawn"))]
     pub fn free(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<T> {
         if !self.slots.free(handle) {
@@ -112,9 +113,9 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
         self.values.free(place as usize)
     }
 
-    /// Frees all values for which `keep` returns `false`. It is called once for each, in unspecified order.
+    /// Frees all values for which `keep` returns `false`. `keep` is called once for each value, in unspecified order.
     pub fn retain(&mut self, mut keep: impl FnMut(Handle<W, GENERATION_BITS>, &mut T) -> bool) {
-        // From the end: a value that moves into a gap was visited before.
+        // Visits places from the end, so that a value that moves into a gap was visited before.
         for place in (0..self.len()).rev() {
             let handle = self.dense_to_sparse[place];
             if !keep(handle, &mut self.values.as_mut_slice()[place]) {
@@ -129,7 +130,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
     pub fn is_valid(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
         self.slots.is_valid(handle)
     }
-    /// Index of the handle's value in [`as_slice`](Self::as_slice), until the next free.
+    /// Returns the index of the handle's value in [`as_slice`](Self::as_slice), valid until the next free.
     #[inline]
     pub fn place(&self, handle: Handle<W, GENERATION_BITS>) -> Option<usize> {
         if !self.is_valid(handle) {
@@ -137,13 +138,13 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
         }
         self.sparse_to_dense.get(handle.index() as usize).map(|place| *place as usize)
     }
-    /// The value; `None` for a stale handle. Cost: two loads more than the value's.
+    /// Returns the value, or `None` for a stale handle. Cost: two loads in addition to the load of the value.
     #[doc(alias("find", "at"))]
     #[inline]
     pub fn get(&self, handle: Handle<W, GENERATION_BITS>) -> Option<&T> {
         self.values.get(self.place(handle)?)
     }
-    /// The value, mutably; `None` for a stale handle.
+    /// Returns the value, mutably, or `None` for a stale handle.
     #[inline]
     pub fn get_mut(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<&mut T> {
         let place = self.place(handle)?;
@@ -159,16 +160,16 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         self.values.as_mut_slice()
     }
-    /// Handles of the values, in the same order.
+    /// Handles of the values, in the order of the values.
     #[doc(alias = "keys")]
     pub fn handles(&self) -> &[Handle<W, GENERATION_BITS>] {
         &self.dense_to_sparse
     }
-    /// Values with their handles.
+    /// Iterates over the values with their handles.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (Handle<W, GENERATION_BITS>, &T)> {
         self.dense_to_sparse.iter().copied().zip(self.as_slice())
     }
-    /// Values with their handles, the values mutably.
+    /// Iterates over the values with their handles, the values mutably.
     pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = (Handle<W, GENERATION_BITS>, &mut T)> {
         self.dense_to_sparse.iter().copied().zip(self.values.as_mut_slice())
     }
@@ -176,15 +177,15 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
     pub fn len(&self) -> usize {
         self.values.len()
     }
-    /// Returns `true` if there is no value.
+    /// Returns `true` if the map has no value.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
-    /// Number of retired slots: each still takes its words.
+    /// Number of retired slots, each of which still takes its words.
     pub fn retired(&self) -> u64 {
         self.slots.retired()
     }
-    /// As [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation).
+    /// See [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation).
     pub fn fresh_generation(&self) -> Option<u32> {
         self.slots.fresh_generation()
     }
@@ -208,16 +209,16 @@ mod tests {
     }
 
     #[test]
-    fn a_b_and_c_come_and_b_goes() {
+    fn removing_the_middle_value_moves_the_last() {
         let mut map = Map::new();
         let [a, b, c] = ['A', 'B', 'C'].map(|name| map.alloc(name).unwrap());
         assert_eq!((&*map.sparse_to_dense, sparse(&map)), (&[0, 1, 2][..], vec![0, 1, 2]));
         assert_eq!(map.free(b), Some('B'));
         assert_eq!(map.as_slice(), ['A', 'C']);
-        // C's entry is 1 now, and its reverse entry agrees; B's is meaningless.
+        // The sparse entry of C is now 1, and its reverse entry agrees. The sparse entry of B is meaningless.
         assert_eq!((map.sparse_to_dense[0], map.sparse_to_dense[2], sparse(&map)), (0, 1, vec![0, 2]));
         assert_eq!([a, b, c].map(|handle| map.get(handle).copied()), [Some('A'), None, Some('C')]);
-        // D gets B's index, in its next generation, and the place behind C.
+        // Value D gets B's index, in its next generation, and the place behind C.
         let d = map.alloc('D').unwrap();
         assert_eq!((d.index(), d.generation(), b.generation()), (1, 2, 1));
         assert_eq!((&*map.sparse_to_dense, sparse(&map)), (&[0, 2, 1][..], vec![0, 2, 1]));
@@ -225,19 +226,19 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_goes_without_a_move() {
+    fn removing_the_last_value_moves_nothing() {
         let mut map = Map::new();
         let [a, b] = [1, 2].map(|value| map.alloc(value).unwrap());
         assert_eq!((map.free(b), map.as_slice(), map.place(a)), (Some(2), &[1][..], Some(0)));
         assert_eq!((map.free(a), map.is_empty(), map.free(a)), (Some(1), true, None));
-        // As many values again, in slots that were used.
+        // Allocates as many values again, in slots that were used before.
         let again = [3, 4].map(|value| map.alloc(value).unwrap());
         assert_eq!(again.map(|handle| (handle.index(), handle.generation())), [(0, 2), (1, 2)]);
         assert_eq!(map.free(Handle24x8::new(9, 1).unwrap()), None);
     }
 
     #[test]
-    fn values_are_changed_with_their_handles() {
+    fn values_can_be_changed_through_handles() {
         let mut map = Map::new();
         let handles: Vec<_> = (0..10).map(|value| map.alloc(value).unwrap()).collect();
         for (handle, value) in map.iter_mut() {
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_retire_and_the_map_keeps_working() {
+    fn slot_map_works_after_slots_retire() {
         let mut map = Map::new();
         let kept = map.alloc(0).unwrap();
         for life in 0..1000 {
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_while_the_value_is_made_changes_nothing() {
+    fn insertion_that_panics_changes_nothing() {
         let mut map = Map::new();
         let make = |_| -> u8 { panic!("not today") };
         let caught = crate::catch_panic(|| map.alloc_with(make));

@@ -1,4 +1,4 @@
-//! Allocation of indexes: the generations of all slots, and the list of the free ones, in one array of words.
+//! Allocation of indexes: the generations of all slots, and the list of the free slots, in one array of words.
 //!
 //! ```text
 //!   slot      0          1          2          3
@@ -6,19 +6,21 @@
 //!            in use     free  ──────────────>  free, the last: its link is meaningless
 //! ```
 //!
-//! * The word of a slot in use equals its handle, so a handle is checked by one load and one compare.
-//! * The word of any other slot has another slot's index: that of the next free one, or an arbitrary one (in the last free slot
-//!   and in retired slots). So it equals no handle of this slot. Its generation is the slot's next one.
+//! * The word of a slot in use equals its handle, so a handle is checked by one load and one comparison.
+//! * The word of a slot that is not in use has another slot's index: the index of the next free slot, or an arbitrary
+//!   index (in the last free slot and in retired slots). The word of a free slot equals no handle of the slot. The
+//!   generation in a free slot's word is the slot's next generation.
 //!
-//! The list inside the array is EnTT's (Caini, "ECS back and forth", part 3: why you don't need to store deleted entities,
-//! 2019). It is last in, first out: the slot that is still in the CPU's cache is reused. (A queue would spread the generations
-//! over all slots; Frykholm, "Managing Decoupling Part 4: The ID Lookup Table", 2011, uses one.)
+//! The list inside the array is EnTT's (Caini, "ECS back and forth", part 3: why you don't need to store deleted
+//! entities, 2019). The list of free slots is last in, first out, so that the reused slot is still in the CPU's cache.
+//! A queue of free slots would spread the generations over all slots, as in Frykholm, "Managing Decoupling Part 4: The
+//! ID Lookup Table", 2011.
 
 use super::bits::{Handle, Word, generation_of, index_of, pack};
 use super::error::HandleError;
 use alloc::vec::Vec;
 
-/// Treatment of a slot whose last generation was freed.
+/// The treatment of a slot whose last generation was freed.
 ///
 /// ```
 /// use uslab_handle::{HandleError, HandleTable, WrapPolicy};
@@ -34,15 +36,16 @@ use alloc::vec::Vec;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WrapPolicy {
-    /// It is not used any more: a stale handle is never mistaken for a new one. Costs the slot's memory.
+    /// The slot is no longer used, so a stale handle is never mistaken for a new handle. Retiring costs the slot's
+    /// memory.
     #[default]
     Retire,
-    /// It begins at generation 1 again: a handle from [`Handle::LAST_GENERATION`] lives ago is valid again, and names another
-    /// object (the ABA problem).
+    /// The slot begins at generation 1 again. After the slot wraps, a handle from [`Handle::LAST_GENERATION`] lives ago
+    /// is valid again, and names another object (the ABA problem).
     Wrap,
 }
 
-/// Sequence of a slot's generations.
+/// The sequence of a slot's generations.
 ///
 /// ```
 /// use uslab_handle::{Generations, HandleError, HandleTable};
@@ -58,10 +61,11 @@ pub enum WrapPolicy {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generations {
-    /// Generation of a slot's first handle. More than 1 distinguishes the handles of this table from those of an earlier one:
-    /// see [`remap`](super::remap). Above the last generation a slot has none, or with [`Wrap`](WrapPolicy::Wrap) 1.
+    /// Generation of a slot's first handle. A first generation above 1 distinguishes the handles of this table from the
+    /// handles of an earlier table: see [`remap`](super::remap). Above the last generation a slot has no generation, or
+    /// generation 1 with [`Wrap`](WrapPolicy::Wrap).
     pub first: u32,
-    /// Policy after the last one.
+    /// The policy for a slot whose last generation was freed.
     pub policy: WrapPolicy,
 }
 
@@ -78,7 +82,7 @@ impl From<WrapPolicy> for Generations {
 }
 
 impl Generations {
-    /// The generation after `generation`, of up to `last`.
+    /// Returns the generation after `generation`, out of `last` generations.
     #[doc(hidden)]
     #[inline(always)]
     pub fn after(self, generation: u32, last: u32) -> Option<u32> {
@@ -88,13 +92,13 @@ impl Generations {
             WrapPolicy::Wrap => Some(1),
         }
     }
-    /// One above all of `used`, and at least the first.
+    /// Returns a generation above all of `used`, and at least the first.
     #[doc(hidden)]
     pub fn fresh(self, used: impl Iterator<Item = u32>, last: u32) -> Option<u32> {
         let newest = used.max().unwrap_or(0).max(self.first.max(1) - 1);
         (newest < last).then(|| newest + 1)
     }
-    /// First generation of a new slot.
+    /// Returns the first generation of a new slot.
     #[doc(hidden)]
     #[inline(always)]
     pub fn first(self, last: u32) -> Option<u32> {
@@ -106,7 +110,6 @@ impl Generations {
 #[derive(Clone, Debug)]
 pub(super) struct Slots<W: Word, const G: u32> {
     words: Vec<W>,
-    /// The next free slot to be used, if there is one.
     head: u32,
     free: u64,
     retired: u64,
@@ -118,7 +121,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
         Self { words: Vec::new(), head: 0, free: 0, retired: 0, generations }
     }
 
-    /// The handle that [`take`](Self::take) would use, after making room for it.
+    /// Returns the handle that [`take`](Self::take) would use, after making room for it.
     pub(super) fn next(&mut self) -> Result<Handle<W, G>, HandleError> {
         let (index, generation) = if self.free > 0 {
             (self.head, generation_of::<W, G>(self.words[self.head as usize]))
@@ -132,7 +135,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
             self.words.try_reserve(1).map_err(|_| HandleError::Memory)?;
             (index as u32, generation)
         };
-        // Both were packed before or are in their ranges, and a generation is never 0.
+        // Index and generation were packed before or are in their ranges, and a generation is never 0.
         Handle::from_bits(pack::<W, G>(index, generation)).ok_or(HandleError::Memory)
     }
 
@@ -148,20 +151,20 @@ impl<W: Word, const G: u32> Slots<W, G> {
         }
     }
 
-    /// Returns `true` if the handle is in use. Cost: one load and a compare.
+    /// Returns `true` if the handle is in use. Cost: one load and one comparison.
     #[inline(always)]
     pub(super) fn is_valid(&self, handle: Handle<W, G>) -> bool {
         self.words.get(handle.index() as usize) == Some(&handle.to_bits())
     }
 
-    /// Ends the life of a valid handle; `false` for any other handle.
+    /// Ends the life of a valid handle. Returns `false` if the handle is not valid.
     pub(super) fn free(&mut self, handle: Handle<W, G>) -> bool {
         if !self.is_valid(handle) {
             return false;
         }
         let index = handle.index();
         let word = &mut self.words[index as usize];
-        // Never `index` itself: see the module.
+        // The free slot's word never has the slot's own index: see the module.
         let elsewhere = index ^ 1;
         match self.generations.after(handle.generation(), Handle::<W, G>::LAST_GENERATION) {
             Some(next) => {
@@ -178,26 +181,22 @@ impl<W: Word, const G: u32> Slots<W, G> {
         true
     }
 
-    /// Number of slots in use.
     pub(super) fn len(&self) -> usize {
         self.words.len() - (self.free + self.retired) as usize
     }
-    /// Number of retired slots.
     pub(super) fn retired(&self) -> u64 {
         self.retired
     }
-    /// Handle of a slot, if it is in use.
     pub(super) fn handle_at(&self, index: usize) -> Option<Handle<W, G>> {
         let handle = Handle::from_bits(*self.words.get(index)?)?;
         (handle.index() as usize == index).then_some(handle)
     }
-    /// A generation above those of all handles so far, including earlier tables', and above the next ones of free slots; `None`
-    /// if one of these is the last.
+    /// Returns a generation above all handles so far, also of earlier tables, and above the next generations of free
+    /// slots. Returns `None` if the result would exceed the last generation.
     pub(super) fn fresh_generation(&self) -> Option<u32> {
         let used = self.words.iter().map(|word| generation_of::<W, G>(*word));
         self.generations.fresh(used, Handle::<W, G>::LAST_GENERATION)
     }
-    /// The array of words.
     #[cfg(test)]
     pub(super) fn words(&self) -> &[W] {
         &self.words
@@ -208,7 +207,6 @@ impl<W: Word, const G: u32> Slots<W, G> {
 mod tests {
     use super::*;
 
-    /// Four slots.
     type Few = Slots<u32, 30>;
 
     fn alloc<W: Word, const G: u32>(slots: &mut Slots<W, G>) -> Result<Handle<W, G>, HandleError> {
@@ -218,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_free_is_no_handle_of_its_slot() {
+    fn free_slot_word_is_no_valid_handle() {
         let mut slots = Few::new(Generations::default());
         let handles = [(); 4].map(|()| alloc(&mut slots).unwrap());
         assert_eq!(alloc(&mut slots), Err(HandleError::Full { slots: 4, retired: 0 }));
@@ -233,7 +231,7 @@ mod tests {
             }
         }
         assert_eq!(slots.len(), 0);
-        // Last in, first out, each in its second life; then none is left.
+        // Slots are reused last in, first out, each in its second life. After four allocations, no slot is left.
         let again = [(); 4].map(|()| alloc(&mut slots).unwrap());
         assert_eq!(again.map(Handle::index), [3, 2, 1, 0]);
         assert_eq!(again.map(Handle::generation), [2; 4]);
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_next_handle_that_is_not_taken_changes_nothing() {
+    fn peeking_at_the_next_handle_changes_nothing() {
         let mut slots = Few::new(Generations::default());
         let first = slots.next().unwrap();
         assert!(!slots.is_valid(first));
@@ -249,8 +247,8 @@ mod tests {
     }
 
     #[test]
-    fn retired_slots_are_not_used_again_and_are_counted() {
-        // Three lives per slot.
+    fn retired_slots_are_counted_and_never_reused() {
+        // Each slot has three lives.
         let mut slots = Slots::<u32, 2>::new(Generations::default());
         let kept = alloc(&mut slots).unwrap();
         for life in 1..=3 {
@@ -266,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_slots_are_retired_the_error_counts_them() {
+    fn error_counts_slots_if_all_are_retired() {
         let mut slots = Slots::<u32, 31>::new(Generations { first: u32::MAX >> 1, ..Generations::default() });
         for _ in 0..2 {
             let handle = alloc(&mut slots).unwrap();
@@ -276,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_generation_beyond_the_last_retires_or_wraps() {
+    fn initial_generation_beyond_the_last_retires_or_wraps() {
         let beyond = Generations { first: 256, policy: WrapPolicy::Retire };
         assert_eq!(
             Slots::<u32, 8>::new(beyond).next(),
@@ -289,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_generation_is_above_all_that_were_used() {
+    fn fresh_generation_exceeds_all_used_ones() {
         let mut slots = Slots::<u32, 8>::new(Generations::default());
         assert_eq!(slots.fresh_generation(), Some(1));
         for _ in 0..4 {

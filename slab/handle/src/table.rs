@@ -5,18 +5,19 @@
 //!   values        [  A  ][ ---- ][  C  ] ...     of any size
 //! ```
 //!
-//! The generations are in a separate array: rejecting a stale handle takes one load, with sixteen 4-byte words in a cache line,
-//! however large the values are. (With the generation behind the value, as in the tutorial "Memory Allocators from Scratch", a
-//! check of a large value's slot loads a line with nothing else of use; a test shows the addresses. For small live values that
-//! is the better layout, one line instead of two: 5 ns against 10 in `benches/handles.rs`, 100,000 values of 64 bytes.) Growth
-//! may move values; handles stay valid.
+//! The generations are in a separate array. Rejecting a stale handle takes one load, with sixteen 4-byte words in a
+//! cache line, whatever the size of the values. In the tutorial "Memory Allocators from Scratch", the generation is
+//! behind the value, so a check of a large value loads a line with no other useful data. A test of this module prints
+//! the addresses of both layouts. For small live values, a generation behind the value is better, with one line instead
+//! of two: 5 ns against 10 ns in `benches/handles.rs`, with 100,000 values of 64 bytes. Growth may move values, and
+//! handles stay valid.
 
 use super::bits::{Handle, Word};
 use super::error::HandleError;
 use super::slots::{Generations, Slots};
 use alloc::vec::Vec;
 
-/// Values named by handles, for one owner; each keeps its index until it is freed.
+/// Values named by handles, for one owner. Each value keeps its index until it is freed.
 ///
 /// ```
 /// use uslab_handle::{HandleTable, WrapPolicy};
@@ -35,24 +36,24 @@ use alloc::vec::Vec;
 #[derive(Clone, Debug)]
 pub struct HandleTable<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     slots: Slots<W, GENERATION_BITS>,
-    /// `Some` if the slot is in use.
     values: Vec<Option<T>>,
 }
 
 impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> {
-    /// Makes an empty table that retires slots whose generations are used up. It takes no memory yet.
+    /// Makes an empty table that retires slots whose generations are used up. A new table takes no memory.
     pub fn new() -> Self {
         Self::with(Generations::default())
     }
-    /// Makes an empty table with these generations, or with a [`WrapPolicy`](super::WrapPolicy).
+    /// Makes an empty table with the given generations, or with a [`WrapPolicy`](super::WrapPolicy).
     pub fn with(generations: impl Into<Generations>) -> Self {
         Self { slots: Slots::new(generations.into()), values: Vec::new() }
     }
 
-    /// Stores `value` and returns its handle. Cost: O(1); growth moves all values.
+    /// Stores `value` and returns its handle. Cost: O(1). When the table grows, all values move.
     ///
     /// # Errors
-    /// No index is left, or memory is short; `value` is dropped then. [`alloc_with`](Self::alloc_with) does not make it first.
+    /// Returns an error and drops `value` if no index is left, or if memory is short. Unlike `alloc`,
+    /// [`alloc_with`](Self::alloc_with) makes the value only after the check.
     #[doc(alias("insert", "spawn"))]
     pub fn alloc(&mut self, value: T) -> Result<Handle<W, GENERATION_BITS>, HandleError> {
         self.alloc_with(|_| value)
@@ -60,7 +61,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
     /// Stores the result of `make`, which gets the new handle. If `make` panics, the table is unchanged.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); `make` is not run then.
+    /// Returns the errors of [`alloc`](Self::alloc), without running `make`.
     #[doc(alias("insert_with_key", "emplace"))]
     pub fn alloc_with(
         &mut self,
@@ -80,7 +81,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
         Ok(handle)
     }
 
-    /// Removes and returns the value, and makes all copies of its handle stale; `None` for a stale handle.
+    /// Removes and returns the value, and makes all copies of its handle stale. Returns `None` for a stale handle.
     #[doc(alias("remove", "erase", "despawn"))]
     pub fn free(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<T> {
         if !self.slots.free(handle) {
@@ -95,7 +96,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
     pub fn is_valid(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
         self.slots.is_valid(handle)
     }
-    /// The value; `None` for a stale handle. Cost: one load more than the value's.
+    /// Returns the value, or `None` for a stale handle. Cost: one load in addition to the load of the value.
     #[doc(alias("find", "at"))]
     #[inline]
     pub fn get(&self, handle: Handle<W, GENERATION_BITS>) -> Option<&T> {
@@ -104,7 +105,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
         }
         self.values.get(handle.index() as usize)?.as_ref()
     }
-    /// The value, mutably; `None` for a stale handle.
+    /// Returns the value, mutably, or `None` for a stale handle.
     #[inline]
     pub fn get_mut(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<&mut T> {
         if !self.is_valid(handle) {
@@ -113,19 +114,21 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
         self.values.get_mut(handle.index() as usize)?.as_mut()
     }
 
-    /// Values with their handles, by index. Cost: visits every slot that was ever in use; a
+    /// Iterates over the values with their handles, by index. Cost: visits every slot that was ever in use. A
     /// [`SlotMap`](super::SlotMap) has no gaps.
     pub fn iter(&self) -> impl Iterator<Item = (Handle<W, GENERATION_BITS>, &T)> {
         let values = self.values.iter().enumerate();
         values.filter_map(|(index, value)| Some((self.slots.handle_at(index)?, value.as_ref()?)))
     }
-    /// Values with their handles, the values mutably. Cost: as [`iter`](Self::iter).
+    /// Iterates over the values with their handles, the values mutably. Cost: visits every slot, like
+    /// [`iter`](Self::iter).
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Handle<W, GENERATION_BITS>, &mut T)> {
         let slots = &self.slots;
         let values = self.values.iter_mut().enumerate();
         values.filter_map(|(index, value)| Some((slots.handle_at(index)?, value.as_mut()?)))
     }
-    /// Frees all values for which `keep` returns `false`. It is called once for each, by index. Cost: as [`iter`](Self::iter).
+    /// Frees all values for which `keep` returns `false`. `keep` is called once for each value, by index. Cost: visits
+    /// every slot, like [`iter`](Self::iter).
     pub fn retain(&mut self, mut keep: impl FnMut(Handle<W, GENERATION_BITS>, &mut T) -> bool) {
         for index in 0..self.values.len() {
             if let Some(handle) = self.slots.handle_at(index)
@@ -140,16 +143,17 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
     pub fn len(&self) -> usize {
         self.slots.len()
     }
-    /// Returns `true` if there is no value.
+    /// Returns `true` if the table has no value.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Number of retired slots: each still takes its memory.
+    /// Number of retired slots, each of which still takes its memory.
     pub fn retired(&self) -> u64 {
         self.slots.retired()
     }
-    /// A generation above those of all handles so far, and above the next ones of free slots, for the table that [succeeds this
-    /// one](super::remap); `None` if one of these is the last. Meaningless once slots wrapped. Cost: reads every slot.
+    /// Returns a generation for the table that [succeeds this table](super::remap). The returned generation is above
+    /// all handles so far and above the next generations of free slots. Returns `None` if the result would exceed the
+    /// last generation. After slots have wrapped, the returned generation is meaningless. Cost: reads every slot.
     pub fn fresh_generation(&self) -> Option<u32> {
         self.slots.fresh_generation()
     }
@@ -168,10 +172,10 @@ mod tests {
 
     type Table<T> = HandleTable<T, u32, 8>;
 
-    /// Manifolds in a physics engine: contacts refer to them by handle, and manifolds of sleeping bodies are freed while the
+    /// In a physics engine, contacts refer to manifolds by handle. Manifolds of sleeping bodies are freed while the
     /// contacts stay.
     #[test]
-    fn manifolds_are_purged_while_their_contacts_stay() {
+    fn contact_handles_detect_purged_manifolds() {
         struct Contact {
             sleeps: bool,
             manifold: Handle24x8,
@@ -190,7 +194,7 @@ mod tests {
             }
         }
         assert_eq!((contacts.len(), manifolds.len()), (100, 75));
-        // The freed place has another contact's manifold by now, which the sleeping contact does not mistake for its own.
+        // The freed slot now has another contact's manifold, which the sleeping contact does not mistake for its own.
         let fresh = manifolds.alloc([0.5; 12]).unwrap();
         for (i, handle) in (0_u8..).zip(&handles) {
             let contact = contacts.get(*handle).unwrap();
@@ -211,14 +215,14 @@ mod tests {
         assert_eq!(table.get_mut(a), None);
         *table.get_mut(b).unwrap() += 1;
         assert_eq!((table.get(b), table.len()), (Some(&3), 1));
-        // An index without a slot, and a life that no slot had yet.
+        // One handle has an index without a slot, and one has a life that no slot had yet.
         for foreign in [Handle24x8::new(1, 1), Handle24x8::new(0xff_ffff, 255), Handle24x8::new(0, 3)] {
             assert_eq!(table.get(foreign.unwrap()), None);
         }
     }
 
     #[test]
-    fn a_table_has_as_many_slots_as_24_bits_name_and_then_says_so() {
+    fn table_is_full_at_two_to_the_24_slots() {
         let mut table = Table::new();
         for _ in 0..16_777_216 {
             table.alloc(()).unwrap();
@@ -232,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_retires_after_its_last_generation() {
+    fn slot_retires_after_its_last_generation() {
         let mut table = Table::new();
         let mut stale = vec![];
         for life in 1..=255 {
@@ -249,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_wraps_takes_a_handle_of_255_lives_ago_for_its_own() {
+    fn wrapping_slot_accepts_a_handle_255_lives_old() {
         let mut table = Table::with(WrapPolicy::Wrap);
         let old = table.alloc("old").unwrap();
         table.free(old);
@@ -264,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_while_the_value_is_made_changes_nothing() {
+    fn insertion_that_panics_changes_nothing() {
         let mut table = Table::new();
         let a = table.alloc(1).unwrap();
         table.free(a);
@@ -279,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_changed_or_freed_with_their_handles() {
+    fn values_can_be_changed_and_freed_through_handles() {
         let mut table = Table::new();
         let handles: Vec<_> = (0..10).map(|value| table.alloc(value).unwrap()).collect();
         table.free(handles[4]);
@@ -299,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_dropped_once() {
+    fn handle_table_drops_each_value_once() {
         let count = std::rc::Rc::new(());
         let mut table = HandleTable::<_>::new();
         let [a, _] = [(); 2].map(|()| table.alloc(count.clone()).unwrap());
@@ -309,9 +313,10 @@ mod tests {
         assert_eq!(std::rc::Rc::strong_count(&count), 1);
     }
 
-    /// Generations are adjacent whatever the size of the values; behind a value each is on a separate line.
+    /// Generations in an array are adjacent whatever the size of the values. Generations behind the values are on
+    /// separate lines.
     #[test]
-    fn a_check_touches_the_generations_only() {
+    fn handle_check_reads_only_generations() {
         const LINE: usize = 64;
         fn neighbours<T: Default>() -> (usize, bool) {
             let mut table = Table::new();
@@ -333,7 +338,7 @@ mod tests {
         assert_eq!(neighbours::<u8>(), (4, true));
         assert_eq!(neighbours::<Large>(), (4, true));
 
-        // The other layout: value, then generation.
+        // The other layout: a value, followed by its generation.
         #[repr(C)]
         struct Slot<T> {
             value: T,

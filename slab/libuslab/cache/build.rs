@@ -2,7 +2,7 @@
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libuslab-cache.so.0");
-    // `dlclose` keeps it mapped: threads, signal handlers and allocated objects refer to it.
+    // The library stays mapped after `dlclose`, because threads, signal handlers and allocated objects refer to it.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo::rerun-if-changed=build.rs");
 }

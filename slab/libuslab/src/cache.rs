@@ -1,5 +1,5 @@
-//! Object caches for C programs: the functions of `uslab.h`. One source for two libraries; `crate::home` has the subsystem of
-//! the caches.
+//! Object caches for C programs: the functions of `uslab.h`. Two libraries share this source. `crate::home` has the
+//! subsystem of the caches.
 
 use crate::callbacks::{Callbacks, Functions};
 use crate::home;
@@ -37,14 +37,14 @@ const TEXTS: [&CStr; 11] = [
     c"no error",
     c"no memory is to be had",
     c"the cache is at its limit",
-    c"the constructor of an object refused",
+    c"the constructor of an object failed",
     c"more objects than there can ever be",
     c"the name of a cache is missing, empty or has blanks",
     c"no slab can hold objects of this size and alignment",
     c"these options do not go together, or this version does not know them",
     c"objects of the cache are in use",
     c"a cache is damaged",
-    c"the table could not be written: errno says why",
+    c"the table could not be written; errno has the reason",
 ];
 const _: () = assert!(Code::NotWritten as usize == TEXTS.len() - 1);
 
@@ -72,15 +72,15 @@ impl From<CacheError> for Code {
 }
 
 /// # Safety
-/// `error` is null or may be written.
+/// `error` must be null or writable.
 unsafe fn say(error: *mut c_int, code: Code) {
     if !error.is_null() {
-        // SAFETY: `error` may be written, by this function's contract.
+        // SAFETY: `error` is null or writable, by this function's contract.
         unsafe { error.write(code as c_int) };
     }
 }
 
-/// `struct uslab_cache_options`. All zeros is valid.
+/// The options of a cache: `struct uslab_cache_options`. An all-zero struct is valid.
 #[repr(C)]
 #[derive(Debug)]
 pub struct UslabCacheOptions {
@@ -100,13 +100,13 @@ pub struct UslabCacheOptions {
 }
 
 impl UslabCacheOptions {
-    /// Reads the options of a program that was compiled for this version of the header, an older or a newer one.
+    /// Reads the options of a program that was compiled for any version of the header.
     ///
     /// # Safety
-    /// `options` has as many bytes as its first word says.
+    /// `options` must have as many bytes as its first word says.
     unsafe fn read(options: *const Self) -> Result<Self, Code> {
         const KNOWN: usize = size_of::<UslabCacheOptions>();
-        // SAFETY: the first word is readable, and as many bytes as it says, by this function's contract.
+        // SAFETY: the first word is readable, and so are as many bytes as it says, by this function's contract.
         let bytes = unsafe {
             let size = options.cast::<usize>().read();
             core::slice::from_raw_parts(options.cast::<u8>(), size)
@@ -116,7 +116,7 @@ impl UslabCacheOptions {
             return Err(Code::BadOptions);
         }
         let mut read = MaybeUninit::<Self>::zeroed();
-        // SAFETY: both sides have that many bytes; an older struct leaves zeros, which are valid.
+        // SAFETY: both sides have that many bytes. An older struct leaves zeros, which are valid.
         unsafe {
             read.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len().min(KNOWN));
             Ok(read.assume_init())
@@ -134,7 +134,7 @@ impl UslabCacheOptions {
     }
 
     /// # Safety
-    /// The name is null or ends in a NUL.
+    /// The name must be null or end in a NUL.
     unsafe fn builder(&self) -> Result<KmemCacheBuilder, Code> {
         if self.name.is_null() {
             return Err(Code::BadName);
@@ -183,14 +183,14 @@ pub struct UslabCache {
 }
 
 /// # Safety
-/// As [`UslabCacheOptions::read`] and [`UslabCacheOptions::builder`].
+/// `options` must be valid for [`UslabCacheOptions::read`] and [`UslabCacheOptions::builder`].
 unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> {
     // SAFETY: `options` has as many bytes as its first word says, by this function's contract.
     let options = unsafe { UslabCacheOptions::read(options) }?;
     if options.shrinker_count.is_some() != options.shrinker_scan.is_some() {
         return Err(Code::BadOptions);
     }
-    // A cache consists of several small allocations, none of which may fail from here on.
+    // A cache consists of several small allocations, none of which may fail after this check.
     Vec::<u8>::new().try_reserve_exact(MADE_OF).map_err(|_| Code::NoMemory)?;
     let callbacks = Callbacks::new(Functions {
         user: options.user,
@@ -214,12 +214,12 @@ unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> 
     Ok(UslabCache { cache, shrinker, callbacks })
 }
 
-/// Upper bound of a cache's own memory, in bytes.
+/// Upper bound of the memory for a cache's own data, in bytes.
 const MADE_OF: usize = 16 << 10;
 
 /// # Safety
-/// `options` has as many bytes as its first word says; its name ends in a NUL; its functions may be called from any thread,
-/// with its pointer, until the cache is destroyed. `error` is null or may be written.
+/// `options` must have as many bytes as its first word says, and its name must end in a NUL. The functions in `options`
+/// may be called from any thread, with their pointer, until the cache is destroyed. `error` must be null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_create(
     options: *const UslabCacheOptions,
@@ -230,14 +230,14 @@ pub unsafe extern "C" fn uslab_cache_create(
         Ok(cache) => (Code::Ok, Box::into_raw(Box::new(cache))),
         Err(code) => (code, null_mut()),
     };
-    // SAFETY: `error` is null or may be written, by this function's contract.
+    // SAFETY: `error` is null or writable, by this function's contract.
     unsafe { say(error, code) };
     cache
 }
 
 /// # Safety
-/// `cache` is null, or came from [`uslab_cache_create`]; it is not used during the call, nor after a success. None of the
-/// cache's own functions calls it.
+/// `cache` must be null or come from [`uslab_cache_create`]. No thread may use the cache during the call, or after a
+/// success. No function of the cache may call `uslab_cache_destroy`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_destroy(cache: *mut UslabCache) -> c_int {
     if cache.is_null() {
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn uslab_cache_destroy(cache: *mut UslabCache) -> c_int {
     if unsafe { &(*cache).cache }.destroy().is_err_and(|busy| busy.aliases == 0) {
         return Code::Busy as c_int;
     }
-    // SAFETY: made by `Box::into_raw`, and not used any more, by this function's contract.
+    // SAFETY: `Box::into_raw` made the pointer, which is no longer used, by this function's contract.
     let UslabCache { cache, shrinker, callbacks } = *unsafe { Box::from_raw(cache) };
     drop((shrinker, cache));
     Callbacks::end(callbacks);
@@ -255,59 +255,60 @@ pub unsafe extern "C" fn uslab_cache_destroy(cache: *mut UslabCache) -> c_int {
 }
 
 /// # Safety
-/// `cache` came from [`uslab_cache_create`] and is not destroyed. `error` is null or may be written.
+/// `cache` must come from [`uslab_cache_create`] and not be destroyed. `error` must be null or writable.
 #[inline(always)]
 unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mut c_void {
     // SAFETY: the cache exists, by this function's contract.
     match unsafe { &(*cache).cache }.alloc_inlined(gfp) {
         Some(object) => object.as_ptr().cast(),
-        // SAFETY: the cache exists, and `error` is null or may be written, by this function's contract.
+        // SAFETY: the cache exists, and `error` is null or writable, by this function's contract.
         None => unsafe { missed(cache, gfp, error) },
     }
 }
-/// A tail call of the other function, which so keeps nothing across it. `extern "C"`, because that does not unwind.
+/// A tail call of this function, so that the caller keeps nothing across the call. The function is `extern "C"`,
+/// because an `extern "C"` function does not unwind.
 ///
 /// # Safety
-/// As [`allocate`].
+/// The contract of [`allocate`] applies.
 #[cold]
 #[inline(never)]
-#[expect(improper_ctypes_definitions, reason = "called from here alone")]
+#[expect(improper_ctypes_definitions, reason = "called only here")]
 unsafe extern "C" fn missed(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mut c_void {
     // SAFETY: the cache exists, by this function's contract.
     match unsafe { &(*cache).cache }.alloc_missed(gfp) {
         Ok(object) => object.as_ptr().cast(),
-        // SAFETY: `error` is null or may be written, by this function's contract.
+        // SAFETY: `error` is null or writable, by this function's contract.
         Err(why) => unsafe { failed(why, error) },
     }
 }
 /// # Safety
-/// As [`say`].
+/// The contract of [`say`] applies.
 #[cold]
 unsafe fn failed(why: AllocError, error: *mut c_int) -> *mut c_void {
-    // SAFETY: `error` is null or may be written, by this function's contract.
+    // SAFETY: `error` is null or writable, by this function's contract.
     unsafe { say(error, why.into()) };
     null_mut()
 }
 
 /// # Safety
-/// `cache` came from [`uslab_cache_create`] and is not destroyed. `error` is null or may be written; a success does not write
-/// it.
+/// `cache` must come from [`uslab_cache_create`] and not be destroyed. `error` must be null or writable. A successful
+/// allocation does not write `error`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_alloc(cache: *const UslabCache, error: *mut c_int) -> *mut c_void {
-    // SAFETY: the cache exists, and `error` is null or may be written, by this function's contract.
+    // SAFETY: the cache exists, and `error` is null or writable, by this function's contract.
     unsafe { allocate(cache, Gfp::KERNEL, error) }
 }
 
 /// # Safety
-/// As [`uslab_cache_alloc`].
+/// The contract of [`uslab_cache_alloc`] applies.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_zalloc(cache: *const UslabCache, error: *mut c_int) -> *mut c_void {
-    // SAFETY: the cache exists, and `error` is null or may be written, by this function's contract.
+    // SAFETY: the cache exists, and `error` is null or writable, by this function's contract.
     unsafe { allocate(cache, Gfp::ZERO, error) }
 }
 
 /// # Safety
-/// As [`uslab_cache_alloc`].
+/// The contract of [`uslab_cache_alloc`] applies.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_acquire(
     cache: *const UslabCache,
@@ -317,13 +318,13 @@ pub unsafe extern "C" fn uslab_cache_acquire(
     // SAFETY: the cache exists, by this function's contract.
     match unsafe { &(*cache).cache }.acquire_timeout(Gfp::KERNEL, Duration::from_millis(milliseconds)) {
         Ok(object) => object.as_ptr().cast(),
-        // SAFETY: `error` is null or may be written, by this function's contract.
+        // SAFETY: `error` is null or writable, by this function's contract.
         Err(why) => unsafe { failed(why, error) },
     }
 }
 
 /// # Safety
-/// As [`uslab_cache_alloc`]; `out` has room for `n` pointers.
+/// The contract of [`uslab_cache_alloc`] applies, and `out` must have room for `n` pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_alloc_bulk(
     cache: *const UslabCache,
@@ -337,8 +338,8 @@ pub unsafe extern "C" fn uslab_cache_alloc_bulk(
     if n > isize::MAX as usize / size_of::<*mut c_void>() {
         return Code::TooMany as c_int;
     }
-    // SAFETY: `out` has room, by this function's contract; an optional pointer is a pointer, null for `None`; each place is
-    // written before it is read.
+    // SAFETY: `out` has room, by this function's contract. An optional pointer is a pointer, null for `None`, and each
+    // place is written before it is read.
     let out = unsafe {
         out.write_bytes(0, n);
         core::slice::from_raw_parts_mut(out.cast::<Option<NonNull<u8>>>(), n)
@@ -351,11 +352,11 @@ pub unsafe extern "C" fn uslab_cache_alloc_bulk(
 }
 
 /// # Safety
-/// As [`uslab_cache_alloc`]; `object` is null, or came from this cache and is not used any more.
+/// The contract of [`uslab_cache_alloc`] applies. `object` must be null or come from this cache, and is no longer used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_free(cache: *const UslabCache, object: *mut c_void) {
     if let Some(object) = NonNull::new(object.cast()) {
-        // SAFETY: the cache exists, and the object is its and no longer used, by this function's contract.
+        // SAFETY: the cache exists, and the object belongs to it and is no longer used, by this function's contract.
         unsafe {
             if !(*cache).cache.free_inlined(object) {
                 free_missed(cache, object);
@@ -363,18 +364,18 @@ pub unsafe extern "C" fn uslab_cache_free(cache: *const UslabCache, object: *mut
         }
     }
 }
-/// Slow half of a free, which may make system calls: it preserves `errno`.
+/// The slow half of a free, which may make system calls and preserves `errno`.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_missed(cache: *const UslabCache, object: NonNull<u8>) {
     let before = Errno::last_raw();
-    // SAFETY: the cache exists, and the object is its and no longer used, by the callers' contract.
+    // SAFETY: the cache exists, and the object belongs to it and is no longer used, by the callers' contract.
     unsafe { (*cache).cache.free_missed(object) };
     Errno::set_raw(before);
 }
 
 /// # Safety
-/// As [`uslab_cache_free`], for each of `n` objects.
+/// The contract of [`uslab_cache_free`] applies to each of `n` objects.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_free_bulk(
     cache: *const UslabCache,
@@ -385,7 +386,7 @@ pub unsafe extern "C" fn uslab_cache_free_bulk(
     for at in 0..n {
         // SAFETY: `objects` has `n` pointers, by this function's contract.
         if let Some(object) = NonNull::new(unsafe { objects.add(at).read() }.cast()) {
-            // SAFETY: the object is the cache's and no longer used, by this function's contract.
+            // SAFETY: the object belongs to the cache and is no longer used, by this function's contract.
             unsafe { (*cache).cache.free(object) };
         }
     }
@@ -393,7 +394,7 @@ pub unsafe extern "C" fn uslab_cache_free_bulk(
 }
 
 /// # Safety
-/// As [`uslab_cache_alloc`].
+/// The contract of [`uslab_cache_alloc`] applies.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_shrink(cache: *const UslabCache) -> usize {
     // SAFETY: the cache exists, by this function's contract.
@@ -401,7 +402,7 @@ pub unsafe extern "C" fn uslab_cache_shrink(cache: *const UslabCache) -> usize {
 }
 
 /// # Safety
-/// As [`uslab_cache_alloc`]; no other thread uses the cache during the call.
+/// The contract of [`uslab_cache_alloc`] applies, and no other thread may use the cache during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_validate(cache: *const UslabCache) -> u64 {
     // SAFETY: the cache exists, by this function's contract.
@@ -409,22 +410,22 @@ pub unsafe extern "C" fn uslab_cache_validate(cache: *const UslabCache) -> u64 {
 }
 
 /// # Safety
-/// As [`uslab_cache_alloc`]; `fd` is the caller's.
+/// The contract of [`uslab_cache_alloc`] applies, and the caller must own `fd`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_alloc_traces(cache: *const UslabCache, fd: c_int) -> c_int {
-    // SAFETY: the cache exists, and `fd` is the caller's, by this function's contract.
+    // SAFETY: the cache exists, and the caller owns `fd`, by this function's contract.
     unsafe { write(fd, &(*cache).cache.alloc_traces().to_string()) }
 }
 
 /// # Safety
-/// As [`uslab_cache_alloc`].
+/// The contract of [`uslab_cache_alloc`] applies.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_reap(cache: *const UslabCache) -> u64 {
     // SAFETY: the cache exists, by this function's contract.
     unsafe { &(*cache).cache }.reap()
 }
 
-/// `struct uslab_cache_info` of `uslab.h`.
+/// The statistics of a cache: `struct uslab_cache_info` of `uslab.h`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct UslabCacheInfo {
@@ -444,7 +445,7 @@ pub struct UslabCacheInfo {
 }
 
 /// # Safety
-/// As [`uslab_cache_alloc`]; `info` has as many bytes as its first word says, and may be written.
+/// The contract of [`uslab_cache_alloc`] applies. `info` must be writable, with as many bytes as its first word says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_info(cache: *const UslabCache, info: *mut UslabCacheInfo) {
     // SAFETY: the cache exists, and `info` has its first word, by this function's contract.
@@ -465,12 +466,12 @@ pub unsafe extern "C" fn uslab_cache_info(cache: *const UslabCache, info: *mut U
         destructed: now.destructed,
         limit: now.limit.unwrap_or(0),
     };
-    // SAFETY: `info` has that many bytes, by this function's contract; words without padding.
+    // SAFETY: `info` has that many bytes, by this function's contract, and the struct has only words without padding.
     unsafe { info.cast::<u8>().copy_from_nonoverlapping((&raw const numbers).cast(), size) };
 }
 
 /// # Safety
-/// `text` is null, or `size` bytes at it may be written.
+/// `text` must be null or have `size` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_check(text: *mut c_char, size: usize) -> c_int {
     let (code, said) = match home::check() {
@@ -479,7 +480,7 @@ pub unsafe extern "C" fn uslab_check(text: *mut c_char, size: usize) -> c_int {
     };
     if !text.is_null() && size > 0 {
         let n = said.len().min(size - 1);
-        // SAFETY: `size` bytes at `text` may be written, by this function's contract.
+        // SAFETY: `size` bytes at `text` are writable, by this function's contract.
         unsafe {
             text.cast::<u8>().copy_from_nonoverlapping(said.as_ptr(), n);
             text.add(n).write(0);
@@ -488,38 +489,38 @@ pub unsafe extern "C" fn uslab_check(text: *mut c_char, size: usize) -> c_int {
     code as c_int
 }
 
-/// Ends an interval of all caches. Returns the bytes decommitted.
+/// Ends a reaping interval of all caches. Returns the number of decommitted bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslab_reap() -> usize {
     home::reap()
 }
 
 /// # Safety
-/// `fd` is the caller's.
+/// The caller must own `fd`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_slabinfo(fd: c_int) -> c_int {
     let table = home::slabinfo().map(|table| table.to_string()).unwrap_or_default();
-    // SAFETY: `fd` is the caller's, by this function's contract.
+    // SAFETY: the caller owns `fd`, by this function's contract.
     unsafe { write(fd, &table) }
 }
 
 /// # Safety
-/// `fd` is the caller's.
+/// The caller must own `fd`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_leaks(fd: c_int) -> c_int {
     let holders = home::leaks().map(|holders| holders.to_string()).unwrap_or_default();
-    // SAFETY: `fd` is the caller's, by this function's contract.
+    // SAFETY: the caller owns `fd`, by this function's contract.
     unsafe { write(fd, &holders) }
 }
 
 /// # Safety
-/// `fd` is the caller's.
+/// The caller must own `fd`.
 unsafe fn write(fd: c_int, text: &str) -> c_int {
     if fd < 0 {
         Errno::EBADF.set();
         return Code::NotWritten as c_int;
     }
-    // SAFETY: `fd` is the caller's, by this function's contract, and is not closed here.
+    // SAFETY: the caller owns `fd`, by this function's contract, and it is not closed here.
     let mut file = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(fd) });
     match file.write_all(text.as_bytes()) {
         Ok(()) => Code::Ok as c_int,
@@ -530,14 +531,14 @@ unsafe fn write(fd: c_int, text: &str) -> c_int {
     }
 }
 
-/// Description of the error, a static string.
+/// Returns the description of an error, a static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslab_error_text(error: c_int) -> *const c_char {
     let text = usize::try_from(error).ok().and_then(|error| TEXTS.get(error));
-    text.copied().unwrap_or(c"no error of this library").as_ptr()
+    text.copied().unwrap_or(c"not an error of this library").as_ptr()
 }
 
-/// The library's version, a static string.
+/// Returns the library's version, a static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslab_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()

@@ -1,13 +1,15 @@
-//! Callbacks of a C program's cache, and their end.
+//! Callbacks of a C program's cache, and the end of their use.
 //!
-//! A thread that frees memory runs destructors, and a thread that is short of memory runs shrinkers: any thread of the program,
-//! even while another one destroys the cache. `uslab_cache_destroy` guarantees that no callback runs after it has returned, so
-//! the program may free what its functions use. It waits for all threads that still have the cache: each keeps these
-//! [`Callbacks`] by an `Arc`.
+//! A thread that frees memory runs destructors, and a thread that is short of memory runs shrinkers. Any thread of the
+//! program may run callbacks, even while another thread destroys the cache. `uslab_cache_destroy` guarantees that no
+//! callback runs after it has returned. After the destroy, the program may free the data that its functions use.
+//! `uslab_cache_destroy` waits for all threads that still have the cache. Each thread that has the cache keeps these
+//! [`Callbacks`] alive by an `Arc`.
 //!
-//! In the child of a fork some of these threads do not exist, and the wait would never end. There the [`Gate`] decides: it
-//! counts the threads inside a callback, and starts anew with each fork. What such a thread was processing is lost to the
-//! child: the destructors of these objects do not run.
+//! In the child of a fork, some threads that have the cache do not exist, and the wait would never end. In the child,
+//! the [`Gate`] decides whether callbacks still run. The gate counts the threads inside a callback, and starts anew
+//! with each fork. Objects that a missing thread was processing are lost to the child, and their destructors do not
+//! run.
 
 use core::ffi::{c_int, c_void};
 use core::fmt;
@@ -18,19 +20,19 @@ use uslab::{Gfp, Shrinker};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Counter};
 
-/// Number of forks that led to this process, since the first cache was made.
+/// Number of forks between the process that made the first cache and this process.
 static FORKS: Counter = Counter::new(0);
 
 extern "C" fn forked() {
     FORKS.add(1);
 }
 
-/// Counts forks from here on.
+/// Registers the handler that counts forks from now on.
 fn count_forks() {
     static COUNTED: AtomicBool = AtomicBool::new(false);
-    // Relaxed: only decides which thread registers.
+    // Relaxed: the swap only decides which thread registers.
     if !COUNTED.swap(true, Relaxed) {
-        // SAFETY: a function of this library, which is never unloaded.
+        // SAFETY: the handler is a function of this library, which is never unloaded.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     }
 }
@@ -40,18 +42,18 @@ struct Gate(AtomicU64);
 
 const CLOSED: u64 = 1 << 31;
 
-/// The word for a process of `forks` forks: threads of an earlier one are not inside.
+/// Returns the word for a process of `forks` forks, in which threads of an earlier process are not inside.
 fn here(word: u64, forks: u64) -> u64 {
     if word >> 32 == forks & u64::from(u32::MAX) { word } else { forks << 32 | word & CLOSED }
 }
 
 impl Gate {
-    /// Changes the word to the result of `to`; `false` if that is `None`.
+    /// Changes the word to the result of `to`. Returns `false` if `to` returns `None`.
     fn change(&self, to: impl Fn(u64) -> Option<u64>) -> bool {
         let mut word = self.0.load(Relaxed);
         while let Some(next) = to(word) {
-            // Acquire and Release: pair with the same of other changes and of `close`. Either `close` sees that a thread is
-            // inside, or that thread sees that the gate is closed; and a finished call comes before `close` returns.
+            // Acquire and Release: pair with other changes and with `close`. Either `close` sees that a thread is
+            // inside, or the thread sees that the gate is closed. A finished call happens before `close` returns.
             match self.0.compare_exchange_weak(word, next, AcqRel, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => word = now,
@@ -59,7 +61,8 @@ impl Gate {
         }
         false
     }
-    /// Runs `call` unless the gate is closed. An exception aborts the process: none may unwind through the allocator.
+    /// Runs `call` unless the gate is closed. An exception aborts the process, because no exception may unwind through
+    /// the allocator.
     fn pass<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
         let forks = FORKS.get();
         let entered = self.change(|word| {
@@ -67,13 +70,13 @@ impl Gate {
             (word & CLOSED == 0).then_some(word + 1)
         });
         let result = entered.then(|| aborting(call))?;
-        // A thread that forked inside, and is now in the child, may have been reset there.
+        // In the child, a thread that forked inside a callback may have been reset.
         self.change(|word| (here(word, forks) == word).then(|| word - 1));
         Some(result)
     }
     /// Prevents further calls, and returns when no thread is inside.
     fn close(&self) {
-        // Acquire, Release: see `change`.
+        // Acquire, Release: pairs with the orderings in `change`.
         let mut word = self.0.fetch_or(CLOSED, AcqRel);
         while here(word, FORKS.get()) & (CLOSED - 1) > 0 {
             pause();
@@ -82,17 +85,17 @@ impl Gate {
     }
 }
 
-/// Calls a function of the program. If it throws or panics, the process aborts.
+/// Calls a function of the program. If the function throws or panics, the process aborts.
 extern "C" fn aborting<R>(call: impl FnOnce() -> R) -> R {
     call()
 }
 
-/// Callbacks are short, and this is rare.
+/// Waits briefly. Callbacks are short, and waiting for a callback is rare.
 fn pause() {
     std::thread::sleep(Duration::from_micros(100));
 }
 
-/// Functions of a cache, as in `struct uslab_cache_options`.
+/// The functions of a cache, as in `struct uslab_cache_options`.
 pub(crate) struct Functions {
     pub(crate) user: *mut c_void,
     pub(crate) ctor: Option<unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> c_int>,
@@ -106,11 +109,9 @@ unsafe impl Send for Functions {}
 // SAFETY: the creator of a cache guarantees that its functions may be called, with the pointer, from any thread.
 unsafe impl Sync for Functions {}
 
-/// The functions, with the gate in front of them.
 pub(crate) struct Callbacks {
     functions: Functions,
     gate: Gate,
-    /// Number of forks when the cache was made.
     forks: u64,
 }
 
@@ -123,18 +124,18 @@ impl Callbacks {
     /// Constructs the object; returns `false` on failure.
     pub(crate) fn construct(&self, object: &mut [u8]) -> bool {
         let object = object.as_mut_ptr().cast();
-        // SAFETY: the creator allows calls on each object of the cache.
+        // SAFETY: the creator of the cache allows calls on each object of the cache.
         self.functions
             .ctor
             .is_none_or(|ctor| self.gate.pass(|| unsafe { ctor(object, self.functions.user) }) == Some(0))
     }
     pub(crate) fn destruct(&self, object: &mut [u8]) {
         if let Some(dtor) = self.functions.dtor {
-            // SAFETY: the creator allows calls on each object of the cache.
+            // SAFETY: the creator of the cache allows calls on each object of the cache.
             self.gate.pass(|| unsafe { dtor(object.as_mut_ptr().cast(), self.functions.user) });
         }
     }
-    /// Returns when no callback runs any more. The cache was dropped before.
+    /// Closes the gate, and returns when no callback runs any more. The caller must have dropped the cache.
     pub(crate) fn end(mut this: Arc<Self>) {
         while this.forks == FORKS.get() {
             if Arc::get_mut(&mut this).is_some() {
@@ -148,14 +149,14 @@ impl Callbacks {
 
 impl Shrinker for Callbacks {
     fn count(&self) -> usize {
-        // SAFETY: the creator allows calls from any thread.
+        // SAFETY: the creator of the cache allows calls from any thread.
         self.functions
             .count
             .and_then(|count| self.gate.pass(|| unsafe { count(self.functions.user) }))
             .unwrap_or(0)
     }
     fn scan(&self, objects: usize, _: Gfp) -> usize {
-        // SAFETY: the creator allows calls from any thread.
+        // SAFETY: the creator of the cache allows calls from any thread.
         self.functions
             .scan
             .and_then(|scan| self.gate.pass(|| unsafe { scan(objects, self.functions.user) }))

@@ -1,12 +1,13 @@
-//! C++'s `operator new` and `operator delete`: a `delete` with the size need not look it up, and a `new` is one call.
+//! C++'s `operator new` and `operator delete`. A `delete` with a size need not look up the size, and `new` is one call.
 //!
-//! A program may replace some forms. C++ then requires that the others call these: `delete` with a size calls `delete` without,
-//! those of arrays call those of objects. So each form here first checks if the form that it should call is this library's.
+//! A program may replace some forms of `new` and `delete`. If a form is replaced, C++ requires that other forms call
+//! it. `delete` with a size calls `delete` without a size, and array forms call object forms. Each form first checks
+//! whether the next form in the chain belongs to this library.
 //!
-//! The forms with `std::nothrow` stay those of C++'s library, which call the ones here. The same holds after a failure: the
-//! library's `operator new` tries again, calls the handler, and throws.
+//! The forms with `std::nothrow` stay in C++'s library, and call the forms of this library. After a failure, the
+//! `operator new` of C++'s library tries again, calls the handler, and throws.
 
-use crate::{allocate, at_a_line, free, has_size, malloc};
+use crate::{align_to_cache_line, allocate, free, has_size, malloc};
 use core::ffi::{CStr, c_void};
 use core::ptr::{NonNull, null_mut};
 use nix::libc;
@@ -18,9 +19,9 @@ use uslab_magazine::sync::{AtomicBool, AtomicPtr};
 /// The definition that the program finds for a replaceable name.
 struct Form {
     name: &'static CStr,
-    /// Null until it was looked up.
+    /// The pointer is null until the name was looked up.
     found: AtomicPtr<c_void>,
-    /// True if the definition is this library's.
+    /// True if the definition belongs to this library.
     ours: AtomicBool,
 }
 
@@ -40,28 +41,28 @@ impl Form {
     const fn new(name: &'static CStr) -> Self {
         Self { name, found: AtomicPtr::new(null_mut()), ours: AtomicBool::new(false) }
     }
-    /// Returns `true` if it is this library's; `false` before it was looked up.
+    /// Returns `true` if the definition belongs to this library. Returns `false` before the name was looked up.
     #[inline(always)]
     fn is_ours(&self) -> bool {
-        // Relaxed: every thread finds the same.
+        // Relaxed: every thread finds the same definition.
         self.ours.load(Relaxed)
     }
     fn found(&self) -> NonNull<c_void> {
-        // Relaxed: every thread finds the same function, which existed before.
+        // Relaxed: every thread finds the same function, which exists from the start.
         if let Some(found) = NonNull::new(self.found.load(Relaxed)) {
             return found;
         }
         let found = find_symbol(libc::RTLD_DEFAULT, self.name).unwrap_or_else(|| std::process::abort());
-        // Relaxed: every thread finds the same.
+        // Relaxed: every thread finds the same definition.
         self.found.store(found.as_ptr(), Relaxed);
         self.ours.store(is_in_this_library(found.as_ptr()), Relaxed);
         found
     }
-    /// The next definition after this library's: that of C++'s library, even if `dlopen` loaded it for a part of the program.
+    /// Returns the definition in C++'s library, even if `dlopen` loaded that library for a part of the program.
     fn next(&self) -> NonNull<c_void> {
         let next = find_symbol(libc::RTLD_NEXT, self.name);
         let of_library = |name: &&CStr| {
-            // SAFETY: the name ends in a NUL; nothing is loaded.
+            // SAFETY: the name ends in a NUL, and the call loads no library.
             let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
             NonNull::new(library).and_then(|library| find_symbol(library.as_ptr(), self.name))
         };
@@ -70,23 +71,24 @@ impl Form {
     }
 }
 
-/// Looks all of them up, when the library is loaded. Not at the first call: `dlsym` waits for threads in `dlopen`, where a
-/// constructor may wait for the caller.
+/// Looks up all forms, when the library is loaded. A lookup at the first call could deadlock: `dlsym` waits for threads
+/// in `dlopen`, where a constructor may wait for the caller.
 pub(crate) fn find() {
     let forms = [&NEW, &NEW_ALIGNED, &DELETE, &DELETE_ARRAY, &DELETE_ALIGNED, &DELETE_ARRAY_ALIGNED];
     forms.into_iter().for_each(|form| _ = form.found());
 }
 
-/// This library has all of these; a caller that needs the next definition has C++'s library.
+/// Looks up a symbol. The lookup always succeeds: this library has all forms, and a caller that needs the next
+/// definition has C++'s library.
 fn find_symbol(within: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: the name ends in a NUL.
     NonNull::new(unsafe { libc::dlsym(within, name.as_ptr()) })
 }
 
-/// Returns `true` if an address is in this library. Not by `dladdr`, which walks all its symbols at each start of a program;
-/// nor by a function with one of these names, whose address would be the program's.
+/// Returns `true` if an address is in this library. `dladdr` would visit all symbols of the library at each start of a
+/// program. If the program replaced a function, its address would be in the program.
 fn is_in_this_library(address: *const c_void) -> bool {
-    // Made by the linker: the first mapped byte of the library, and the end.
+    // The linker makes these symbols: the first mapped byte of the library, and its end.
     unsafe extern "C" {
         static __ehdr_start: u8;
         static _end: u8;
@@ -97,7 +99,7 @@ fn is_in_this_library(address: *const c_void) -> bool {
 /// `operator new(size_t)`.
 #[unsafe(export_name = "_Znwm")]
 pub extern "C-unwind" fn new(size: usize) -> *mut c_void {
-    at_a_line();
+    align_to_cache_line();
     match Uslab.allocate_fast(size, MAX_ALIGN) {
         Some(memory) => memory.as_ptr().cast(),
         None => new_slow(size),
@@ -131,7 +133,7 @@ extern "C-unwind" fn new_array_slow(size: usize) -> *mut c_void {
     found(size)
 }
 
-/// `operator new(size_t, align_val_t)`; the alignment is a power of two.
+/// `operator new(size_t, align_val_t)`. The alignment is a power of two.
 #[unsafe(export_name = "_ZnwmSt11align_val_t")]
 pub extern "C-unwind" fn new_aligned(size: usize, align: usize) -> *mut c_void {
     match Uslab.allocate_fast(size, align.max(MAX_ALIGN)) {
@@ -164,21 +166,22 @@ extern "C-unwind" fn new_array_aligned_slow(size: usize, align: usize) -> *mut c
     found(size, align)
 }
 
-/// Frees memory that `new` or `new_aligned` returned for this size and alignment; `false` if there is no fast path.
+/// Frees memory that `new` or `new_aligned` returned for this size and alignment. Returns `false` if there is no fast
+/// path.
 #[inline(always)]
 unsafe fn free_fast(memory: *mut c_void, size: usize, align: usize) -> bool {
-    // SAFETY: the memory has this size and alignment, by the callers' contract. An address in no page, such as null, is
-    // refused.
+    // SAFETY: the memory has this size and alignment, by the callers' contract. `free_sized_fast` refuses an address in
+    // no page, such as null.
     unsafe { Uslab.free_sized_fast(memory.cast(), size, align) }
 }
 /// Calls the definition that the program finds for `form`.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_slow(memory: *mut c_void, form: &Form) {
-    // SAFETY: the symbol's type follows from its name; the memory may be deleted, by the callers' contract.
+    // SAFETY: the symbol's type follows from its name, and the memory may be deleted, by the callers' contract.
     unsafe { core::mem::transmute::<NonNull<c_void>, Delete>(form.found())(memory) };
 }
-/// The same for a known size.
+/// Calls the definition that the program finds for `form`, for a known size.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_sized_slow(memory: *mut c_void, size: usize, form: &Form) {
@@ -191,7 +194,7 @@ unsafe extern "C" fn delete_sized_slow(memory: *mut c_void, size: usize, form: &
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_aligned_slow(memory: *mut c_void, align: usize, form: &Form) {
-    // SAFETY: the symbol's type follows from its name; the memory may be deleted, by the callers' contract.
+    // SAFETY: the symbol's type follows from its name, and the memory may be deleted, by the callers' contract.
     unsafe { core::mem::transmute::<NonNull<c_void>, DeleteAligned>(form.found())(memory, align) };
 }
 
@@ -208,7 +211,7 @@ unsafe extern "C" fn delete_aligned_sized_slow(memory: *mut c_void, size: usize,
 /// `operator delete(void*)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the matching `operator new` and is not used any more.
+/// `memory` must be null or come from the matching `operator new`, and is no longer used.
 #[unsafe(export_name = "_ZdlPv")]
 pub unsafe extern "C" fn delete(memory: *mut c_void) {
     // SAFETY: the memory may be deleted, by this function's contract.
@@ -220,7 +223,7 @@ pub unsafe extern "C" fn delete(memory: *mut c_void) {
 /// `operator delete[](void*)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the matching `operator new` and is not used any more.
+/// `memory` must be null or come from the matching `operator new`, and is no longer used.
 #[unsafe(export_name = "_ZdaPv")]
 pub unsafe extern "C" fn delete_array(memory: *mut c_void) {
     // SAFETY: the memory may be deleted, by this function's contract.
@@ -236,10 +239,10 @@ pub unsafe extern "C" fn delete_array(memory: *mut c_void) {
 /// `operator delete(void*, size_t)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the matching `operator new` and is not used any more.
+/// `memory` must be null or come from the matching `operator new`, and is no longer used.
 #[unsafe(export_name = "_ZdlPvm")]
 pub unsafe extern "C" fn delete_sized(memory: *mut c_void, size: usize) {
-    at_a_line();
+    align_to_cache_line();
     // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
         if !(DELETE.is_ours() && free_fast(memory, size, MAX_ALIGN)) {
@@ -251,7 +254,7 @@ pub unsafe extern "C" fn delete_sized(memory: *mut c_void, size: usize) {
 /// `operator delete[](void*, size_t)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the matching `operator new` and is not used any more.
+/// `memory` must be null or come from the matching `operator new`, and is no longer used.
 #[unsafe(export_name = "_ZdaPvm")]
 pub unsafe extern "C" fn delete_array_sized(memory: *mut c_void, size: usize) {
     // SAFETY: the memory may be deleted, by this function's contract.
@@ -267,7 +270,7 @@ pub unsafe extern "C" fn delete_array_sized(memory: *mut c_void, size: usize) {
 /// `operator delete(void*, align_val_t)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the matching `operator new` and is not used any more.
+/// `memory` must be null or come from the matching `operator new`, and is no longer used.
 #[unsafe(export_name = "_ZdlPvSt11align_val_t")]
 pub unsafe extern "C" fn delete_aligned(memory: *mut c_void, _align: usize) {
     // SAFETY: the memory may be deleted, by this function's contract.
@@ -279,7 +282,7 @@ pub unsafe extern "C" fn delete_aligned(memory: *mut c_void, _align: usize) {
 /// `operator delete[](void*, align_val_t)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the matching `operator new` and is not used any more.
+/// `memory` must be null or come from the matching `operator new`, and is no longer used.
 #[unsafe(export_name = "_ZdaPvSt11align_val_t")]
 pub unsafe extern "C" fn delete_array_aligned(memory: *mut c_void, align: usize) {
     // SAFETY: the memory may be deleted, by this function's contract.
@@ -295,7 +298,7 @@ pub unsafe extern "C" fn delete_array_aligned(memory: *mut c_void, align: usize)
 /// `operator delete(void*, size_t, align_val_t)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the matching `operator new` and is not used any more.
+/// `memory` must be null or come from the matching `operator new`, and is no longer used.
 #[unsafe(export_name = "_ZdlPvmSt11align_val_t")]
 pub unsafe extern "C" fn delete_aligned_sized(memory: *mut c_void, size: usize, align: usize) {
     // SAFETY: the memory may be deleted, by this function's contract.
@@ -309,7 +312,7 @@ pub unsafe extern "C" fn delete_aligned_sized(memory: *mut c_void, size: usize, 
 /// `operator delete[](void*, size_t, align_val_t)`.
 ///
 /// # Safety
-/// `memory` is null, or came from the matching `operator new` and is not used any more.
+/// `memory` must be null or come from the matching `operator new`, and is no longer used.
 #[unsafe(export_name = "_ZdaPvmSt11align_val_t")]
 pub unsafe extern "C" fn delete_array_aligned_sized(memory: *mut c_void, size: usize, align: usize) {
     // SAFETY: the memory may be deleted, by this function's contract.

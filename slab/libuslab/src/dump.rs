@@ -1,5 +1,5 @@
-//! Statistics on demand: `USLAB_OPTIONS=dump=/run/app.%p.json`, and `kill -USR2` to write them. And the heap profile:
-//! `USLAB_OPTIONS=profile=512k,dump=/run/app.%p.%n.pb.gz`.
+//! Statistics on demand: `USLAB_OPTIONS=dump=/run/app.%p.json` enables them, and `kill -USR2` writes them. The heap
+//! profile is enabled by `USLAB_OPTIONS=profile=512k,dump=/run/app.%p.%n.pb.gz`.
 //!
 //! ```text
 //! the library is loaded ── the option is set ── a sleeping thread, and a handler
@@ -8,15 +8,16 @@
 //!
 //! # Rules
 //!
-//! * Without the option there is no thread and no handler.
-//! * The signal stays the program's: a handler that it installs replaces this one. An existing handler is left alone, and so is
-//!   a signal that is ignored at the start. So the handler is installed before `main`, and never again.
+//! * Without the option `dump`, there is no thread and no handler.
+//! * The signal stays the program's: a handler that the program installs replaces this handler. A handler that exists
+//!   at the start stays installed, and an ignored signal stays ignored. The library installs its handler before `main`,
+//!   and never again.
 //! * The thread takes no signals, so no handler of the program runs on it.
-//! * A file is replaced atomically: a reader finds a whole dump. A link, a pipe or a device is written to.
-//! * A heap profile has addresses and no symbols, and is written as it is made: a dump of 500 stacks takes 1 MiB. Stacks begin
-//!   outside of this library, which may have no debug information.
-//! * The process exits with the last thread of the program: this thread checks for that once a second.
-//! * The child of a fork does not have the thread; there the signal does nothing, until another program is executed.
+//! * A file is replaced atomically, so a reader finds a whole dump. A link, a pipe or a device is written directly.
+//! * A heap profile has addresses and no symbols, and is written as it is made. A dump of 500 stacks takes 1 MiB.
+//!   Stacks begin outside of this library, which may have no debug information.
+//! * The process exits with the last thread of the program, for which the dump thread checks once per second.
+//! * The child of a fork does not have the dump thread. In the child the signal does nothing until an `exec`.
 
 use core::ffi::{c_int, c_uint};
 use core::mem::MaybeUninit;
@@ -38,19 +39,20 @@ use uslab::process::{OwnThread, are_alone};
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;
 
-/// Mean number of allocations per sample of the guard: see `slab/book/src/harden.md` for its cost.
+/// Mean number of allocations per sample of the guard. `slab/book/src/harden.md` has the cost.
 const GUARD_EVERY: u32 = 500_000;
 
-/// Semaphore that counts requested dumps. Not an `eventfd` or a pipe, because programs close descriptors that they do not know.
+/// Semaphore that counts requested dumps. It is a semaphore, not an `eventfd` or a pipe, because programs close
+/// descriptors that they do not know.
 static mut WANTED: MaybeUninit<libc::sem_t> = MaybeUninit::uninit();
 
 fn wanted() -> *mut libc::sem_t {
     (&raw mut WANTED).cast()
 }
 
-/// Only does what a handler may do.
+/// The handler only calls async-signal-safe functions.
 extern "C" fn wake(_signal: c_int) {
-    // SAFETY: the semaphore was initialised before this handler was installed; `errno` is the thread's own.
+    // SAFETY: the semaphore was initialised before this handler was installed, and `errno` belongs to the thread.
     unsafe {
         let errno = libc::__errno_location();
         let before = errno.read();
@@ -74,11 +76,10 @@ extern "C" fn loaded() {
         let _ = writeln!(std::io::stderr(), "uslab: {error}");
     }
     crate::record::begin();
-    // The start reads files, and programs enter their sandboxes in `main`.
+    // The start of the allocator reads files, and programs enter their sandboxes in `main`.
     Uslab.start();
 }
 
-/// Reports an error; one of standard error is lost.
 fn say(file: &[u8], error: &Error) {
     let _ = writeln!(std::io::stderr(), "uslab: dump `{}`: {error}", file.escape_ascii());
 }
@@ -89,7 +90,7 @@ fn start(dump: Dump) -> Result<()> {
         DumpSignal::Usr2 => Signal::SIGUSR2,
     };
     let mut before = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: reads the current action of the signal; the semaphore is not shared yet.
+    // SAFETY: the call reads the current action of the signal, and the semaphore is not shared yet.
     unsafe {
         if libc::sigaction(signal as c_int, core::ptr::null(), before.as_mut_ptr()) != 0
             || libc::sem_init(wanted(), 0, c_uint::default()) != 0
@@ -97,7 +98,9 @@ fn start(dump: Dump) -> Result<()> {
             return Err(Error::last_os_error());
         }
         if before.assume_init().sa_sigaction != libc::SIG_DFL {
-            return Err(Error::other(format!("{signal} is ignored or taken: no dumps on it")));
+            return Err(Error::other(format!(
+                "{signal} is ignored or handled by the program: it triggers no dump"
+            )));
         }
     }
     let mut mask = SigSet::empty();
@@ -107,7 +110,7 @@ fn start(dump: Dump) -> Result<()> {
     thread?;
     // System calls of the program that the signal interrupts are restarted.
     let action = SigAction::new(SigHandler::Handler(wake), SaFlags::SA_RESTART, SigSet::empty());
-    // SAFETY: the handler only does what handlers may do; it replaces the default.
+    // SAFETY: the handler only calls async-signal-safe functions, and replaces the default action.
     unsafe { sigaction(signal, &action) }?;
     Ok(())
 }
@@ -116,7 +119,8 @@ fn run(dump: Dump) {
     let _own = OwnThread::begin();
     let mut number = 1_u64;
     loop {
-        // SAFETY: the semaphore was initialised before this thread started; a clock that fails leaves a time in the past.
+        // SAFETY: the semaphore was initialised before this thread started. If the clock fails, the time is in the
+        // past.
         let woken = unsafe {
             let mut until = core::mem::zeroed::<libc::timespec>();
             libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until);
@@ -134,7 +138,7 @@ fn run(dump: Dump) {
     }
 }
 
-/// File name, with the pid in place of `%p`, and the dump's number in place of `%n`.
+/// Returns the file name, with the pid in place of `%p`, and the dump's number in place of `%n`.
 fn file(name: &[u8], number: u64) -> PathBuf {
     let mut parts = name.split(|byte| *byte == b'%');
     let mut file = parts.next().unwrap_or_default().to_vec();
@@ -152,7 +156,6 @@ fn file(name: &[u8], number: u64) -> PathBuf {
     OsString::from_vec(file).into()
 }
 
-/// Writes the statistics in one format.
 type Numbers = Box<dyn FnOnce(&mut dyn Write) -> Result<()>>;
 
 fn write(file: &Path) -> Result<()> {
@@ -177,12 +180,12 @@ fn write(file: &Path) -> Result<()> {
 /// Base address of the file that has this code.
 fn begin(code: *const ()) -> Option<*mut core::ffi::c_void> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: it writes the description of an address, or nothing; all zeros is a valid one, too.
+    // SAFETY: `dladdr` writes the description of an address, or nothing. An all-zero description is valid.
     let (found, info) = unsafe { (libc::dladdr(code.cast(), info.as_mut_ptr()), info.assume_init()) };
     (found != 0).then_some(info.dli_fbase)
 }
 
-/// Writer of the format that the file name's extension selects.
+/// Returns the writer of the format that the file name's extension selects.
 fn numbers(file: &Path) -> Result<Numbers> {
     let profile = || match Uslab.profile() {
         mut profile if profile.rate > 0 => {
@@ -193,7 +196,7 @@ fn numbers(file: &Path) -> Result<Numbers> {
         }
         _ => Err(Error::other("there is no profile: expected `profile=512k` or another number of bytes")),
     };
-    let info = || Uslab.info().ok_or_else(|| Error::other("there is no malloc"));
+    let info = || Uslab.info().ok_or_else(|| Error::other("the malloc is not started"));
     Ok(match file.extension().and_then(|end| end.to_str()) {
         Some("gz") => {
             let profile = profile()?;

@@ -5,11 +5,11 @@
 //! $ LD_PRELOAD=target/release/libuslab.so USLAB_OPTIONS=stats=1 sqlite3 :memory: 'select 1'
 //! ```
 //!
-//! It has all functions of the C library that allocate, free, measure or describe memory, so that no pointer of the library's
-//! own malloc is ever passed to it. They behave as in glibc's manual. Where versions differ, the behaviour is the one that
-//! serves most programs: `aligned_alloc` accepts any alignment, as up to 2.37, and `realloc` to size 0 frees and returns null.
-//! Memory is aligned to 16 bytes; `malloc(0)` returns a unique pointer. `dlopen` is replaced because of `RTLD_DEEPBIND`: see
-//! [`loader`].
+//! The library has all functions of the C library that allocate, free, measure or describe memory. No pointer of the C
+//! library's own malloc is ever passed to this library. The functions behave as in glibc's manual. If glibc's versions
+//! differ, the functions behave as most programs need. `aligned_alloc` accepts any alignment, as up to 2.37, and
+//! `realloc` to size 0 frees and returns null. Memory is aligned to 16 bytes, and `malloc(0)` returns a unique pointer.
+//! The library replaces `dlopen` because of `RTLD_DEEPBIND`: see [`loader`].
 //!
 //! # What ends the program
 //!
@@ -25,17 +25,19 @@
 //! | writing to an object that is free | at its next allocation | with `slab_debug=P` | with `slab_debug=P` |
 //! | accessing the result of `malloc(0)` | yes | no | no |
 //!
-//! One allocation in 500,000 is sampled: any error with it ends the program immediately, and is reported with the call stacks
-//! of its allocation and its free. `guard=N` sets another number, and `guard=0` disables it.
+//! One allocation in 500,000 is sampled. Any error with a sampled allocation ends the program immediately, and is
+//! reported with the call stacks of the allocation and its free. `guard=N` sets another sampling interval, and
+//! `guard=0` disables sampling.
 //!
-//! The first line on standard error names the call and the address: see [`corruption`](uslab::corruption).
+//! The first line of an error on standard error names the call and the address: see [`corruption`](uslab::corruption).
 //!
 //! C++'s `new` and `delete` are included: see [`cplusplus`].
 //!
-//! Object caches for C are in `uslab.h`, and [`cache`]; `libuslab-cache` has them without a malloc, from the same source.
-//! Optionally the library writes its statistics on a signal ([`dump`]), and records each call ([`record`]).
+//! Object caches for C are in `uslab.h` and [`cache`]. `libuslab-cache` has these caches without a malloc, from the
+//! same source. Optionally the library writes its statistics on a signal ([`dump`]), and records each call
+//! ([`record`]).
 //!
-//! `uslab_version` is a mark: a program that finds it runs with one of the two libraries.
+//! A program that finds the symbol `uslab_version` runs with one of the two libraries.
 
 #[cfg(any(uslab_heap, not(target_os = "linux")))]
 compile_error!(
@@ -61,9 +63,9 @@ use nix::errno::Errno;
 use uslab::malloc::MAX_ALIGN;
 use uslab::{Gfp, Uslab};
 
-/// The library's own global allocator, out of line. If [`Uslab`] were inlined, it would be in each of the thousand places that
-/// drop a box, and the loader would relocate the descriptors of all these restartable sequences: 44 KiB of each process, and a
-/// tenth of its start.
+/// The library's own global allocator, out of line. An inlined [`Uslab`] would be in each of the thousand places that
+/// drop a box. The loader would then relocate the descriptors of all inlined restartable sequences: 44 KiB of each
+/// process, and a tenth of its start.
 struct OutOfLine;
 
 #[global_allocator]
@@ -83,29 +85,30 @@ unsafe impl GlobalAlloc for OutOfLine {
     }
     #[inline(never)]
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the memory is `Uslab`'s, with this layout, by the contract of `dealloc`.
+        // SAFETY: `Uslab` allocated the memory with this layout, by the contract of `dealloc`.
         unsafe { Uslab.dealloc(memory, layout) }
     }
     #[inline(never)]
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the memory is `Uslab`'s, with this layout, by the contract of `realloc`.
+        // SAFETY: `Uslab` allocated the memory with this layout, by the contract of `realloc`.
         unsafe { Uslab.realloc(memory, layout, size) }
     }
 }
 
-/// Bytes of a page, for the functions that align to one.
+/// Size of a page in bytes, for the functions that align to a page.
 const PAGE: usize = 4096;
 
-/// Aligns the calling function to a cache line, so that its conditional jumps neither cross nor end a block of 32 bytes.
-/// Intel's processors from Skylake to Cascade Lake do not cache the decoded form of such jumps ("Mitigations for Jump
-/// Conditional Code Erratum", 2019), which cost batches 5 %.
+/// Aligns the calling function to a cache line, so that its conditional jumps neither cross nor end a block of 32
+/// bytes. Intel's processors from Skylake to Cascade Lake do not cache the decoded form of jumps that cross or end a
+/// block of 32 bytes ("Mitigations for Jump Conditional Code Erratum", 2019). Jumps that are not cached cost batches 5
+/// %.
 #[inline(always)]
-pub(crate) fn at_a_line() {
-    // SAFETY: no instruction, or `nop`s if the compiler has put instructions before it.
+pub(crate) fn align_to_cache_line() {
+    // SAFETY: the directive adds no instruction, or `nop`s if the compiler has put instructions before it.
     unsafe { core::arch::asm!(".p2align 6", options(nomem, nostack, preserves_flags)) };
 }
 
-/// Allocates memory; each result is unique, even for size 0. Null and `ENOMEM` without memory.
+/// Allocates memory. Each result is unique, even for size 0. Returns null and sets `ENOMEM` if memory is short.
 #[inline(always)]
 fn allocate(size: usize, align: usize, gfp: Gfp) -> *mut c_void {
     match Uslab.allocate_fast(size, align) {
@@ -142,7 +145,7 @@ fn invalid() -> *mut c_void {
 /// `malloc(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    at_a_line();
+    align_to_cache_line();
     match Uslab.allocate_fast(size, MAX_ALIGN) {
         Some(memory) => memory.as_ptr().cast(),
         None => malloc_slow(size),
@@ -163,26 +166,26 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     count.checked_mul(size).map_or_else(no_memory, |bytes| allocate(bytes, MAX_ALIGN, Gfp::ZERO))
 }
 
-/// `free(3)`; preserves `errno`.
+/// `free(3)`, which preserves `errno`.
 ///
 /// # Safety
-/// `memory` is null, or came from this library and is not used any more.
+/// `memory` must be null or come from this library, and is no longer used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(memory: *mut c_void) {
-    at_a_line();
-    // SAFETY: the memory is null or this library's and no longer used, by this function's contract.
+    align_to_cache_line();
+    // SAFETY: the memory is null or belongs to this library and is no longer used, by this function's contract.
     unsafe {
         if !Uslab.free_fast(memory.cast()) {
             free_slow(memory);
         }
     }
 }
-/// Slow half of `free`, which may make system calls.
+/// The slow half of `free`, which may make system calls.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_slow(memory: *mut c_void) {
     let Some(memory) = NonNull::new(memory.cast()) else { return };
-    // SAFETY: `errno` is the thread's own, at a fixed address; the memory is no longer used, by the callers' contract.
+    // SAFETY: `errno` belongs to the thread, at a fixed address. The freed memory is no longer used, by contract.
     unsafe {
         if Uslab.free_next(memory.as_ptr()) {
             return;
@@ -195,18 +198,18 @@ unsafe extern "C" fn free_slow(memory: *mut c_void) {
     }
 }
 
-/// C23's `free_sized`. With checked frees the size is verified; otherwise it is ignored, because memory that `realloc` kept in
-/// place has another size.
+/// C23's `free_sized`. Checked frees verify the size. Unchecked frees ignore the size, because memory that `realloc`
+/// kept in place has another size.
 ///
 /// # Safety
-/// As [`free`].
+/// The contract of [`free`] applies.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_sized(memory: *mut c_void, size: usize) {
-    // SAFETY: the memory is null or this library's and no longer used, by this function's contract.
+    // SAFETY: the memory is null or belongs to this library and is no longer used, by this function's contract.
     unsafe { free_aligned_sized(memory, MAX_ALIGN, size) };
 }
-/// Returns `true` if memory was allocated with this size, as far as that is known; otherwise ends the program, unless it is
-/// null.
+/// Returns `false` if the memory is known to have another size than `size`. If the size differs, `has_size` ends the
+/// program, unless the memory is null.
 #[cold]
 #[inline(never)]
 fn has_size(memory: *mut c_void, size: usize, align: usize) -> bool {
@@ -216,12 +219,12 @@ fn has_size(memory: *mut c_void, size: usize, align: usize) -> bool {
 /// C23's `free_aligned_sized`.
 ///
 /// # Safety
-/// As [`free`].
+/// The contract of [`free`] applies.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, align: usize, size: usize) {
-    // SAFETY: the memory is null or this library's and no longer used, by this function's contract.
+    // SAFETY: the memory is null or belongs to this library and is no longer used, by this function's contract.
     unsafe {
-        // With checked frees this misses. The least alignment is `MAX_ALIGN`.
+        // With checked frees, `free_fast` misses. The smallest alignment is `MAX_ALIGN`.
         if !Uslab.free_fast(memory.cast()) && has_size(memory, size, align.max(MAX_ALIGN)) {
             free_slow(memory);
         }
@@ -231,16 +234,16 @@ pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, align: usize, s
 /// `realloc(3)`.
 ///
 /// # Safety
-/// As [`free`], after a success.
+/// After a success, the contract of [`free`] applies.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
     let Some(old) = NonNull::new(memory.cast()) else { return malloc(size) };
     if size == 0 {
-        // SAFETY: the memory is this library's and no longer used, by this function's contract.
+        // SAFETY: the memory belongs to this library and is no longer used, by this function's contract.
         unsafe { free(memory) };
         return null_mut();
     }
-    // SAFETY: the memory is this library's, and no longer used after a success, by this function's contract.
+    // SAFETY: the memory belongs to this library, and is no longer used after a success, by this function's contract.
     let moved = unsafe {
         match Uslab.record() {
             None => Uslab.reallocate(old, size),
@@ -253,20 +256,20 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
 /// `reallocarray(3)`.
 ///
 /// # Safety
-/// As [`realloc`].
+/// The contract of [`realloc`] applies.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reallocarray(memory: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
-        // SAFETY: the memory is null or this library's, and no longer used after a success, by this function's contract.
+        // SAFETY: the memory is null or belongs to this library, and is no longer used after a success, by contract.
         Some(bytes) => unsafe { realloc(memory, bytes) },
         None => no_memory(),
     }
 }
 
-/// `posix_memalign(3)`; preserves `errno`, and returns the error.
+/// `posix_memalign(3)`, which preserves `errno` and returns the error.
 ///
 /// # Safety
-/// `out` may be written.
+/// `out` must be writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
@@ -278,19 +281,19 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     if memory.is_null() {
         return Errno::ENOMEM as c_int;
     }
-    // SAFETY: `out` may be written, by this function's contract.
+    // SAFETY: `out` is writable, by this function's contract.
     unsafe { out.write(memory) };
     0
 }
 
-/// `aligned_alloc(3)`, as in glibc up to 2.37: [`memalign`]. From 2.38 on it refuses an alignment that is not a power of two;
-/// programs made for either version work here.
+/// `aligned_alloc(3)`, as in glibc up to 2.37: [`memalign`]. From 2.38 on, glibc refuses an alignment that is not a
+/// power of two. Programs made for either glibc version work with this library.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     memalign(align, size)
 }
 
-/// `memalign(3)`: rounds `align` up to a power of two.
+/// `memalign(3)`, which rounds `align` up to a power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     let align = align.checked_next_power_of_two();
@@ -303,7 +306,7 @@ pub extern "C" fn valloc(size: usize) -> *mut c_void {
     allocate(size, PAGE, Gfp::KERNEL)
 }
 
-/// `pvalloc(3)`: rounds up to whole pages.
+/// `pvalloc(3)`, which rounds the size up to whole pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     size.max(1).checked_next_multiple_of(PAGE).map_or_else(no_memory, |bytes| valloc(bytes))
@@ -312,18 +315,18 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// `malloc_usable_size(3)`.
 ///
 /// # Safety
-/// `memory` is null, or came from this library and is not freed yet.
+/// `memory` must be null or come from this library, and not be freed yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
-    // SAFETY: the memory is this library's and not freed, by this function's contract.
+    // SAFETY: the memory belongs to this library and is not freed, by this function's contract.
     NonNull::new(memory.cast()).map_or(0, |memory| unsafe { Uslab.usable_size(memory) })
 }
 
-/// Bytes that `malloc_trim` does not count: untouched pages that CPUs took in batches for a few small blocks.
+/// Number of bytes that `malloc_trim` does not count: untouched pages that CPUs took in batches for a few small blocks.
 const FEW: usize = 1 << 20;
 
-/// `malloc_trim(3)`: decommits all unused memory. Returns 1 if that was more than [`FEW`]: so the second of two consecutive
-/// calls returns 0.
+/// `malloc_trim(3)`, which decommits all unused memory. Returns 1 if more than [`FEW`] bytes were decommitted. The
+/// second of two consecutive calls of `malloc_trim` returns 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_keep: usize) -> c_int {
     c_int::from(Uslab.release() > FEW)

@@ -1,13 +1,13 @@
-//! `setrlimit` and `prlimit`, because of `RLIMIT_AS`.
+//! Replaces `setrlimit` and `prlimit`, to notice a new limit on addresses (`RLIMIT_AS`).
 //!
-//! The kernel applies that limit to all mapped addresses of a process, used or not, and the pages' range is initially 64 GiB of
-//! them. A program that sets a lower limit could map nothing more: no thread stack, no library, no memory above 4 MiB. And
-//! smaller memory, which needs no further mapping, would not be limited at all. So setting the limit here unmaps the unused
-//! part of the range: see [`Uslab::fit_address_limit`]. From then on pages get their addresses when they are committed, and
-//! leave some for other uses.
+//! The kernel applies `RLIMIT_AS` to all mapped addresses of a process, used or not. The allocator's range of pages
+//! initially maps 64 GiB of addresses. A program that sets a lower limit could map nothing more: no thread stack, no
+//! library, no memory above 4 MiB. Smaller requests, which need no further mapping, would not be limited at all.
+//! Setting the limit unmaps the unused part of the range: see [`Uslab::fit_address_limit`]. After a limit is set, pages
+//! get their addresses when they are committed, and leave some addresses for other uses.
 //!
-//! A limit that is set without these functions (by the bare system call, or by `prlimit` of another process) is not seen. The
-//! start reads a limit that exists when the program starts.
+//! A limit that is set without these functions (by the bare system call, or by `prlimit` of another process) is not
+//! noticed. The allocator's start reads a limit that exists when the program starts.
 
 use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;
@@ -18,7 +18,7 @@ use uslab::Uslab;
 /// `prlimit(2)`.
 ///
 /// # Safety
-/// `new` and `old` are null or point to limits.
+/// `new` and `old` must be null or point to limits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prlimit(
     process: libc::pid_t,
@@ -26,10 +26,9 @@ pub unsafe extern "C" fn prlimit(
     new: *const libc::rlimit,
     old: *mut libc::rlimit,
 ) -> c_int {
-    // SAFETY: the pointers are null or valid, by this function's contract; on 64-bit machines the libc's limits are the
-    // kernel's.
+    // SAFETY: the pointers are null or valid, by contract. On 64-bit machines the libc's limits are the kernel's.
     let result = unsafe { libc::syscall(libc::SYS_prlimit64, process, resource, new, old) } as c_int;
-    // SAFETY: it only reads the pid.
+    // SAFETY: `getpid` only reads the pid.
     let is_own = process == 0 || process == unsafe { libc::getpid() };
     if result == 0 && is_own && !new.is_null() && resource == libc::RLIMIT_AS as c_uint {
         let before = Errno::last_raw();
@@ -42,27 +41,27 @@ pub unsafe extern "C" fn prlimit(
 /// `setrlimit(2)`.
 ///
 /// # Safety
-/// `limit` points to a limit.
+/// `limit` must point to a limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setrlimit(resource: c_uint, limit: *const libc::rlimit) -> c_int {
     // SAFETY: `limit` is valid, by this function's contract.
     unsafe { prlimit(0, resource, limit, null_mut()) }
 }
 
-/// As [`setrlimit`].
+/// `setrlimit64` is [`setrlimit`] on 64-bit machines.
 ///
 /// # Safety
-/// As [`setrlimit`].
+/// `limit` must point to a limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setrlimit64(resource: c_uint, limit: *const libc::rlimit) -> c_int {
     // SAFETY: `limit` is valid, by this function's contract.
     unsafe { prlimit(0, resource, limit, null_mut()) }
 }
 
-/// As [`prlimit`].
+/// `prlimit64` is [`prlimit`] on 64-bit machines.
 ///
 /// # Safety
-/// As [`prlimit`].
+/// The contract of [`prlimit`] applies.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prlimit64(
     process: libc::pid_t,

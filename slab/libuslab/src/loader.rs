@@ -1,12 +1,13 @@
-//! `dlopen` without `RTLD_DEEPBIND`.
+//! Replaces `dlopen` to ignore `RTLD_DEEPBIND`.
 //!
-//! A library that is opened with that flag searches its own dependencies first, and so finds the C library's `malloc` and
-//! `free` instead of these. Memory allocated by one of the two is then freed by the other, which ends the program (PHP opens
-//! its extensions this way). So the flag is cleared: the library finds what all others find. Sanitizers refuse such libraries
-//! for the same reason.
+//! A library that is opened with `RTLD_DEEPBIND` searches its own dependencies first, and finds the C library's
+//! `malloc` and `free` instead of this library's. Memory allocated by one allocator is then freed by another, which
+//! ends the program. PHP opens its extensions with `RTLD_DEEPBIND`. The `dlopen` of this library clears the flag, so
+//! that the opened library finds the allocator that all others find. Sanitizers also refuse libraries opened with
+//! `RTLD_DEEPBIND`.
 //!
-//! The dynamic loader uses the caller's address for the search: its `RUNPATH`, its namespace. So the real function is jumped to
-//! and not called, with the caller's return address in place.
+//! The dynamic loader uses the caller's address for the search: its `RUNPATH`, and its namespace. The `dlopen` of this
+//! library jumps to the C library's function instead of calling it, with the caller's return address in place.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use nix::libc;
@@ -16,15 +17,15 @@ use uslab_magazine::sync::Ordering::Relaxed;
 /// The C library's `dlopen`; null until it was looked up.
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Looks it up. Dependencies of this library have it, so it exists if this runs.
+/// Looks up the C library's `dlopen`. Dependencies of this library include the C library, so its `dlopen` exists.
 extern "C" fn find() -> *mut c_void {
     const NAME: &CStr = c"dlopen";
-    // SAFETY: the name ends in a NUL; the search begins behind this library.
+    // SAFETY: the name ends in a NUL, and the search begins behind this library.
     let real = unsafe { libc::dlsym(libc::RTLD_NEXT, NAME.as_ptr()) };
     if real.is_null() {
         std::process::abort();
     }
-    // Relaxed: every thread finds the same address, which existed before.
+    // Relaxed: every thread finds the same address, which is valid from the start.
     REAL.store(real, Relaxed);
     real
 }
@@ -32,7 +33,7 @@ extern "C" fn find() -> *mut c_void {
 /// `dlopen(3)`.
 ///
 /// # Safety
-/// As `dlopen(3)`: the library's constructors run.
+/// The opened library's constructors run, as with `dlopen(3)`.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -57,10 +58,11 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_voi
     )
 }
 
-/// `dlopen(3)`. The caller's `RUNPATH` is searched if the compiler makes the last call a jump, as it does with optimisation.
+/// `dlopen(3)`. The caller's `RUNPATH` is searched only if the compiler makes the last call a jump, as it does with
+/// optimisation.
 ///
 /// # Safety
-/// As `dlopen(3)`: the library's constructors run.
+/// The opened library's constructors run, as with `dlopen(3)`.
 #[cfg(not(target_arch = "x86_64"))]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {

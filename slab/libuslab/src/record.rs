@@ -9,23 +9,25 @@
 //!
 //! # Rules
 //!
-//! * While recording, the inlined paths are closed, so each call comes here. Otherwise only slow calls do, for a load.
-//! * An address is recorded as allocated after the free that released it, whatever the threads' order. A `realloc` that moves
-//!   is both, in the order that the program sees: the old memory is freed, the new one allocated. One in place records the new
-//!   size.
-//! * Allocations of the library itself are not recorded, nor are object caches ([`cache`](crate::cache)), nor frees of null.
-//!   Allocations by the C library for a thread of this one are: 288 bytes for the reaper's, with `reap=MS`.
-//! * There is no lock and no heap: any caller of malloc may be recorded, even a signal handler. (If the file cannot be made,
-//!   the report uses the library's own memory.)
-//! * Each process has a new file: FILE if it does not exist, else FILE.PID, FILE.PID.2 and so on. So the programs that a
-//!   program starts have theirs; a process makes it at its first call. In the child of a fork that is the first call after the
-//!   fork, and frees of the parent's memory have no allocation in the child's file. A child of `vfork` has its parent's memory,
-//!   and file.
-//! * The file is opened by name whenever it grows, because descriptors are the program's. If the file is removed, or may not be
-//!   opened any more, the recording ends there. It must not be truncated while the program runs (`SIGBUS`). Addresses for its
-//!   largest size are reserved at the start.
+//! * While recording, the inlined paths are closed, so each call reaches this module. While not recording, only slow
+//!   calls reach this module, at the cost of a load.
+//! * A record of an allocation follows the record of the free that released its address, whatever the threads' order. A
+//!   `realloc` that moves memory makes two records, in the order that the program sees: a free of the old memory and an
+//!   allocation. A `realloc` in place records the new size.
+//! * Allocations of the library itself, object caches ([`cache`](crate::cache)), and frees of null are not recorded.
+//!   Allocations by the C library for a thread of this library are recorded: 288 bytes for the reaper's thread, with
+//!   `reap=MS`.
+//! * Recording takes no lock and uses no heap: any caller of malloc may be recorded, even a signal handler. If the file
+//!   cannot be made, the report uses the library's own memory.
+//! * Each process has a new file: FILE if it does not exist, otherwise FILE.PID, FILE.PID.2 and so on. Programs that a
+//!   recorded program starts thus have separate files. A process makes its recording file at its first call. In the
+//!   child of a fork, the file is made at the first call after the fork. Frees of the parent's memory have no
+//!   allocation in the child's file. A child of `vfork` has its parent's memory and file.
+//! * The file is opened by name whenever it grows, because the program owns the descriptors. If the recording file is
+//!   removed, or may not be opened any more, the recording ends. The recording file must not be truncated while the
+//!   program runs (`SIGBUS`). Addresses for the largest size of the recording file are reserved at the start.
 
-/// The reader's source, so that the format has one definition.
+/// The source of the reader, so that the format has one definition.
 #[allow(dead_code, reason = "one writes, another one reads")]
 #[path = "../../../sim/trace/src/record_format.rs"]
 mod format;
@@ -42,78 +44,80 @@ use uslab::{AllocError, Uslab};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64, Kept};
 
-/// Least and most records by which the file grows; in between, it doubles.
+/// Minimum and maximum number of records by which the file grows. The file doubles in size, between a minimum and a
+/// maximum growth.
 const LEAST: u64 = (64 << 10) / (RECORD * WORD) as u64;
 const MOST: u64 = (1 << 20) / (RECORD * WORD) as u64;
 
-/// In a page that the system clears in the child of a fork. So that child starts anew, however it was made.
+/// The recorder is in a page that the system clears in the child of a fork. A child of any kind of fork starts a new
+/// recording.
 struct Recorder {
-    /// The file's words. Null before there is a file; [`NONE`] while it is being made, and if that fails.
+    /// The words of the file. The pointer to the words is null before there is a file. The pointer is [`NONE`] while
+    /// the file is being made, and if making it fails.
     file: AtomicPtr<AtomicU64>,
-    /// Most records.
     most: AtomicU64,
 }
 
 const NONE: *mut AtomicU64 = dangling_mut();
 
-/// Recorder of a process that has no file, and of its children, which do not try again.
+/// The recorder of a process that has no file, and of its children, which do not try again.
 static NOTHING: Recorder = Recorder { file: AtomicPtr::new(NONE), most: AtomicU64::new(0) };
 
-/// Null before the first call.
+/// The process's recorder; null before the first call.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 
-/// The process that was recorded last: this one, or one that it was forked from.
+/// The process that was recorded last: this process, or a process from which it was forked.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// File to be opened when it grows.
+/// The file, to be opened when it grows.
 static FILE: Kept<Found> = Kept::new();
 
-/// Shorter than the longest names, because it is on the stack of the first caller.
+/// A buffer for a file name. The buffer is shorter than the longest possible name, because it is on the stack of the
+/// first caller.
 type Name = [u8; 1024];
 
 struct Found {
     name: Name,
-    /// Length of the requested name, which derived names begin with.
+    /// Length of the requested name, with which derived names begin.
     length: usize,
     device: libc::dev_t,
     inode: libc::ino_t,
 }
 
-/// A place in the file, and its time.
+/// A place in the file for one record, and the record's time.
 struct Place {
     words: &'static [AtomicU64],
     cpu: u16,
     time_ns: u64,
 }
 
-/// Makes the file, if recording is enabled: a program that never calls malloc has one, too.
+/// Makes the file if recording is enabled, so that a program that never calls malloc also has a file.
 pub(crate) fn begin() {
     let _ = file();
 }
 
-/// Records an allocation; null if it failed.
 #[inline]
 pub(crate) fn allocated(memory: *mut c_void, size: usize, align: usize) {
     write(take(), Kind::Alloc, memory.addr(), size, align);
 }
 
-/// Records a free, before it happens.
+/// Records a free, before the memory is freed.
 #[inline]
 pub(crate) fn freed(memory: NonNull<u8>) {
     write(take(), Kind::Free, memory.addr().get(), 0, 1);
 }
 
-/// Calls [`Uslab::reallocate`], and records it.
+/// Calls [`Uslab::reallocate`], and records the call.
 ///
 /// # Safety
-/// As [`Uslab::reallocate`].
+/// The contract of [`Uslab::reallocate`] applies.
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn reallocate(
     old: NonNull<u8>,
     size: usize,
 ) -> core::result::Result<NonNull<u8>, AllocError> {
-    // If it moves, other threads may reuse the old memory before this one continues.
+    // If the memory moves, other threads may reuse the old memory before this thread continues.
     let before = take();
     // SAFETY: the memory may be reallocated, by this function's contract.
     let result = unsafe { Uslab.reallocate(old, size) };
@@ -134,13 +138,13 @@ fn write(place: Option<Place>, kind: Kind, address: usize, size: usize, align: u
         let [address, size, align] = [address, size, align].map(|number| number as u64);
         let record = Record { kind, address, cpu, time_ns, size, align };
         for (word, value) in words.iter().zip(record.words()) {
-            // Release: a reader that sees the last word in the file sees the others.
+            // Release: a reader that sees the record's last word in the file also sees the other words.
             word.store(value.to_le(), Release);
         }
     }
 }
 
-/// Takes the next place; `None` if recording is off, or the file is full.
+/// Takes the next place. Returns `None` if recording is off, or the file is full.
 #[inline]
 fn take() -> Option<Place> {
     Uslab.record()?;
@@ -149,15 +153,15 @@ fn take() -> Option<Place> {
 #[cold]
 fn take_recorded() -> Option<Place> {
     let (recorder, file) = file()?;
-    // Relaxed: additions to one word are ordered, and one that happens after another one gets a later place.
+    // Relaxed: additions to one word are ordered, and a later addition gets a later place.
     let place = word(file, CALLS).fetch_add(1, Relaxed);
     // Acquire: pairs with the Release in `grow`, so that the file has that length.
     if place >= word(file, ROOM).load(Acquire) && !recorder.grow(file, place) {
         return None;
     }
-    // SAFETY: the file has room for it, and is never unmapped; only this thread has the place.
+    // SAFETY: the file has room for the record, and is never unmapped. No other thread has the place of this record.
     let words = unsafe { core::slice::from_raw_parts(file.add(HEADER + place as usize * RECORD), RECORD) };
-    // SAFETY: reads a number, and the time.
+    // SAFETY: the calls read the CPU number and the time.
     let (cpu, now) = unsafe {
         let mut now = MaybeUninit::<libc::timespec>::zeroed();
         libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
@@ -167,20 +171,20 @@ fn take_recorded() -> Option<Place> {
     Some(Place { words, cpu: u16::try_from(cpu).unwrap_or(0), time_ns })
 }
 
-/// A word of the header.
 fn word(file: *mut AtomicU64, at: usize) -> &'static AtomicU64 {
     // SAFETY: a file has a header, and is never unmapped.
     unsafe { &*file.add(at) }
 }
 
-/// The recorder and its file, which is made now if it does not exist.
+/// Returns the recorder and its file, and makes the file if it does not exist.
 fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
     let (asked, limit) = Uslab.record()?;
     let recorder = recorder()?;
-    // Acquire, Release: for the header.
+    // Acquire, Release: publish the file's header.
     let mut file = recorder.file.load(Acquire);
     if file.is_null() {
-        // Concurrent calls, by a handler, are not recorded: at the first call there is no other thread.
+        // Concurrent calls are not recorded. During the first call there is no other thread, so a concurrent call can
+        // only come from a signal handler.
         if recorder.file.compare_exchange(file, NONE, Acquire, Relaxed).is_err() {
             return None;
         }
@@ -194,7 +198,7 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
             Err(error) => {
                 let name = asked.escape_ascii();
                 let _ = writeln!(std::io::stderr(), "uslab: record `{name}`: {error}; nothing is recorded");
-                // Relaxed: a static.
+                // Relaxed: readers find a static value, which is initialised from the start.
                 RECORDER.store((&raw const NOTHING).cast_mut(), Relaxed);
                 file = NONE;
             }
@@ -204,17 +208,16 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
     (file != NONE).then_some((recorder, file))
 }
 
-/// The recorder's page.
 fn recorder() -> Option<&'static Recorder> {
-    // Acquire: pairs with the Release below.
+    // Acquire: pairs with the Release that publishes the recorder's page.
     let known = RECORDER.load(Acquire);
-    // SAFETY: null, or never unmapped. All zeros is a valid recorder.
+    // SAFETY: the pointer is null, or its target is never unmapped. All zeros is a valid recorder.
     if let Some(known) = unsafe { known.as_ref() } {
         return Some(known);
     }
     let page = map(size_of::<Recorder>(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).ok()?;
     let page = page.cast::<Recorder>();
-    // SAFETY: just mapped, and not shared if another thread was first.
+    // SAFETY: the page was just mapped, and is not shared if another thread was first.
     unsafe {
         match RECORDER.compare_exchange(null_mut(), page, AcqRel, Acquire) {
             Ok(_) => Some(&*page),
@@ -232,7 +235,7 @@ impl Recorder {
         // Relaxed: a child finds its parent's value.
         let parent = Some(PROCESS.swap(process, Relaxed)).filter(|parent| ![0, process].contains(parent));
         let too_long = |_| Error::from_raw_os_error(libc::ENAMETOOLONG);
-        // SAFETY: only this thread makes a file, and writes `FILE`. A child's file is next to its parent's.
+        // SAFETY: only this thread makes a file, and writes `FILE`. A child's file is next to its parent's file.
         let (mut name, length) = match unsafe { FILE.get() } {
             Some(found) => (found.name, found.length),
             None => absolute(asked).map_err(too_long)?,
@@ -256,10 +259,10 @@ impl Recorder {
         unsafe { libc::prctl(libc::PR_GET_NAME, program.as_mut_ptr()) };
         let header = Header { process, parent, program, calls: 0, room: 0 };
         for (at, value) in header.words().into_iter().enumerate() {
-            // Relaxed: published with the file.
+            // Relaxed: the word is published with the file.
             word(file, at).store(value.to_le(), Relaxed);
         }
-        // Relaxed: published with the file.
+        // Relaxed: the number is published with the file.
         self.most.store(most as u64, Relaxed);
         // SAFETY: only this thread makes a file, and no thread grows it yet.
         unsafe { FILE.put(Found { name, length, device: status.st_dev, inode: status.st_ino }) };
@@ -271,7 +274,7 @@ impl Recorder {
         let own = core::ptr::from_ref(self).cast_mut();
         descriptor.extend(0, HEADER * WORD)?;
         let file = map(bytes, libc::MAP_SHARED, descriptor.0)?;
-        // SAFETY: these pages are the recorder's and the file's only.
+        // SAFETY: these pages belong only to the recorder and the file.
         let advised = unsafe {
             libc::madvise(own.cast(), size_of::<Self>(), libc::MADV_WIPEONFORK) == 0
                 && libc::madvise(file, bytes, libc::MADV_DONTFORK) == 0
@@ -279,7 +282,8 @@ impl Recorder {
         if advised { Ok(file.cast()) } else { Err(Error::last_os_error()) }
     }
 
-    /// Makes room for the record at `place`; `false` if that fails. Threads may do so concurrently.
+    /// Makes room for the record at `place`. Returns `false` if the file cannot grow. Several threads may call `grow`
+    /// concurrently.
     #[cold]
     fn grow(&self, file: *mut AtomicU64, place: u64) -> bool {
         // Relaxed: the header has the number of lost records.
@@ -295,7 +299,7 @@ impl Recorder {
         }
         let room = most.min(place + place.clamp(LEAST, MOST));
         let [from, to] = [has, room].map(|records| (HEADER + records as usize * RECORD) * WORD);
-        // SAFETY: written before the file was published, and not again in this process.
+        // SAFETY: `FILE` was written before the file was published, and is not written again in this process.
         let grown = unsafe { FILE.get() }.is_some_and(|found| {
             let again = open(&found.name, 0);
             again.is_ok_and(|descriptor| descriptor.is(found) && descriptor.extend(from, to).is_ok())
@@ -304,7 +308,7 @@ impl Recorder {
             // Release: pairs with the Acquire in `take_recorded`.
             word(file, ROOM).fetch_max(room, Release);
         } else {
-            // Relaxed: a hint. Later calls do not try again.
+            // Relaxed: the number is a hint. After a failure to grow, later calls do not try again.
             self.most.fetch_min(has, Relaxed);
         }
         Errno::set_raw(errno);
@@ -312,10 +316,10 @@ impl Recorder {
     }
 }
 
-/// Absolute form of `file`, because the program may change its directory; and its length.
+/// Returns the absolute form of `file`, because the program may change its directory; and its length.
 ///
 /// # Errors
-/// The name is too long.
+/// Returns an error if the name is too long.
 fn absolute(file: &[u8]) -> Result<(Name, usize)> {
     let mut name = [0; _];
     let mut rest = &mut name[..];
@@ -330,10 +334,11 @@ fn absolute(file: &[u8]) -> Result<(Name, usize)> {
     Ok((name, length))
 }
 
-/// Makes `name`, of which `length` bytes are given, the first name, or a numbered one if that exists.
+/// Completes `name`, whose first `length` bytes are given: without a suffix, or with a numbered suffix if that file
+/// exists.
 ///
 /// # Errors
-/// The name is too long.
+/// Returns an error if the name is too long.
 fn number(name: &mut Name, length: usize, process: u32, number: u32) -> Result<()> {
     let mut rest = &mut name[length..];
     match number {
@@ -341,7 +346,7 @@ fn number(name: &mut Name, length: usize, process: u32, number: u32) -> Result<(
         1 => write!(rest, ".{process}")?,
         _ => write!(rest, ".{process}.{number}")?,
     }
-    // Followed by a NUL.
+    // A NUL follows the name.
     rest.write_all(&[0])
 }
 
@@ -349,7 +354,7 @@ struct Descriptor(c_int);
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: opened here, and not used otherwise.
+        // SAFETY: this value opened the descriptor, and no other code uses it.
         unsafe { libc::close(self.0) };
     }
 }
@@ -364,9 +369,9 @@ fn open(name: &Name, flags: c_int) -> Result<Descriptor> {
 impl Descriptor {
     fn status(&self) -> Result<libc::stat> {
         let mut status = MaybeUninit::zeroed();
-        // SAFETY: it writes the result.
+        // SAFETY: `fstat` writes the result.
         match unsafe { libc::fstat(self.0, status.as_mut_ptr()) } {
-            // SAFETY: the call has written it.
+            // SAFETY: `fstat` has written the result.
             0 => Ok(unsafe { status.assume_init() }),
             _ => Err(Error::last_os_error()),
         }
@@ -374,11 +379,11 @@ impl Descriptor {
     fn is(&self, found: &Found) -> bool {
         self.status().is_ok_and(|status| (status.st_dev, status.st_ino) == (found.device, found.inode))
     }
-    /// Allocates bytes of the file on the device: a write to a mapping without room on the device would end the program, and so
-    /// would a request beyond the process's limit.
+    /// Allocates bytes of the file on the device. A write to a mapping would end the program if the device is full, and
+    /// so would a request beyond the process's limit.
     fn extend(&self, from: usize, to: usize) -> Result<()> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: it writes the result; the descriptor is open.
+        // SAFETY: the call writes the result, and the descriptor is open.
         let error = unsafe {
             libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit);
             match limit.rlim_cur < to as libc::rlim_t {
@@ -386,7 +391,7 @@ impl Descriptor {
                 false => loop {
                     let bytes = to.saturating_sub(from) as libc::off_t;
                     match libc::posix_fallocate(self.0, from as libc::off_t, bytes) {
-                        // Interrupted by a signal.
+                        // A signal interrupted the call.
                         libc::EINTR => {}
                         error => break error,
                     }
@@ -399,7 +404,7 @@ impl Descriptor {
 
 fn map(bytes: usize, flags: c_int, descriptor: c_int) -> Result<*mut c_void> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, which replaces none.
+    // SAFETY: the mapping is new, and replaces no other mapping.
     let mapped = unsafe { libc::mmap(null_mut(), bytes, access, flags, descriptor, 0) };
     if mapped == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(mapped) }
 }

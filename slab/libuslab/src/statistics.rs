@@ -1,7 +1,8 @@
-//! glibc's functions on its malloc, for this one: `mallinfo2(3)`, `malloc_info(3)`, `malloc_stats(3)`, and `mallopt(3)`.
+//! glibc's functions on its malloc, for this malloc: `mallinfo2(3)`, `malloc_info(3)`, `malloc_stats(3)`, and
+//! `mallopt(3)`.
 //!
-//! glibc's own functions would describe an unused heap. The numbers mean what the manual says, as far as that exists here; what
-//! does not (fast bins, a top chunk) is 0.
+//! glibc's own functions would describe an unused heap. The statistics have the meaning in glibc's manual. Statistics
+//! of parts that this malloc does not have (fast bins, a top chunk) are 0.
 
 use core::ffi::c_int;
 use core::fmt::Write as _;
@@ -14,20 +15,20 @@ use uslab::{HeapUsage, Info, Uslab};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MallInfo<N> {
-    /// Bytes of committed pages.
+    /// Number of bytes of committed pages.
     arena: N,
     /// Number of free objects.
     ordblks: N,
     smblks: N,
-    /// Number of pieces above 4 MiB, each a mapping.
+    /// Number of blocks above 4 MiB, each a separate mapping.
     hblks: N,
-    /// Bytes of these pieces.
+    /// Number of bytes of the blocks above 4 MiB.
     hblkhd: N,
     usmblks: N,
     fsmblks: N,
-    /// Bytes of `arena` in use.
+    /// Number of bytes of `arena` in use.
     uordblks: N,
-    /// Bytes of `arena` not in use.
+    /// Number of bytes of `arena` not in use.
     fordblks: N,
     keepcost: N,
 }
@@ -55,7 +56,7 @@ pub extern "C" fn mallinfo2() -> MallInfo<usize> {
     MallInfo::new(&Uslab.usage(), |number| number)
 }
 
-/// `mallinfo(3)`: numbers that do not fit are clamped to the largest value.
+/// `mallinfo(3)`. Numbers that do not fit are clamped to the largest value.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo() -> MallInfo<c_int> {
     MallInfo::new(&Uslab.usage(), |number| c_int::try_from(number).unwrap_or(c_int::MAX))
@@ -74,17 +75,17 @@ pub extern "C" fn malloc_stats() {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// `malloc_info(3)` in glibc's XML. A size's `count` is the number of its free objects.
+/// `malloc_info(3)` in glibc's XML. The `count` of a size is the number of its free objects.
 ///
 /// # Safety
-/// `to` is an open stream.
+/// `to` must be an open stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_info(options: c_int, to: *mut libc::FILE) -> c_int {
     if options != 0 {
         return Errno::EINVAL as c_int;
     }
     let text = xml(&Uslab.usage(), Uslab.info().as_ref());
-    // SAFETY: `to` is an open stream, by this function's contract; the text has that many bytes.
+    // SAFETY: `to` is an open stream, by this function's contract, and the text has that many bytes.
     let written = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), to) };
     if written == text.len() { 0 } else { -1 }
 }
@@ -123,8 +124,8 @@ fn xml(usage: &HeapUsage, info: Option<&Info>) -> String {
 const M_MXFAST: c_int = 1;
 const M_MMAP_THRESHOLD: c_int = -3;
 
-/// `mallopt(3)`: 1 for what glibc accepts, including unknown parameters; 0 for what it refuses. Nothing changes: there are no
-/// bins, arenas or thresholds here.
+/// `mallopt(3)`. Returns 1 for all parameters that glibc accepts, including unknown parameters, and 0 for refused
+/// parameters. `mallopt` changes nothing, because there are no bins, arenas or thresholds.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
     let taken = match parameter {

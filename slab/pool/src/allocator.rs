@@ -1,4 +1,4 @@
-//! Interface of guards and collections to the allocator below, and the allocators that are pools.
+//! The interface between guards or collections and the allocator below them, and its implementations for pools.
 
 use super::area::Area;
 use super::best_fit::BestFit;
@@ -16,38 +16,39 @@ use core::ptr::NonNull;
 #[cfg(feature = "std")]
 use std::alloc::{GlobalAlloc, System};
 
-/// Allocation by layout and offset.
+/// An allocator whose requests have a layout and an offset.
 ///
 /// # Safety
-/// Memory that [`allocate`](Self::allocate) returns is valid for reads and writes of the layout's size, and not used by the
-/// allocator until it is released, the allocator is dropped, or another method of it ends the allocation; byte `offset` of it
-/// is aligned as the layout requires.
+/// Memory that [`allocate`](Self::allocate) returns must be valid for reads and writes of the layout's size, and its
+/// byte `offset` aligned as the layout requires. The allocator must not use the memory until it is released, the
+/// allocator is dropped, or another method ends the allocation.
 pub unsafe trait Allocator {
-    /// Allocates memory for `layout` whose byte `offset` is aligned.
+    /// Allocates memory for `layout`, in which byte `offset` is aligned.
     ///
     /// # Errors
-    /// Memory is short, or the request can never be served.
+    /// Returns an error if memory is short, or if the request can never be served.
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused>;
     /// Frees memory.
     ///
     /// # Errors
-    /// The address is invalid, as far as the allocator checks.
+    /// Returns an error if the address is invalid, as far as the allocator checks.
     ///
     /// # Safety
-    /// The memory was allocated from this allocator with that layout and offset, was not released since, and is not used any
-    /// more.
+    /// This allocator must have allocated the memory with that layout and offset. The memory must not have been
+    /// released since, and is no longer used.
     unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, offset: usize) -> Result<(), BadFree>;
-    /// Resizes memory in place to a layout of the same alignment. `false` if that fails, with nothing changed.
+    /// Resizes memory in place to a layout of the same alignment. Returns `false` and changes nothing if the memory
+    /// cannot be resized in place.
     ///
     /// # Safety
-    /// The memory was allocated from this allocator with the old layout and that offset, and was not released since. After a
-    /// success it has the new layout.
+    /// This allocator must have allocated the memory with the old layout and that offset, and not released it since.
+    /// After a success, the memory has the new layout.
     unsafe fn resize(&mut self, _memory: NonNull<u8>, _old: Layout, _new: Layout, _offset: usize) -> bool {
         false
     }
 }
 
-/// An allocator whose memory is slots: the largest object is fixed when it is made.
+/// An allocator of slots, whose largest object is fixed when the allocator is made.
 pub trait Pooled: Allocator {
     /// Size and alignment of the largest object.
     fn slots(&self) -> SlotLayout;
@@ -55,8 +56,8 @@ pub trait Pooled: Allocator {
 
 macro_rules! pooled {
     ($([$($of:tt)*] $pool:ty),+) => {$(
-        // SAFETY: a slot that is on no list is the caller's; the pool admits only objects that fit its slots, and the offset
-        // that it aligns.
+        // SAFETY: a slot that is on no list belongs to the caller. The pool admits only objects that fit its slots, at
+        // the offset that it aligns.
         unsafe impl<$($of)*> Allocator for $pool {
             #[inline]
             fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
@@ -64,7 +65,7 @@ macro_rules! pooled {
             }
             #[inline]
             unsafe fn release(&mut self, memory: NonNull<u8>, _: Layout, _: usize) -> Result<(), BadFree> {
-                // SAFETY: allocated from here, and not used any more, by this function's contract.
+                // SAFETY: the slot was allocated from this pool and is no longer used, by this function's contract.
                 unsafe { self.free(memory) }
             }
             // Every slot has the same size.
@@ -83,7 +84,8 @@ pooled!([A: Area] FixedPool<A>);
 #[cfg(feature = "std")]
 pooled!([] ChunkedPool, [] ReservedPool);
 
-/// Layout with padding in front, for allocators that align the start of blocks: byte `offset` is aligned then.
+/// Returns `layout` with padding in front, such that byte `offset` is aligned. `padded` is for allocators that align
+/// the start of a block.
 fn padded(layout: Layout, offset: usize) -> Option<(Layout, usize)> {
     let pad = offset.wrapping_neg() & (layout.align() - 1);
     let size = layout.size().max(1).checked_add(pad)?;
@@ -91,12 +93,13 @@ fn padded(layout: Layout, offset: usize) -> Option<(Layout, usize)> {
 }
 
 #[cfg(feature = "std")]
-// SAFETY: the heap's guarantees; with the padding in front, byte `offset` is at a multiple of the alignment.
+// SAFETY: the system's heap guarantees valid memory. With the padding in front, byte `offset` is at a multiple of the
+// alignment.
 unsafe impl Allocator for System {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         let memory = Refused::Memory { bytes: layout.size() };
         let (layout, pad) = padded(layout, offset).ok_or(memory)?;
-        // SAFETY: not of size zero.
+        // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { self.alloc(layout) }).ok_or(memory)?;
         // SAFETY: the block has the padding in front.
         Ok(unsafe { start.add(pad) })
@@ -104,7 +107,7 @@ unsafe impl Allocator for System {
     unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, offset: usize) -> Result<(), BadFree> {
         let foreign = BadFree::Foreign { address: memory.addr().get() };
         let (layout, pad) = padded(layout, offset).ok_or(foreign)?;
-        // SAFETY: allocated above with the same layout, and the padding before it.
+        // SAFETY: the block was allocated with this layout, and has the padding in front.
         unsafe { self.dealloc(memory.sub(pad).as_ptr(), layout) };
         Ok(())
     }
@@ -112,8 +115,8 @@ unsafe impl Allocator for System {
 
 macro_rules! padded {
     ($($type:ty: $free:expr, $resize:expr;)+) => {$(
-        // SAFETY: an allocated block is the caller's; with the padding in front, byte `offset` is at a multiple of the
-        // alignment.
+        // SAFETY: an allocated block belongs to the caller. With the padding in front, byte `offset` is at a multiple
+        // of the alignment.
         unsafe impl<A: Area> Allocator for $type {
             #[inline]
             fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
@@ -126,12 +129,12 @@ macro_rules! padded {
             unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, offset: usize) -> Result<(), BadFree> {
                 let foreign = BadFree::Foreign { address: memory.addr().get() };
                 let (layout, pad) = padded(layout, offset).ok_or(foreign)?;
-                // SAFETY: allocated above with the same layout, and the padding before it.
+                // SAFETY: the block was allocated with this layout, and has the padding in front.
                 unsafe { $free(self, memory.sub(pad), layout) }
             }
             unsafe fn resize(&mut self, memory: NonNull<u8>, old: Layout, new: Layout, offset: usize) -> bool {
                 let (Some((old, pad)), Some((new, _))) = (padded(old, offset), padded(new, offset)) else { return false };
-                // SAFETY: allocated above with the same layout, and the padding before it.
+                // SAFETY: the block was allocated with this layout, and has the padding in front.
                 unsafe { $resize(self, memory.sub(pad), old, new.size()) == Ok(true) }
             }
         }

@@ -1,6 +1,6 @@
-//! The allocators of blocks of any size compared with a shadow model: blocks are aligned, do not overlap and keep their bytes
-//! when they are resized; a refused request has no room; and at the end all memory is one block again.
-//! they are resized; what is refused has no room; and in the end all is one block again.
+//! Compares the allocators of blocks of any size with a shadow model. The tested blocks are aligned, do not overlap,
+//! and keep their bytes when they are resized. A request is refused only if there is no room. At the end of a test, all
+//! memory is one free block again.
 
 use crate::area::{Area, HeapArea, StackArea};
 use crate::best_fit::{Fit, Order};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 struct Odd(HeapArea);
 
-// SAFETY: a part of an area.
+// SAFETY: the memory is a part of an area.
 unsafe impl Area for Odd {
     fn memory(&self) -> NonNull<[u8]> {
         let memory = self.0.memory();
@@ -45,11 +45,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..if cfg!(miri) { 40 } else { 300 })
 }
 
-/// An allocator that can be inspected.
+/// An allocator that the test can inspect.
 trait Subject: Allocator {
-    /// Returns `true` if there is room; `None` if the lists do not tell.
+    /// Returns `true` if there is room for `layout`. Returns `None` if the free lists do not show whether there is
+    /// room.
     fn room(&self, layout: Layout) -> Option<bool>;
-    /// Its free blocks, after all checks of its structure.
     fn look(&self) -> Vec<usize>;
 }
 
@@ -108,13 +108,13 @@ impl<S: Subject> Shadow<S> {
     fn free(&mut self, pick: usize) {
         let Some((block, layout, stamp)) = self.pick(pick) else { return };
         assert_full_of(block, layout.size(), stamp);
-        // SAFETY: allocated from here with this layout, and in use; a second free is refused, or does nothing.
+        // SAFETY: the block was allocated with this layout and is in use. A second free is refused, or does nothing.
         assert_eq!(unsafe { self.subject.release(block, layout, 0) }, Ok(()));
     }
     fn resize(&mut self, pick: usize, size: usize, stamp: u8) {
         let Some((block, old, was)) = self.pick(pick) else { return };
         let new = Layout::from_size_align(size, old.align()).unwrap();
-        // SAFETY: allocated from here with this layout, and in use.
+        // SAFETY: the block was allocated with this layout and is in use.
         let resized = unsafe { self.subject.resize(block, old, new, 0) };
         assert!(resized || size > old.size(), "one that shrinks always can");
         assert_full_of(block, old.size().min(if resized { size } else { old.size() }), was);
@@ -156,13 +156,12 @@ proptest! {
         let order = if by_address { Order::Address } else { Order::Lifo };
         run(BestFit::with_policy(odd(), [Fit::First, Fit::Best, Fit::Next][fit], order).unwrap(), steps);
     }
-    /// Compared with a list of the allocations in order: markers free what was allocated after them once, and are refused for
-    /// good when an earlier one was freed; the topmost block frees all that it took, padding included, so that at the end
-    /// nothing is used.
+    /// Compares a stack with a list of allocations. A marker frees all later allocations once, and is refused after an
+    /// earlier marker was freed. The topmost block frees all its bytes with its padding, so at the end no byte is used.
     #[test]
     fn a_stack_with_markers(steps in prop::collection::vec((0..7_u8, any::<u16>()), 1..300)) {
         let mut stack = StackAlloc::new(odd()).unwrap();
-        // Blocks with their layout, stamp and the head before them; markers by their index in `marks`.
+        // Blocks have a layout, a stamp and the head before them. Markers are stored by their index in `marks`.
         let (mut out, mut marks): (Vec<Result<_, usize>>, Vec<_>) = (vec![], vec![]);
         for (stamp, (what, pick)) in steps.into_iter().enumerate() {
             let (stamp, pick) = (stamp as u8, usize::from(pick));
@@ -172,7 +171,7 @@ proptest! {
                     let used = stack.used();
                     if let Ok(block) = stack.alloc(layout) {
                         assert!(block.addr().get().is_multiple_of(layout.align()));
-                        // SAFETY: the block is the test's.
+                        // SAFETY: the block belongs to the test.
                         unsafe { block.write_bytes(stamp, layout.size()) };
                         out.push(Ok((block, layout, stamp, used)));
                     }
@@ -187,17 +186,17 @@ proptest! {
                 4 => {
                     if let Some(Ok((block, layout, stamp, used))) = out.pop_if(|top| top.is_ok()) {
                         assert_full_of(block, layout.size(), stamp);
-                        // SAFETY: the topmost block in use.
+                        // SAFETY: the block is the topmost block in use.
                         assert_eq!((unsafe { stack.free(block, layout) }, stack.used()), (Ok(()), used));
                     }
                 }
                 5 => {
                     if let Some(Ok((block, layout, stamp, _))) = out.last_mut() {
                         let bytes = pick % 300;
-                        // SAFETY: the topmost block in use.
+                        // SAFETY: the block is the topmost block in use.
                         if unsafe { stack.resize(*block, *layout, bytes) }.unwrap() {
                             let new = Layout::from_size_align(bytes, layout.align()).unwrap();
-                            // SAFETY: the block is the test's.
+                            // SAFETY: the block belongs to the test.
                             unsafe { block.write_bytes(*stamp, bytes) };
                             *layout = new;
                         }
@@ -224,7 +223,7 @@ proptest! {
         }
         for place in out.into_iter().rev() {
             let freed = match place {
-                // SAFETY: the topmost block in use.
+                // SAFETY: the block is the topmost block in use.
                 Ok((block, layout, ..)) => unsafe { stack.free(block, layout) }.is_ok(),
                 Err(mark) => stack.free_to(marks[mark].take().unwrap().0).is_ok(),
             };
@@ -232,7 +231,7 @@ proptest! {
         }
         assert_eq!(stack.used(), 0);
     }
-    /// Nested scopes: the values of the outer one stay, and each frees what it allocated.
+    /// Nested scopes: values of the outer scope stay, and each scope frees its own allocations.
     #[test]
     fn an_arena_with_scopes(steps in prop::collection::vec((0..5_u8, any::<u16>()), 1..200)) {
         fn nest<'s, G: FnMut(usize) -> Result<Odd, crate::PoolError>>(
@@ -271,14 +270,13 @@ fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
-/// Errors of a heap for invalid frees.
 fn wrong_frees(heap: &mut impl Subject) {
     let whole = heap.look();
     let mut other = StackArea::<64>::new();
     let foreign = other.lend().memory().cast::<u8>();
     let [a, b, c] = [24, 24, 24].map(|size| heap.allocate(layout(size, 8), 0).unwrap());
     let not_out = |block: NonNull<u8>| Err(BadFree::NotOut { address: block.addr().get() });
-    // SAFETY: invalid frees are refused, and the rest is freed once.
+    // SAFETY: invalid frees are refused, and the other blocks are freed once.
     unsafe {
         let address = foreign.addr().get();
         assert_eq!(heap.release(foreign, layout(24, 8), 0), Err(BadFree::Foreign { address }));
@@ -297,15 +295,15 @@ fn wrong_frees(heap: &mut impl Subject) {
 }
 
 #[test]
-fn a_heap_names_foreign_addresses_and_second_frees() {
+fn heap_reports_foreign_addresses_and_double_frees() {
     wrong_frees(&mut Tlsf::new(odd()).unwrap());
     wrong_frees(&mut BestFit::new(odd()).unwrap());
 }
 
-/// A block grows into a free block behind it, and not into one in use.
+/// A block grows into the following block if that block is free.
 fn grows_in_place(heap: &mut impl Subject) {
     let [a, b] = [100, 100].map(|size| heap.allocate(layout(size, 16), 0).unwrap());
-    // SAFETY: the blocks are the test's, with these layouts.
+    // SAFETY: the blocks belong to the test and have these layouts.
     unsafe {
         assert!(!heap.resize(a, layout(100, 16), layout(500, 16), 0), "the next one is out");
         assert!(heap.resize(b, layout(100, 16), layout(1000, 16), 0));
@@ -320,7 +318,7 @@ fn grows_in_place(heap: &mut impl Subject) {
 }
 
 #[test]
-fn a_block_grows_in_place_into_a_free_block() {
+fn block_grows_in_place_into_a_free_neighbour() {
     grows_in_place(&mut Tlsf::new(odd()).unwrap());
     grows_in_place(&mut BestFit::new(odd()).unwrap());
     for fit in [Fit::First, Fit::Next] {
@@ -328,13 +326,14 @@ fn a_block_grows_in_place_into_a_free_block() {
     }
 }
 
-/// An arena in an array, a heap in its memory, another in a block of that, and a stack in a block of this.
+/// An arena in an array, a heap in the arena's memory, another heap in a block of that heap, and a stack in a block of
+/// the inner heap.
 #[test]
-fn each_allocator_works_in_memory_of_another() {
+fn each_allocator_works_in_memory_from_another() {
     use crate::Borrowed;
     use core::mem::MaybeUninit;
     fn area<'b>(block: NonNull<u8>, bytes: usize) -> Borrowed<'b> {
-        // SAFETY: a block of that many bytes, which stays allocated until the area is dropped.
+        // SAFETY: the block has that many bytes, and stays allocated until the area is dropped.
         unsafe { NonNull::slice_from_raw_parts(block.cast::<MaybeUninit<u8>>(), bytes).as_mut() }.into()
     }
     let mut array = StackArea::<8192>::new();
@@ -347,7 +346,7 @@ fn each_allocator_works_in_memory_of_another() {
     let mut stack = StackAlloc::new(area(inner, 2000)).unwrap();
     let innermost = stack.alloc(layout(2000, 1)).unwrap();
     assert_eq!((innermost, stack.mark().err()), (inner, Some(Refused::NoRoom { bytes: 20, align: 4 })));
-    // SAFETY: the blocks are the test's; each is freed once, and the stack is not used any more.
+    // SAFETY: the blocks belong to the test. Each block is freed once, and the stack is no longer used.
     unsafe {
         innermost.write_bytes(1, 2000);
         best.free(inner).unwrap();
@@ -356,7 +355,7 @@ fn each_allocator_works_in_memory_of_another() {
     assert_eq!((best.look().len(), tlsf.look().len()), (1, 1));
 }
 
-/// Only blocks with padding pay for it, and it is freed with them, one after the other.
+/// Only padded blocks take bytes for padding. Freeing padded blocks in turn also frees their padding.
 #[test]
 fn blocks_freed_from_the_top_leave_no_padding() {
     let mut array = StackArea::<1024>::new();
@@ -369,21 +368,21 @@ fn blocks_freed_from_the_top_leave_no_padding() {
     });
     assert_eq!(blocks.map(|(used, ..)| used), [0, 8, 11, 48, 49, 65, 66]);
     for (used, block, layout) in blocks.into_iter().rev() {
-        // SAFETY: the topmost block in use.
+        // SAFETY: the block is the topmost block in use.
         assert_eq!((unsafe { stack.free(block, layout) }, stack.used()), (Ok(()), used));
     }
 }
 
-/// A block that is freed below others, or shrunk there, stays; the blocks above it are freed from the top all the same.
+/// A block freed or shrunk below other blocks stays. Blocks above a block that stays can still be freed from the top.
 #[test]
-fn padding_of_a_block_freed_out_of_order_is_freed_with_a_marker() {
+fn marker_frees_padding_of_blocks_freed_out_of_order() {
     let mut array = StackArea::<1024>::new();
     let mut stack = StackAlloc::new(array.lend()).unwrap();
     let marker = stack.mark().unwrap();
     let [low, high] = [layout(5, 32), layout(40, 16)];
     let (below, used, above) = (stack.alloc(low).unwrap(), stack.used(), stack.alloc(high).unwrap());
     assert_eq!((used, stack.used()), (37, 88));
-    // SAFETY: each is in use, with its layout, and is freed once.
+    // SAFETY: each block is in use, has this layout, and is freed once.
     unsafe {
         assert_eq!(stack.resize(above, high, 41), Ok(true));
         assert_eq!((stack.free(below, low), stack.used()), (Ok(()), 89));
@@ -394,10 +393,10 @@ fn padding_of_a_block_freed_out_of_order_is_freed_with_a_marker() {
     assert_eq!((stack.free_to(marker), stack.used()), (Ok(()), 0));
 }
 
-/// Once it restored the head, and which block has padding: then the bytes in front of a block of the second stack were mistaken
-/// for that.
+/// Regression: the marker restored the head and the block with the newest padding, so bytes of the second stack were
+/// mistaken for padding.
 #[test]
-fn a_marker_of_a_dropped_stack_does_not_change_its_successor() {
+fn marker_of_a_dropped_stack_is_refused_by_its_successor() {
     let mut array = StackArea::<1024>::new();
     let mut gone = StackAlloc::new(array.lend()).unwrap();
     let blocks = [layout(1, 1), layout(8, 8)].map(|layout| gone.alloc(layout).unwrap().addr());
@@ -405,15 +404,14 @@ fn a_marker_of_a_dropped_stack_does_not_change_its_successor() {
     let mut stack = StackAlloc::new(array.lend()).unwrap();
     let (bytes, block) = (stack.alloc(layout(16, 1)).unwrap(), stack.alloc(layout(8, 8)).unwrap());
     assert_eq!([bytes.addr(), block.addr()], blocks);
-    // SAFETY: 16 bytes, which are the test's.
+    // SAFETY: the 16 bytes belong to the test.
     unsafe { bytes.write_bytes(0xff, 16) };
     let _marker = stack.mark().unwrap();
     assert_eq!((stack.free_to(old), stack.used()), (Ok(()), 24));
-    // SAFETY: it is in use, and below the marker's place.
+    // SAFETY: the block is in use, and below the marker's position.
     assert_eq!((unsafe { stack.free(block, layout(8, 8)) }, stack.used()), (Ok(()), 16));
 }
 
-/// A marker of another stack frees nothing.
 #[test]
 fn a_marker_of_another_stack_is_refused() {
     let (mut one, mut other) = (StackAlloc::new(odd()).unwrap(), StackAlloc::new(odd()).unwrap());
@@ -430,7 +428,8 @@ fn a_marker_of_another_stack_is_refused() {
     );
 }
 
-/// The memory behind a marker may be written as if the marker were still there: its number detects that.
+/// Later allocations may overwrite the record of a freed marker. The number in a record reveals that a marker is
+/// invalid.
 #[test]
 fn a_marker_at_a_reused_position_is_refused() {
     let mut stack = StackAlloc::new(odd()).unwrap();
@@ -440,12 +439,11 @@ fn a_marker_at_a_reused_position_is_refused() {
     let (_below, _same_place) = (stack.mark().unwrap(), stack.mark().unwrap());
     assert!(matches!(stack.free_to(stale), Err(BadMarker::Freed { .. })));
     let end = stack.alloc(layout(0, 1)).unwrap();
-    // SAFETY: never allocated.
+    // SAFETY: the address was never allocated.
     let freed = unsafe { stack.free(end, layout(8, 1)) };
     assert!(matches!(freed, Err(BadFree::NotOut { .. })));
 }
 
-/// A scope that panics frees its memory, too.
 #[test]
 fn a_scope_ends_when_its_function_panics() {
     let mut array = StackArea::<256>::new();
@@ -460,7 +458,7 @@ fn a_scope_ends_when_its_function_panics() {
     assert_eq!(arena.used(), 0);
 }
 
-/// Once it was kept, a chunk for each refused request, and the rest of the previous chunk was lost.
+/// Regression: each refused request kept a chunk that was too small, and lost the rest of the previous chunk.
 #[test]
 fn a_chunk_smaller_than_requested_is_dropped() {
     let mut arena = Arena::growing(64, |bytes| HeapArea::new(bytes.min(100), 16)).unwrap();
@@ -473,9 +471,8 @@ fn a_chunk_smaller_than_requested_is_dropped() {
     arena.reset();
 }
 
-/// Objects of an arena are not dropped.
 #[test]
-fn an_arena_drops_nothing_and_returns_an_object_that_does_not_fit() {
+fn arena_drops_no_object_and_returns_one_that_does_not_fit() {
     use std::rc::Rc;
     let count = Rc::new(());
     let mut array = StackArea::<64>::new();
@@ -501,7 +498,7 @@ fn the_offset_byte_of_a_block_is_aligned_for_guards() {
         for align in [1, 8, 16, 64, 512] {
             let object = arena.alloc(layout(40, align)).unwrap();
             assert!(object.addr().get().is_multiple_of(align));
-            // SAFETY: the block is the test's, of that size.
+            // SAFETY: the block belongs to the test and has that size.
             unsafe {
                 object.write_bytes(7, 40);
                 assert_eq!(arena.free(object, layout(40, align)), Ok(()));

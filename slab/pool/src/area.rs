@@ -1,4 +1,4 @@
-//! Areas: the memory of a pool, of the caller's choice.
+//! Areas: the caller's choice of memory for a pool.
 //!
 //! | area | memory |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | [`HeapArea`] | the global allocator's, with the requested alignment |
 //! | [`MappedArea`] | the system's: pages that are committed when they are first touched |
 //!
-//! The names are those of Reinalter's area policies (2012); his example has a heap area and memory on the stack.
+//! The names are from Reinalter's area policies (2012), whose example has a heap area and memory on the stack.
 
 use super::error::PoolError;
 use core::alloc::Layout;
@@ -20,14 +20,14 @@ use uslab_buddy::region::{Backend, Region};
 /// Memory for a pool.
 ///
 /// # Safety
-/// [`memory`](Self::memory) is the same at each call, wherever the value is moved; it is valid for reads and writes, and not
-/// used otherwise, until the value is dropped.
+/// [`memory`](Self::memory) must return the same range at each call, even after the value moved. The range must be
+/// valid for reads and writes, and not used by other code, until the value is dropped.
 pub unsafe trait Area {
-    /// Start and length in bytes. The contents are unspecified.
+    /// Returns the start of the memory and its length in bytes. The contents of the memory are unspecified.
     fn memory(&self) -> NonNull<[u8]>;
 }
 
-/// Borrowed memory. The value has 16 bytes.
+/// An area in borrowed memory. A `Borrowed` area has a size of 16 bytes.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -47,14 +47,14 @@ pub unsafe trait Area {
 #[derive(Debug)]
 pub struct Borrowed<'m> {
     memory: NonNull<[u8]>,
-    // Not the reference itself: moving that would invalidate pointers derived from it.
+    // The area does not store the reference itself: moving a reference would invalidate pointers derived from it.
     owner: PhantomData<&'m mut [MaybeUninit<u8>]>,
 }
 
-// SAFETY: like the exclusive reference that it was made of.
+// SAFETY: the area behaves like the exclusive reference from which it was made.
 unsafe impl Send for Borrowed<'_> {}
 
-// SAFETY: exclusively borrowed for `'m`, which the value does not outlive.
+// SAFETY: the memory is exclusively borrowed for `'m`, and the value does not outlive `'m`.
 unsafe impl Area for Borrowed<'_> {
     fn memory(&self) -> NonNull<[u8]> {
         self.memory
@@ -69,7 +69,8 @@ impl<'m> From<&'m mut [MaybeUninit<u8>]> for Borrowed<'m> {
     }
 }
 
-/// `N` bytes inside the value, at a multiple of 64. Moving it would invalidate pointers, so it is lent, not moved in.
+/// An area of `N` bytes inside the value, at a multiple of 64. The area must be lent, not moved into a pool, because a
+/// move would invalidate pointers.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -87,12 +88,12 @@ impl<'m> From<&'m mut [MaybeUninit<u8>]> for Borrowed<'m> {
 pub struct StackArea<const N: usize>([MaybeUninit<u8>; N]);
 
 impl<const N: usize> StackArea<N> {
-    /// Makes the area, without writing to it.
+    /// Creates the area without writing to its memory.
     #[inline]
     pub const fn new() -> Self {
         Self([const { MaybeUninit::uninit() }; N])
     }
-    /// Lends the memory.
+    /// Lends the memory to a pool.
     pub fn lend(&mut self) -> Borrowed<'_> {
         Borrowed::from(&mut self.0[..])
     }
@@ -104,17 +105,17 @@ impl<const N: usize> Default for StackArea<N> {
     }
 }
 
-/// Memory of the global allocator, freed on drop.
+/// An area in memory of the global allocator, freed on drop.
 #[derive(Debug)]
 pub struct HeapArea {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: it owns its memory, which any thread may free.
+// SAFETY: the area owns its memory, which any thread may free.
 unsafe impl Send for HeapArea {}
 
-// SAFETY: allocated in `new`, owned until it is dropped, and not moved with the value.
+// SAFETY: the memory was allocated in `new`, is owned until the value is dropped, and does not move with the value.
 unsafe impl Area for HeapArea {
     fn memory(&self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.start, self.layout.size())
@@ -125,7 +126,8 @@ impl HeapArea {
     /// Allocates `bytes` bytes at a multiple of `align`.
     ///
     /// # Errors
-    /// [`PoolError::Memory`]; [`PoolError::Align`] if `align` is not a power of two; [`PoolError::NoRoom`] if `bytes` is 0.
+    /// Returns [`PoolError::Align`] if `align` is not a power of two, [`PoolError::NoRoom`] if `bytes` is 0, and
+    /// [`PoolError::Memory`] if memory is short.
     pub fn new(bytes: usize, align: usize) -> Result<Self, PoolError> {
         if !align.is_power_of_two() {
             return Err(PoolError::Align { align });
@@ -135,7 +137,7 @@ impl HeapArea {
         }
         let memory = PoolError::Memory { bytes };
         let layout = Layout::from_size_align(bytes, align).map_err(|_| memory)?;
-        // SAFETY: not of size zero.
+        // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { alloc::alloc::alloc(layout) }).ok_or(memory)?;
         Ok(Self { start, layout })
     }
@@ -143,12 +145,13 @@ impl HeapArea {
 
 impl Drop for HeapArea {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
+        // SAFETY: the memory was allocated in `new` with this layout.
         unsafe { alloc::alloc::dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
-/// Pages of the system, committed when they are first touched, and zero until then. Unmapped on drop.
+/// An area of pages of the system. The first touch of a page commits it, and until then the page is zero. Dropping the
+/// area unmaps its pages.
 ///
 /// ```
 /// use uslab_pool::{Area, MappedArea};
@@ -162,7 +165,8 @@ impl Drop for HeapArea {
 pub struct MappedArea(Region);
 
 #[cfg(feature = "std")]
-// SAFETY: committed as a whole in `new`, owned by the region until it is dropped, and not moved with the value.
+// SAFETY: the whole memory is committed in `new`, belongs to the region until it is dropped, and does not move with the
+// value.
 unsafe impl Area for MappedArea {
     fn memory(&self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
@@ -171,11 +175,11 @@ unsafe impl Area for MappedArea {
 
 #[cfg(feature = "std")]
 impl MappedArea {
-    /// Maps `bytes` bytes, rounded up to pages, at a multiple of `align`. Cost: a system call, or three if `align` is above a
-    /// page.
+    /// Maps `bytes` bytes, rounded up to pages, at a multiple of `align`. Cost: one system call, or three if `align`
+    /// exceeds a page.
     ///
     /// # Errors
-    /// [`PoolError::Memory`]; [`PoolError::Align`] if `align` is not a power of two.
+    /// Returns [`PoolError::Align`] if `align` is not a power of two, and [`PoolError::Memory`] if the system refuses.
     pub fn new(bytes: usize, align: usize) -> Result<Self, PoolError> {
         if !align.is_power_of_two() {
             return Err(PoolError::Align { align });
@@ -191,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_area_is_as_long_and_aligned_as_asked_and_can_be_written_to() {
+    fn area_has_its_requested_size_and_alignment() {
         let mut stack = StackArea::<4096>::new();
         let mut vec = Vec::with_capacity(4096);
         let areas: [(Box<dyn Area + '_>, usize); 4] = [
@@ -203,7 +207,7 @@ mod tests {
         for (area, align) in areas {
             let memory = area.memory();
             assert_eq!((memory.len(), memory.cast::<u8>().addr().get() % align), (4096, 0));
-            // SAFETY: the area's memory, which is not used otherwise.
+            // SAFETY: no other code uses the area's memory.
             unsafe {
                 memory.cast::<u8>().write_bytes(7, 4096);
                 assert_eq!(memory.cast::<u8>().add(4095).read(), 7);
@@ -214,9 +218,9 @@ mod tests {
     #[test]
     fn unavailable_memory_is_an_error() {
         let refused = PoolError::Memory { bytes: isize::MAX as usize };
-        // Miri's heap aborts the program instead.
+        // Miri's heap aborts the program instead of refusing.
         if !cfg!(miri) {
-            // Opaque to the optimiser, which assumes that an unused allocation succeeds.
+            // `black_box` hides the allocation from the optimiser, which assumes that an unused allocation succeeds.
             let area = core::hint::black_box(HeapArea::new(isize::MAX as usize, 1));
             assert_eq!(area.err(), Some(refused));
         }

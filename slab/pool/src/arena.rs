@@ -1,19 +1,20 @@
-//! An arena: an allocator, and a policy that puts guards around its objects.
+//! An arena: an allocator with a policy that puts guards around its objects.
 //!
 //! ```text
 //! allocator's slot, 40 bytes   [ guard 4 ][   object, 32 bytes   ][ guard 4 ]
 //!                                         ^ aligned: the slot's offset is 4
 //! ```
 //!
-//! A pool must know the largest object when it is made, and guards make objects larger; but the arena that adds them is made
-//! after the pool. There are two solutions, both from the source:
+//! A pool must know the largest object when it is made. Guards make objects larger, but the arena that adds guards is
+//! made after the pool. There are two ways to make the pool first:
 //!
-//! * [`memory_requirement`](MemoryArena::memory_requirement), [`alignment_requirement`](MemoryArena::alignment_requirement) and
-//!   [`offset_requirement`](MemoryArena::offset_requirement) need no arena, because the policy is in the type. Make the pool
-//!   with them.
-//! * [`MemoryArena::of_pool`] makes the pool itself, with these sizes. It only accepts pools.
+//! * [`memory_requirement`](MemoryArena::memory_requirement),
+//!   [`alignment_requirement`](MemoryArena::alignment_requirement) and
+//!   [`offset_requirement`](MemoryArena::offset_requirement) need no arena, because the policy is part of the type. The
+//!   caller makes the pool with the size, alignment and offset that the arena requires.
+//! * [`MemoryArena::of_pool`] makes a pool with the arena's requirements. `of_pool` only accepts pools.
 //!
-//! [`FixedSizeHeap`](super::FixedSizeHeap) does all of it.
+//! [`FixedSizeHeap`](super::FixedSizeHeap) combines area, pool and arena.
 //!
 //! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), in the answers to its comments.
 
@@ -25,25 +26,25 @@ use core::fmt::Debug;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// Guards around each object.
+/// A policy for guards around each object.
 pub trait Bounds: Debug {
-    /// Bytes in front of an object.
+    /// Number of guard bytes in front of an object.
     const FRONT: usize;
-    /// Bytes behind an object.
+    /// Number of guard bytes behind an object.
     const BACK: usize;
-    /// Writes the guards.
+    /// Writes the guards of an object.
     ///
     /// # Safety
-    /// `object` has `size` bytes; [`FRONT`](Self::FRONT) bytes before and [`BACK`](Self::BACK) bytes behind them are the
-    /// caller's.
+    /// The object at `object` must have `size` bytes. [`FRONT`](Self::FRONT) bytes before the object and
+    /// [`BACK`](Self::BACK) bytes behind it must belong to the caller.
     unsafe fn guard(object: NonNull<u8>, size: usize);
-    /// Checks the guards.
+    /// Checks the guards of an object.
     ///
     /// # Errors
-    /// The damaged guard.
+    /// Returns the damaged guard as an error.
     ///
     /// # Safety
-    /// The guards were written for this object with this size.
+    /// The guards must have been written for this object with this size.
     unsafe fn check(object: NonNull<u8>, size: usize) -> Result<(), Overrun>;
 }
 
@@ -60,7 +61,7 @@ impl Bounds for NoBounds {
     }
 }
 
-/// Four bytes before and four behind. Cost: two stores and two loads per object.
+/// Guards of four bytes before and four bytes behind each object. Cost: two stores and two loads per object.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SimpleBounds;
 
@@ -68,12 +69,12 @@ impl SimpleBounds {
     const GUARD: u32 = 0xFACE_B0B5;
     const BYTES: usize = size_of::<u32>();
 
-    /// Addresses of the guards.
+    /// Returns the addresses of the guards.
     ///
     /// # Safety
-    /// As [`Bounds::guard`].
+    /// Has the contract of [`Bounds::guard`].
     unsafe fn guards(object: NonNull<u8>, size: usize) -> [(NonNull<u32>, Side); 2] {
-        // SAFETY: the bytes around the object are the caller's.
+        // SAFETY: the bytes around the object belong to the caller.
         unsafe { [(object.sub(Self::BYTES).cast(), Side::Before), (object.add(size).cast(), Side::After)] }
     }
 }
@@ -83,16 +84,16 @@ impl Bounds for SimpleBounds {
     const BACK: usize = Self::BYTES;
 
     unsafe fn guard(object: NonNull<u8>, size: usize) {
-        // SAFETY: the bytes around the object are the caller's, by this function's contract.
+        // SAFETY: the bytes around the object belong to the caller, by this function's contract.
         for (at, _) in unsafe { Self::guards(object, size) } {
-            // SAFETY: the caller's bytes; they need not be aligned.
+            // SAFETY: the bytes belong to the caller, and need not be aligned.
             unsafe { at.write_unaligned(Self::GUARD) };
         }
     }
     unsafe fn check(object: NonNull<u8>, size: usize) -> Result<(), Overrun> {
-        // SAFETY: the bytes around the object are the caller's, and `guard` wrote them.
+        // SAFETY: the bytes around the object belong to the caller, and `guard` wrote them.
         for (at, side) in unsafe { Self::guards(object, size) } {
-            // SAFETY: the caller's bytes; they need not be aligned.
+            // SAFETY: the bytes belong to the caller, and need not be aligned.
             let found = unsafe { at.read_unaligned() };
             if found != Self::GUARD {
                 let address = object.addr().get();
@@ -120,7 +121,7 @@ impl Bounds for SimpleBounds {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// `of_pool` rejects other allocators:
+/// `of_pool` rejects allocators that are not pools:
 ///
 /// ```compile_fail
 /// use std::alloc::System;
@@ -129,7 +130,7 @@ impl Bounds for SimpleBounds {
 /// MemoryArena::<_, SimpleBounds>::of_pool(32, 8, |_| Ok::<_, PoolError>(System));
 /// ```
 ///
-/// Without `of_pool`, any allocator is accepted:
+/// The other constructors accept any allocator:
 ///
 /// ```
 /// # use std::alloc::System;
@@ -143,7 +144,8 @@ pub struct MemoryArena<A, B> {
 }
 
 impl<A, B: Bounds> MemoryArena<A, B> {
-    /// Bytes that an allocator needs for an object of `size` bytes: 40 for 32 with [`SimpleBounds`].
+    /// Number of bytes that an allocator needs for an object of `size` bytes. With [`SimpleBounds`], an object of 32
+    /// bytes needs 40.
     ///
     /// ```
     /// use uslab_pool::{MemoryArena, NoBounds, SimpleBounds};
@@ -156,12 +158,12 @@ impl<A, B: Bounds> MemoryArena<A, B> {
     pub const fn memory_requirement(size: usize) -> usize {
         size.saturating_add(B::FRONT).saturating_add(B::BACK)
     }
-    /// Alignment that an allocator needs for objects with alignment `align`: the same, at another byte.
+    /// Alignment that an allocator needs for objects of alignment `align`: the same alignment, but of another byte.
     #[doc(alias = "GetMemoryAlignmentRequirement")]
     pub const fn alignment_requirement(align: usize) -> usize {
         align
     }
-    /// Byte that the allocator must align.
+    /// Offset of the byte that the allocator must align.
     #[doc(alias = "GetMemoryOffsetRequirement")]
     pub const fn offset_requirement() -> usize {
         B::FRONT
@@ -169,7 +171,7 @@ impl<A, B: Bounds> MemoryArena<A, B> {
 }
 
 impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
-    /// Makes an arena on an existing allocator. A pool must have large enough slots, and align the right byte: see the
+    /// Makes an arena on an existing allocator. A pool must have large enough slots and align the right byte: see the
     /// [module](self).
     pub const fn new(allocator: A) -> Self {
         Self { allocator, bounds: PhantomData }
@@ -178,7 +180,7 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
     /// Allocates an object.
     ///
     /// # Errors
-    /// Errors of the allocator for the size with guards.
+    /// Returns the allocator's error for the size with guards.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let memory = self.allocator.allocate(Self::inflated(layout)?, B::FRONT)?;
         // SAFETY: the allocation includes the guards' bytes.
@@ -191,25 +193,26 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
     /// Frees an object.
     ///
     /// # Errors
-    /// [`BadFree::Overrun`], and the object stays allocated; or an error of the allocator.
+    /// Returns [`BadFree::Overrun`] if a guard is damaged, and the object then stays allocated. `free` also returns
+    /// errors of the allocator.
     ///
     /// # Safety
-    /// The object was allocated from this arena with that layout, was not freed since, and is not used any more.
+    /// This arena must have allocated the object with `layout` and not freed it since. The object is no longer used.
     pub unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
-        // SAFETY: the object is this arena's, by this function's contract.
+        // SAFETY: this arena allocated the object, by this function's contract.
         unsafe { self.check(object, layout) }?;
         let foreign = BadFree::Foreign { address: object.addr().get() };
         let inflated = Self::inflated(layout).map_err(|_| foreign)?;
-        // SAFETY: allocated with this layout and offset.
+        // SAFETY: the memory was allocated with this layout and offset.
         unsafe { self.allocator.release(object.sub(B::FRONT), inflated, B::FRONT) }
     }
     /// Checks the guards of an object.
     ///
     /// # Errors
-    /// [`BadFree::Overrun`].
+    /// Returns [`BadFree::Overrun`] if a guard is damaged.
     ///
     /// # Safety
-    /// As [`free`](Self::free), except that the object may still be used.
+    /// Has the contract of [`free`](Self::free), except that the object may still be used.
     pub unsafe fn check(&self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         // SAFETY: `alloc` wrote the guards, by this function's contract.
         unsafe { B::check(object, layout.size()) }.map_err(BadFree::Overrun)
@@ -226,10 +229,11 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
 }
 
 impl<P: Pooled, B: Bounds> MemoryArena<P, B> {
-    /// Makes a pool and an arena on it, for objects of at most `size` bytes at a multiple of `align`, without guards.
+    /// Makes a pool and an arena on the pool, for objects of at most `size` bytes (without guards) at a multiple of
+    /// `align`.
     ///
     /// # Errors
-    /// Errors of `make`, or such slots are impossible.
+    /// Returns an error of `make`, or an error if such slots are impossible.
     #[doc(alias = "MemoryPoolArena")]
     pub fn of_pool(
         size: usize,
@@ -238,7 +242,6 @@ impl<P: Pooled, B: Bounds> MemoryArena<P, B> {
     ) -> Result<Self, PoolError> {
         Ok(Self::new(make(Self::slots(size, align)?)?))
     }
-    /// Slots for such objects, with guards.
     pub(super) fn slots(size: usize, align: usize) -> Result<SlotLayout, PoolError> {
         let slots = SlotLayout::new(Self::memory_requirement(size), Self::alignment_requirement(align))?;
         Ok(slots.with_offset(Self::offset_requirement()))
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn requirements_are_what_the_layout_is() {
+    fn arena_requirements_equal_the_layout() {
         assert_eq!((Guarded::memory_requirement(32), Guarded::offset_requirement()), (40, 4));
         assert_eq!(Guarded::alignment_requirement(16), 16);
         assert_eq!(Guarded::memory_requirement(usize::MAX - 3), usize::MAX);
@@ -275,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_was_made_for_the_object_alone_refuses_it_with_guards() {
+    fn pool_without_room_for_guards_refuses_guarded_objects() {
         let pool = fixed(SlotLayout::new(32, 8).unwrap()).unwrap();
         assert_eq!(Guarded::new(pool).alloc(OBJECT), Err(Refused::Size { asked: 40, most: 32 }));
         let pool = fixed(SlotLayout::new(40, 8).unwrap()).unwrap();
@@ -284,11 +287,11 @@ mod tests {
     }
 
     #[test]
-    fn an_overrun_on_either_side_is_found_and_the_object_stays_out() {
+    fn overrun_on_either_side_is_detected() {
         for (offset, side) in [(-1, Side::Before), (-4, Side::Before), (32, Side::After), (35, Side::After)] {
             let mut arena = Guarded::of_pool(32, 8, fixed).unwrap();
             let (object, other) = (arena.alloc(OBJECT).unwrap(), arena.alloc(OBJECT).unwrap());
-            // SAFETY: within the pool's memory; the objects are the test's.
+            // SAFETY: the addresses are within the pool's memory, and the objects belong to the test.
             unsafe {
                 object.write_bytes(0, 32);
                 assert_eq!(arena.check(object, OBJECT), Ok(()));
@@ -302,22 +305,22 @@ mod tests {
     }
 
     #[test]
-    fn without_bounds_nothing_is_added() {
+    fn without_guards_objects_get_no_extra_bytes() {
         let mut arena = MemoryArena::<_, NoBounds>::of_pool(32, 8, fixed).unwrap();
         let (a, b) = (arena.alloc(OBJECT).unwrap(), arena.alloc(OBJECT).unwrap());
         assert_eq!(b.addr().get() - a.addr().get(), 32);
-        // SAFETY: allocated above.
+        // SAFETY: the object was allocated above.
         unsafe { arena.free(a, OBJECT).unwrap() };
     }
 
     #[test]
-    fn an_arena_on_the_heap_aligns_objects_behind_their_guards() {
+    fn heap_arena_aligns_objects_behind_their_guards() {
         let mut arena = MemoryArena::<_, SimpleBounds>::new(System);
         for (size, align) in [(0, 1), (5, 2), (32, 16), (7, 4096)] {
             let layout = Layout::from_size_align(size, align).unwrap();
             let object = arena.alloc(layout).unwrap();
             assert!(object.addr().get().is_multiple_of(align));
-            // SAFETY: the objects are the test's, of that size.
+            // SAFETY: the objects belong to the test and have that size.
             unsafe {
                 object.write_bytes(9, size);
                 arena.free(object, layout).unwrap();

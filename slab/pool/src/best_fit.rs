@@ -6,21 +6,24 @@
 //!      ^12 ^16                                                     16 bytes apart, payloads at multiples of 16
 //! ```
 //!
-//! The tags before and behind each block have its size and a used flag, so both neighbours of a freed block are found by
-//! arithmetic, and merged with it immediately. Free blocks are in one doubly linked list, with its links in the blocks.
+//! The tags before and behind each block contain its size and a used flag. A freed block finds both neighbours by
+//! arithmetic and merges with them immediately. Free blocks are in one doubly linked list, whose links are stored in
+//! the blocks.
 //!
-//! - Allocate: a search of the list; the [`Fit`] selects the block. Up to as many steps as there are free blocks: O(n).
-//! - Free: O(1) with [`Order::Lifo`]; with [`Order::Address`] a search for the place, unless a neighbour is free.
-//! - Waste: 8 bytes of tags, rounding up to 16, and the gaps that the pattern of use leaves between blocks.
+//! - Allocate: a search of the free list, in which [`Fit`] selects the block. The search takes up to as many steps as
+//!   there are free blocks: O(n).
+//! - Free: O(1) with [`Order::Lifo`]. With [`Order::Address`], a free searches for the place in the list, unless a
+//!   neighbour is free.
+//! - Waste: 8 bytes of tags, rounding up to 16, and the gaps between blocks.
 //!
-//! [`Tlsf`](super::Tlsf) does both in O(1), and wastes a little more between blocks. Only three numbers are stored outside of
-//! the memory.
+//! [`Tlsf`](super::Tlsf) allocates and frees in O(1), and wastes a little more between blocks. The heap stores only
+//! three numbers outside of its memory.
 //!
-//! Invariants: no two neighbours are free; a block is free if and only if it is in the list; both tags of a block are equal.
+//! Invariants: no two neighbours are free; a block is free iff it is in the list; both tags of a block are equal.
 //!
-//! Sources: Knuth, The Art of Computer Programming 1, section 2.5 (1968), for boundary tags and the policies; Wilson,
-//! Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review" (1995), which finds address-ordered
-//! first fit and best fit the good ones. In use as the malloc of K&R and, with segregated lists, as dlmalloc.
+//! Sources: Knuth, The Art of Computer Programming 1, section 2.5 (1968), for boundary tags and the policies. Wilson,
+//! Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review" (1995), which recommends
+//! address-ordered first fit and best fit. Users: the malloc of K&R and, with segregated lists, dlmalloc.
 
 use crate::area::Area;
 use crate::blocks::{NONE, UNIT, blocks_by_pointer, ends, gap, need};
@@ -37,24 +40,23 @@ use core::ptr::NonNull;
 pub enum Fit {
     /// The first block of the list that is large enough.
     First,
-    /// The smallest block that is large enough; the first of equals.
+    /// The smallest block that is large enough, and the first of equal blocks.
     Best,
-    /// The first block that is large enough from where the last search ended, wrapping around.
+    /// The first block that is large enough, searching from the end of the last search and wrapping around.
     Next,
 }
 
-/// Place of a freed block in the list.
+/// Position of a freed block in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// At the front.
+    /// A freed block is put at the front of the list.
     Lifo,
-    /// In address order.
+    /// The list is in address order.
     Address,
 }
 
-/// Bytes of a tag.
 const TAG: usize = 4;
-/// Flag in a tag.
+/// Flag in a tag: the block is used.
 const USED: u32 = 1;
 
 /// A free-list heap in memory of the caller's choice. See the [module](self).
@@ -82,19 +84,19 @@ pub struct BestFit<A> {
 }
 
 impl<A: Area> BestFit<A> {
-    /// Makes a heap in `area`: best fit, with the free blocks in address order. Memory before its first multiple of 16, and
-    /// behind its last, is unused, and 16 bytes are its ends. Cost: writes a few words.
+    /// Makes a heap in `area` with best fit, and free blocks in address order. Memory before the area's first multiple
+    /// of 16, and after its last, is unused. The heap uses 16 bytes to mark its ends. Cost: writes a few words.
     ///
     /// # Errors
-    /// [`PoolError::NoRoom`] for fewer than 32 bytes, [`PoolError::Positions`] for more than 2 GiB.
+    /// Returns [`PoolError::NoRoom`] for fewer than 32 bytes, and [`PoolError::Positions`] for more than 2 GiB.
     pub fn new(area: A) -> Result<Self, PoolError> {
         Self::with_policy(area, Fit::Best, Order::Address)
     }
-    /// Makes a heap with another policy, as in the literature: first fit in address order wastes hardly more, and searches
-    /// less.
+    /// Makes a heap with another policy. In the literature, first fit in address order wastes hardly more and searches
+    /// less than best fit.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Returns the errors of [`new`](Self::new).
     pub fn with_policy(area: A, fit: Fit, order: Order) -> Result<Self, PoolError> {
         Ok(Self { blocks: Blocks::new(Raw(area), fit, order)?, usage: Usage::default() })
     }
@@ -102,23 +104,23 @@ impl<A: Area> BestFit<A> {
 
 blocks_by_pointer!(BestFit);
 
-/// The heap's blocks by position: safe code, generic over the access to the memory's words.
+/// The heap's blocks by position, in safe code that is generic over the access to the memory's words.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Blocks<M> {
     memory: M,
     fit: Fit,
     order: Order,
-    /// Position of the first block, whose payload is at a multiple of [`UNIT`]; then that of the tag behind the last one.
+    /// The first field is the position of the first block, whose payload is at a multiple of [`UNIT`]. The second field
+    /// is the position of the tag behind the last block.
     first: usize,
     end: usize,
-    /// The first free block.
     head: u32,
-    /// Start of the next search with next fit; `NONE` is the head.
+    /// Start of the next search with next fit; `NONE` selects the head.
     rover: u32,
 }
 
-/// Place for a request: in the free block `at`, behind a gap for its alignment.
+/// A place for a request: a free block, and the gap in front of the payload for its alignment.
 #[derive(Clone, Copy)]
 struct Found {
     at: usize,
@@ -130,12 +132,12 @@ impl<M: Words> Blocks<M> {
     /// Makes a heap in which all of `memory` is free.
     ///
     /// # Errors
-    /// As [`BestFit::new`].
+    /// Returns the errors of [`BestFit::new`].
     pub fn new(memory: M, fit: Fit, order: Order) -> Result<Self, PoolError> {
         let (start, end) = ends(&memory)?;
         let (first, end) = (start + UNIT - TAG, end - TAG);
         let mut blocks = Self { memory, fit, order, first, end, head: NONE, rover: NONE };
-        // Of size 0, and used: no block merges beyond the ends.
+        // The end blocks have size 0 and are used, so that no block merges beyond the ends.
         blocks.memory.store(first - TAG, USED);
         blocks.memory.store(end, USED);
         blocks.set_tags(first, end - first, false);
@@ -143,16 +145,16 @@ impl<M: Words> Blocks<M> {
         Ok(blocks)
     }
 
-    /// Memory of the heap, to read its words.
+    /// The memory of the heap, for reading its words.
     #[inline]
     pub fn memory(&self) -> &M {
         &self.memory
     }
-    /// The memory, to write to blocks.
+    /// The memory of the heap, for writing to blocks.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
-    /// Bytes stored outside of the memory.
+    /// Number of bytes stored outside of the memory.
     pub fn control_bytes(&self) -> usize {
         size_of_val(&self.head) + size_of_val(&self.rover)
     }
@@ -162,7 +164,6 @@ impl<M: Words> Blocks<M> {
         self.memory.store(at, tag);
         self.memory.store(at + size - TAG, tag);
     }
-    /// Links the free block between two others.
     fn link(&mut self, at: usize, prev: u32, next: u32) {
         self.memory.store(at + TAG, next);
         self.memory.store(at + TAG + 4, prev);
@@ -174,7 +175,6 @@ impl<M: Words> Blocks<M> {
             prev => self.memory.store(prev as usize + TAG, at as u32),
         }
     }
-    /// Predecessor and successor of a free block in the list.
     fn around(&mut self, at: usize) -> (u32, u32) {
         (self.memory.load(at + TAG + 4), self.memory.load(at + TAG))
     }
@@ -191,7 +191,6 @@ impl<M: Words> Blocks<M> {
             self.rover = next;
         }
     }
-    /// Replaces `old` by the free block `new` in the list.
     fn replace(&mut self, old: usize, new: usize) {
         let (prev, next) = self.around(old);
         self.link(new, prev, next);
@@ -200,7 +199,7 @@ impl<M: Words> Blocks<M> {
         }
     }
 
-    /// Place of a block of `need` bytes in the free block `at`, if that is large enough.
+    /// Returns the place of a block of `need` bytes in the free block `at`. Returns `None` if the block is too small.
     fn place(&self, at: usize, size: usize, need: usize, align: usize) -> Option<Found> {
         let gap = gap(&self.memory, at + TAG, align);
         (gap <= size && need <= size - gap).then_some(Found { at, gap })
@@ -238,14 +237,14 @@ impl<M: Words> Blocks<M> {
         best.map(|(_, found)| found)
     }
 
-    /// Allocates a block. Returns the position of its payload.
+    /// Allocates a block. Returns the position of the block's payload.
     pub fn take(&mut self, layout: Layout) -> Option<usize> {
         let need = need(layout.size(), 2 * TAG)?;
         let found = self.search(need, layout.align())?;
         Some(self.cut(found, need) + TAG)
     }
 
-    /// Cuts `need` bytes out of the free block; the rests before and behind stay free.
+    /// Cuts `need` bytes out of the free block. The parts of the block before and behind these bytes stay free.
     fn cut(&mut self, Found { at, gap }: Found, need: usize) -> usize {
         let size = self.memory.load(at) as usize;
         let (used, behind, left) = (at + gap, at + gap + need, size - gap - need);
@@ -257,7 +256,7 @@ impl<M: Words> Blocks<M> {
             self.set_tags(at, gap, false);
             self.memory.tell(Event::Split);
         }
-        // After an exact fit the next search begins at the successor in the list.
+        // After an exact fit, the next search begins at the block's successor in the list.
         let is_exact = self.fit == Fit::Next && size == need;
         let follows = if is_exact { self.memory.load(at + TAG) } else { NONE };
         match (gap > 0, left > 0) {
@@ -280,7 +279,7 @@ impl<M: Words> Blocks<M> {
         used
     }
 
-    /// Lists a free block that is not in the list, and has no free neighbour.
+    /// Inserts a free block that has no free neighbour into the list.
     fn insert(&mut self, at: usize) {
         match self.order {
             Order::Lifo => {
@@ -320,7 +319,7 @@ impl<M: Words> Blocks<M> {
                 }
                 self.insert(start);
             }
-            // The neighbour's place in the list is the right one.
+            // The merged block keeps the neighbour's place in the list.
             (Order::Address, true, true) => self.unlink(at + size),
             (Order::Address, true, false) => {}
             (Order::Address, false, true) => self.replace(at + size, at),
@@ -328,14 +327,14 @@ impl<M: Words> Blocks<M> {
         }
         self.set_tags(start, end - start, false);
     }
-    /// Frees the block; a tag that becomes part of the preceding free block is also marked free, so that a second free is
-    /// detected.
+    /// Frees the block. A tag that becomes part of the preceding free block is also marked free, so that a second free
+    /// is detected.
     fn give_checked(&mut self, payload: usize) {
         let tag = self.memory.load(payload - TAG);
         self.memory.store(payload - TAG, tag & !USED);
         self.give(payload);
     }
-    /// Returns `true` if a block in use begins at `payload`, as far as the tags tell.
+    /// Returns `true` if the tags show a used block at `payload`.
     fn is_out(&self, payload: usize) -> bool {
         let unit = payload.wrapping_sub(self.first + TAG);
         if !unit.is_multiple_of(UNIT) || unit >= self.end - self.first {
@@ -350,11 +349,11 @@ impl<M: Words> Blocks<M> {
             && size <= self.end - at
             && self.memory.peek(at + size - TAG) == tag
     }
-    /// Bytes of a block, without its tags.
+    /// Size of a block in bytes, without its tags.
     pub fn size(&self, payload: usize) -> usize {
         (self.memory.peek(payload - TAG) & !USED) as usize - 2 * TAG
     }
-    /// Resizes a block in place; `false` if the block behind it is in use or too small.
+    /// Resizes a used block in place. Returns `false` if the following block is in use or too small.
     pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
         let at = payload - TAG;
         let size = (self.memory.load(at) & !USED) as usize;
@@ -381,7 +380,6 @@ impl<M: Words> Blocks<M> {
         true
     }
 
-    /// All blocks in address order: position, size, used.
     fn blocks(&self) -> impl Iterator<Item = (usize, usize, bool)> {
         let mut at = self.first;
         core::iter::from_fn(move || {
@@ -395,11 +393,11 @@ impl<M: Words> Blocks<M> {
             Some(block)
         })
     }
-    /// Bytes of each free block, in address order, without tags.
+    /// Returns the size in bytes of each free block, in address order, without tags.
     pub fn holes(&self) -> impl Iterator<Item = usize> {
         self.blocks().filter(|(.., used)| !used).map(|(_, size, _)| size - 2 * TAG)
     }
-    /// Returns `true` if `layout` would be served, found by searching all memory instead of the list.
+    /// Returns `true` if a request for `layout` would be served. `room` searches all memory instead of the free list.
     pub fn room(&self, layout: Layout) -> bool {
         need(layout.size(), 2 * TAG).is_some_and(|need| {
             let mut free = self.blocks().filter(|(.., used)| !used);
@@ -410,7 +408,7 @@ impl<M: Words> Blocks<M> {
     /// Checks all tags and the list.
     ///
     /// # Errors
-    /// The first inconsistency, and its place.
+    /// Returns the first inconsistency, and its position, as an error.
     pub fn check(&self) -> Result<(), String> {
         let (mut end, mut free, mut was_free) = (self.first, vec![], false);
         for (at, size, used) in self.blocks() {
@@ -443,7 +441,7 @@ impl<M: Words> Blocks<M> {
             return Err(format!("the list has {listed:?}, free are {free:?}"));
         }
         if self.rover != NONE && !free.contains(&self.rover) {
-            return Err(format!("the search would begin at {}, which is not free", self.rover));
+            return Err(format!("the search would start at {}, which is not free", self.rover));
         }
         Ok(())
     }

@@ -1,15 +1,15 @@
-//! Bits of a word, for walks over bitmaps; and a bitmap in bytes, which marks the slots in use. Bytes and not words, because it
-//! is stored in whatever bytes a pool's memory has left.
+//! Bits of a word, for iterating over bitmaps, and a bitmap of bytes that marks the slots in use. The bitmap consists
+//! of bytes, not words, because it is stored in the bytes that a pool's memory has left.
 
 use super::error::PoolError;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// The lowest run of set bits: its start, its length, and `bits` without it. `bits` is not 0.
+/// Returns the lowest run of set bits: its start, its length, and `bits` without the run. `bits` must not be 0.
 #[inline(always)]
 pub fn lowest_run(bits: u64) -> (usize, usize, u64) {
     let at = bits.trailing_zeros();
-    // Added to the lowest bit, they carry into the gap above, or out at the top.
+    // Adding to the lowest bit of a run carries into the gap above the run, or out at the top.
     (at as usize, (bits >> at).trailing_ones() as usize, bits & bits.wrapping_add(1 << at))
 }
 
@@ -17,7 +17,7 @@ pub(super) const fn bytes(bits: usize) -> usize {
     bits.div_ceil(8)
 }
 
-/// Allocates a map of `bits` clear bits.
+/// Allocates a bitmap of `bits` clear bits.
 pub(super) fn map(bits: usize) -> Result<Vec<u8>, PoolError> {
     let (mut map, bytes) = (Vec::new(), bytes(bits));
     map.try_reserve_exact(bytes).map_err(|_| PoolError::Memory { bytes })?;
@@ -36,17 +36,15 @@ pub(super) fn put(map: &mut [u8], bit: usize, on: bool) -> bool {
     was
 }
 
-/// The set bits, ascending.
 pub(super) fn ones(map: &[u8]) -> impl Iterator<Item = usize> {
     runs(map).flatten()
 }
 
-/// Runs of set bits, ascending. It reads 64 bits at a time, where a run ends, too.
+/// An iterator over runs of set bits, ascending. The iterator reads 64 bits at a time, and ends a run at each 64th bit.
 #[derive(Clone, Debug)]
 struct Runs<'m> {
     rest: &'m [u8],
     word: u64,
-    /// Index of the word's first bit.
     from: usize,
 }
 
@@ -55,7 +53,7 @@ fn runs(map: &[u8]) -> Runs<'_> {
     Runs { rest, word, from: 0 }
 }
 
-/// The first 8 bytes, padded with zeros.
+/// Returns the first 8 bytes, padded with zeros, and the rest.
 fn word(map: &[u8]) -> (u64, &[u8]) {
     match map.split_first_chunk() {
         Some((bytes, rest)) => (u64::from_le_bytes(*bytes), rest),
@@ -90,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn set_bits_are_found_at_the_ends_of_words_and_of_the_map() {
+    fn set_bits_are_found_at_word_and_bitmap_ends() {
         for bits in [0, 1, 7, 8, 9, 63, 64, 65, 127, 128, 200] {
             let mut map = vec![0; bytes(bits)];
             let set: Vec<_> =
@@ -107,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn adjacent_bits_are_a_run() {
+    fn adjacent_set_bits_form_a_run() {
         let runs = |mut bits: u64| {
             let mut runs = Vec::new();
             while bits != 0 {

@@ -1,20 +1,20 @@
-//! Common parts of the allocators of blocks of any size: the ends of their memory, and the conversion of positions to pointers.
+//! Common parts of the allocators of blocks of any size: their memory's ends, and positions as pointers.
 
 use crate::error::PoolError;
 use crate::words::Span;
 
-/// Blocks are multiples of it, and payloads are at multiples of it.
+/// Unit of block sizes and alignment of payloads, in bytes.
 pub(crate) const UNIT: usize = 16;
-/// No position: the end of a list.
+/// The position that marks the end of a list.
 pub(crate) const NONE: u32 = u32::MAX;
-/// Bytes of the largest memory: positions have 32 bits, of which sizes and flags leave 31.
+/// Maximum size of the memory in bytes. Positions have 32 bits, of which sizes and flags leave 31.
 pub(crate) const MOST: usize = 1 << 31;
 
-/// Positions of the first and the last multiple of [`UNIT`] in a memory.
+/// Returns the positions of the first and the last multiple of [`UNIT`] in a memory.
 pub(crate) fn ends(memory: &impl Span) -> Result<(usize, usize), PoolError> {
     let bytes = memory.size();
     let pad = memory.address().wrapping_neg() % UNIT;
-    // One for the ends, and one for the smallest block.
+    // The heap needs one unit for its ends, and one unit for the smallest block.
     if bytes < pad + 2 * UNIT {
         return Err(PoolError::NoRoom { bytes, needed: pad + 2 * UNIT });
     }
@@ -24,24 +24,24 @@ pub(crate) fn ends(memory: &impl Span) -> Result<(usize, usize), PoolError> {
     Ok((pad, pad + (bytes - pad) / UNIT * UNIT))
 }
 
-/// Bytes of a block for `size` bytes and `books` bytes of metadata; `None` if no memory is that large.
+/// Size of a block for `size` bytes and `books` bytes of metadata. Returns `None` if no memory is that large.
 pub(crate) fn need(size: usize, books: usize) -> Option<usize> {
     size.checked_add(books)?.checked_next_multiple_of(UNIT).filter(|need| *need <= MOST)
 }
 
-/// Bytes from position `at` to the next one at a multiple of `align`.
+/// Number of bytes from position `at` to the next multiple of `align`.
 pub(crate) fn gap(memory: &impl Span, at: usize, align: usize) -> usize {
     (memory.address() + at).wrapping_neg() & (align - 1)
 }
 
-/// Implements the pointer interface of a type `$name<A>` with `blocks` and `usage`.
+/// Implements the pointer interface of a type `$name<A>` with fields `blocks` and `usage`.
 macro_rules! blocks_by_pointer {
     ($name:ident) => {
         impl<A: Area> $name<A> {
-            /// Allocates memory for `layout`. Its bytes are unspecified.
+            /// Allocates memory for `layout`. The bytes of the memory are unspecified.
             ///
             /// # Errors
-            /// [`Refused::NoRoom`].
+            /// Returns [`Refused::NoRoom`] if no free block is large enough.
             #[inline]
             pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
                 let no_room = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
@@ -49,14 +49,15 @@ macro_rules! blocks_by_pointer {
                 self.usage.alloc(layout.size(), self.blocks.size(at));
                 Ok(self.blocks.memory().at(at))
             }
-            /// Frees a block. It is merged with free neighbours immediately.
+            /// Frees a block. A freed block merges with free neighbours immediately.
             ///
             /// # Errors
-            /// [`BadFree::Foreign`] for an address outside of the memory; [`BadFree::NotOut`] for an address that is no
-            /// block's, and for a free block, as long as its header still shows that: memory that was reallocated does not.
+            /// Returns [`BadFree::Foreign`] for an address outside of the memory, and [`BadFree::NotOut`] for an
+            /// address that starts no used block. A second free is detected only while the memory has not been
+            /// reallocated.
             ///
             /// # Safety
-            /// The block was allocated from here, was not freed since, and is not used any more.
+            /// This heap must have allocated the block. The block was not freed since, and is no longer used.
             #[inline]
             pub unsafe fn free(&mut self, memory: NonNull<u8>) -> Result<(), BadFree> {
                 let at = self.position(memory)?;
@@ -64,36 +65,37 @@ macro_rules! blocks_by_pointer {
                 self.usage.free();
                 Ok(())
             }
-            /// Resizes a block in place. `false` if that fails, with nothing changed. Shrinking always succeeds.
+            /// Resizes a block in place. Returns `false` and changes nothing if the block cannot grow. Shrinking a
+            /// block always succeeds.
             ///
             /// # Errors
-            /// As [`free`](Self::free).
+            /// Returns the errors of [`free`](Self::free).
             ///
             /// # Safety
-            /// The block was allocated from here and was not freed since; after a success it has `bytes` bytes.
+            /// This heap must have allocated the block and not freed it since. After a success, the block has `bytes`
+            /// bytes.
             pub unsafe fn resize(&mut self, memory: NonNull<u8>, bytes: usize) -> Result<bool, BadFree> {
                 let at = self.position(memory)?;
                 Ok(self.blocks.resize(at, bytes))
             }
-            /// Usable bytes of a block, at least the requested size.
+            /// Number of usable bytes of a block, at least the requested size.
             ///
             /// # Errors
-            /// As [`free`](Self::free).
+            /// Returns the errors of [`free`](Self::free).
             ///
             /// # Safety
-            /// The block was allocated from here and was not freed since.
+            /// This heap must have allocated the block and not freed it since.
             pub unsafe fn allocation_size(&self, memory: NonNull<u8>) -> Result<usize, BadFree> {
                 Ok(self.blocks.size(self.position(memory)?))
             }
-            /// Bytes of each free block, in address order: what one request could get. Cost: a walk over all blocks.
+            /// Returns the size in bytes of each free block, in address order. Cost: visits all blocks.
             pub fn free_blocks(&self) -> impl Iterator<Item = usize> {
                 self.blocks.holes()
             }
-            /// Usage statistics.
+            /// Usage statistics of the heap.
             pub fn usage(&self) -> &Usage {
                 &self.usage
             }
-            /// Position of an allocated block.
             fn position(&self, memory: NonNull<u8>) -> Result<usize, BadFree> {
                 let address = memory.addr().get();
                 let at = address.wrapping_sub(self.blocks.memory().address());

@@ -1,4 +1,4 @@
-//! A pool that grows by chunks: each has a free list, and empty ones are returned to the system.
+//! A pool that grows by chunks. Each chunk has a free list, and empty chunks are returned to the system.
 //!
 //! ```text
 //! front                                          back
@@ -6,17 +6,17 @@
 //!    | head | slot | slot | ... | slot |
 //! ```
 //!
-//! Full chunks are at the back, so only the first chunk is ever tried. A full chunk moves to the front when one of its slots is
-//! freed: the next allocation takes that slot. A chunk is mapped at a multiple of its size, so an object's chunk is found by
-//! arithmetic, and both operations take the same few steps however many chunks there are.
+//! Full chunks are at the back of the list of chunks, so an allocation only tries the first chunk. A full chunk moves
+//! to the front when one of its slots is freed, and the next allocation takes that slot. A chunk is mapped at a
+//! multiple of its size, so arithmetic finds an object's chunk. Allocations and frees take a constant number of steps.
 //!
-//! **A list for each chunk, not one for all.** One list would work (slots of old chunks join it when they are freed:
-//! [`ReservedPool`](super::ReservedPool) does that), and costs a word less. But then [purging](ChunkedPool::purge) would search
-//! the list for the slots of each empty chunk, and after some churn the list would be spread over all of the memory. With a
-//! list per chunk, allocations stay on few pages (`chunks_keep_allocations_on_few_pages` counts them).
+//! **One list per chunk, not one list for all chunks.** One list for all chunks would also work and save a word per
+//! chunk: [`ReservedPool`](super::ReservedPool) does that. But with one list, [purging](ChunkedPool::purge) would
+//! search the list for the slots of each empty chunk. After some churn, one list would be spread over all of the
+//! memory. With a list per chunk, allocations stay on few pages (`chunks_keep_allocations_on_few_pages` counts them).
 //!
-//! Source: the first of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool allocator"
-//! (2012).
+//! Source: the first of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool
+//! allocator" (2012).
 
 use super::error::{BadFree, PoolError, Refused};
 use super::free_list::FreeList;
@@ -28,14 +28,14 @@ use uslab_buddy::Faults;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region};
 
-/// Header of a chunk, before its slots.
+/// Header of a chunk, in front of its slots.
 #[derive(Debug)]
 struct Chunk {
     free: FreeList,
     live: usize,
     next: Option<NonNull<Chunk>>,
     prev: Option<NonNull<Chunk>>,
-    /// The memory of the chunk, this header included.
+    /// The memory of the chunk, including this header.
     region: Region,
 }
 
@@ -57,10 +57,11 @@ struct Chunk {
 /// ```
 ///
 /// # Invariants
-/// * Each chunk of the list is at the start of `chunk_bytes` bytes, at a multiple of that, mapped by its region. They are
-///   linked both ways from `front` to `back`, `chunks` of them.
-/// * A chunk has `capacity` slots from byte `first` on: `live` of them are in use, the others in its free list.
-/// * No chunk with a free slot is behind a full one.
+/// * Each listed chunk is `chunk_bytes` bytes at a multiple of `chunk_bytes`, mapped by its region. The `chunks` chunks
+///   are linked both ways from `front` to `back`.
+/// * A chunk has `capacity` slots from byte `first` on. `live` of the slots are in use, and the others are in the
+///   chunk's free list.
+/// * No chunk with a free slot is behind a full chunk.
 #[derive(Debug)]
 pub struct ChunkedPool {
     slots: SlotLayout,
@@ -75,21 +76,23 @@ pub struct ChunkedPool {
     faults: Faults,
 }
 
-// SAFETY: only the pool has the chunks.
+// SAFETY: only the pool has access to the chunks.
 unsafe impl Send for ChunkedPool {}
 
 impl ChunkedPool {
-    /// Makes a pool that maps `chunk_bytes` bytes at a time: a power of two, at least a page. It has no chunk yet.
+    /// Makes a pool that maps `chunk_bytes` bytes at a time. `chunk_bytes` is a power of two and at least a page. A new
+    /// pool has no chunk.
     ///
     /// # Errors
-    /// [`PoolError::NoRoom`] if a chunk holds no slot, [`PoolError::Align`] if `chunk_bytes` is not a power of two.
+    /// Returns [`PoolError::NoRoom`] if a chunk holds no slot, and [`PoolError::Align`] if `chunk_bytes` is not a power
+    /// of two.
     pub fn new(slots: SlotLayout, chunk_bytes: usize) -> Result<Self, PoolError> {
         Self::with_faults(slots, chunk_bytes, Backend::default(), Faults::default())
     }
     /// Makes a pool whose memory comes from `backend`, with injected `faults`.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Returns the errors of [`new`](Self::new).
     pub fn with_faults(
         slots: SlotLayout,
         chunk_bytes: usize,
@@ -100,7 +103,7 @@ impl ChunkedPool {
             return Err(PoolError::Align { align: chunk_bytes });
         }
         let bytes = chunk_bytes.max(PAGE_SIZE);
-        // A chunk is aligned to its size; larger alignments do not fit into it anyway.
+        // A chunk is aligned to its size. Slots with a larger alignment do not fit into a chunk anyway.
         let first = size_of::<Chunk>() + slots.pad(size_of::<Chunk>());
         let needed = first.saturating_add(slots.stride());
         if needed > bytes || slots.align() > bytes {
@@ -120,17 +123,18 @@ impl ChunkedPool {
         })
     }
 
-    /// Allocates a slot for `layout`. Cost: the head of the first chunk, and the slot; a system call if all chunks are full.
+    /// Allocates a slot for `layout`. Cost: accesses the header of the first chunk and the slot. If all chunks are
+    /// full, the cost includes a system call.
     ///
     /// # Errors
-    /// The layout does not fit, or [`Refused::Memory`] if the system refuses another chunk.
+    /// Returns an error if the layout does not fit, or [`Refused::Memory`] if the system refuses another chunk.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
     }
-    /// Allocates a slot whose byte `offset` is aligned, instead of its first.
+    /// Allocates a slot whose byte `offset` is aligned, instead of its first byte.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); [`Refused::Offset`].
+    /// Returns the errors of [`alloc`](Self::alloc), and [`Refused::Offset`] if the pool aligns another byte.
     pub fn alloc_at(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         self.slots.admits(layout, offset)?;
         let slot = match self.take() {
@@ -143,10 +147,9 @@ impl ChunkedPool {
         self.usage.alloc(layout.size(), self.slots.stride());
         Ok(slot)
     }
-    /// Takes a slot of the first chunk.
     fn take(&mut self) -> Option<NonNull<u8>> {
         let at = self.front?;
-        // SAFETY: a chunk of the list, which is not borrowed otherwise.
+        // SAFETY: the pointer is a listed chunk that is not otherwise borrowed.
         let chunk = unsafe { &mut *at.as_ptr() };
         let slot = chunk.free.obtain()?;
         chunk.live += 1;
@@ -157,22 +160,21 @@ impl ChunkedPool {
         Some(slot)
     }
 
-    /// Frees a slot. Cost: the slot, and the head of its chunk, which moves to the front if it was full.
+    /// Frees a slot. Cost: accesses the slot and the header of its chunk. If the chunk was full, it moves to the front.
     ///
     /// # Errors
-    /// [`BadFree::Interior`] for an address inside a slot, [`BadFree::Foreign`] for one inside the head of a chunk,
-    /// [`BadFree::Double`] if no slot of its chunk is in use.
+    /// Returns [`BadFree::Interior`] for an address inside a slot, [`BadFree::Foreign`] for an address inside a chunk's
+    /// header, and [`BadFree::Double`] if no slot of the chunk is in use.
     ///
     /// # Safety
-    /// `slot` is the pointer that [`alloc`](Self::alloc) returned (with provenance of all of its chunk), was not freed since,
-    /// and is not used any more.
+    /// `slot` must be the pointer that [`alloc`](Self::alloc) returned, with provenance of its whole chunk. The slot
+    /// must not have been freed since, and is no longer used.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let address = slot.addr().get();
         let inside = address & (self.chunk_bytes - 1);
-        // SAFETY: a chunk is at a multiple of its size, and the pointer has provenance of all of it, by this function's
-        // contract.
+        // SAFETY: a chunk is at a multiple of its size, and the pointer has provenance of the whole chunk, by contract.
         let at = unsafe { slot.sub(inside) }.cast::<Chunk>();
-        // SAFETY: a chunk of the list, which is not borrowed otherwise.
+        // SAFETY: the pointer is a listed chunk that is not otherwise borrowed.
         let chunk = unsafe { &mut *at.as_ptr() };
         let bytes = inside.checked_sub(self.first).ok_or(BadFree::Foreign { address })?;
         let index = bytes / self.slots.stride();
@@ -183,7 +185,7 @@ impl ChunkedPool {
             return Err(BadFree::Double { slot: index });
         }
         let full = chunk.live == self.capacity;
-        // SAFETY: a slot of this chunk in use, by this function's contract.
+        // SAFETY: the slot belongs to this chunk and is in use, by this function's contract.
         unsafe { chunk.free.give(slot) };
         chunk.live -= 1;
         self.usage.free();
@@ -194,7 +196,6 @@ impl ChunkedPool {
         Ok(())
     }
 
-    /// Maps one more chunk, at the front.
     fn grow(&mut self) -> Result<(), Refused> {
         let bytes = self.chunk_bytes;
         let region = Region::committed(bytes, bytes, self.backend, &self.faults);
@@ -202,7 +203,7 @@ impl ChunkedPool {
         let start = region.base();
         let at = start.cast::<Chunk>();
         let mut free = FreeList::empty();
-        // SAFETY: the region is `chunk_bytes` long, owned, and committed; head and slots are disjoint in it.
+        // SAFETY: the region is `chunk_bytes` long, owned, and committed, and the header and the slots do not overlap.
         unsafe {
             free.thread(start.add(self.first), self.slots.stride(), self.capacity);
             at.write(Chunk { free, live: 0, next: None, prev: None, region });
@@ -212,15 +213,15 @@ impl ChunkedPool {
         Ok(())
     }
 
-    /// Unmaps the chunks with no slot in use, and returns their number. Cost: visits each chunk.
+    /// Unmaps the chunks that have no slot in use, and returns the number of unmapped chunks. Cost: visits each chunk.
     pub fn purge(&mut self) -> usize {
         let (mut at, before) = (self.front, self.chunks);
         while let Some(chunk) = at {
-            // SAFETY: a chunk of the list.
+            // SAFETY: the pointer is a listed chunk.
             let (live, next) = unsafe { (chunk.as_ref().live, chunk.as_ref().next) };
             if live == 0 {
                 self.unlink(chunk);
-                // SAFETY: just unlinked, with no slot in use.
+                // SAFETY: the chunk was just unlinked, and has no slot in use.
                 unsafe { self.release(chunk) };
             }
             at = next;
@@ -230,51 +231,51 @@ impl ChunkedPool {
     /// Unmaps a chunk.
     ///
     /// # Safety
-    /// The chunk is unlinked, and its slots are not used.
+    /// The chunk must be unlinked, and no thread may use its slots.
     unsafe fn release(&mut self, at: NonNull<Chunk>) {
         self.chunks -= 1;
-        // SAFETY: the head is initialised and read for the last time; dropping the region unmaps it.
+        // SAFETY: the header is initialised and read for the last time. Dropping the region unmaps it.
         drop(unsafe { at.read() }.region);
     }
 
     fn link_front(&mut self, at: NonNull<Chunk>) {
-        // SAFETY: `at` is a chunk outside the list, which is not borrowed otherwise.
+        // SAFETY: `at` is an unlisted chunk that is not otherwise borrowed.
         unsafe { ((*at.as_ptr()).prev, (*at.as_ptr()).next) = (None, self.front) };
         match self.front.replace(at) {
-            // SAFETY: a chunk of the list.
+            // SAFETY: the pointer is a listed chunk.
             Some(second) => unsafe { (*second.as_ptr()).prev = Some(at) },
             None => self.back = Some(at),
         }
     }
     fn link_back(&mut self, at: NonNull<Chunk>) {
-        // SAFETY: `at` is a chunk outside the list, which is not borrowed otherwise.
+        // SAFETY: `at` is an unlisted chunk that is not otherwise borrowed.
         unsafe { ((*at.as_ptr()).prev, (*at.as_ptr()).next) = (self.back, None) };
         match self.back.replace(at) {
-            // SAFETY: a chunk of the list.
+            // SAFETY: the pointer is a listed chunk.
             Some(last) => unsafe { (*last.as_ptr()).next = Some(at) },
             None => self.front = Some(at),
         }
     }
     fn unlink(&mut self, at: NonNull<Chunk>) {
-        // SAFETY: a chunk of the list.
+        // SAFETY: the pointer is a listed chunk.
         let (prev, next) = unsafe { (at.as_ref().prev, at.as_ref().next) };
         match prev {
-            // SAFETY: a chunk of the list.
+            // SAFETY: the pointer is a listed chunk.
             Some(prev) => unsafe { (*prev.as_ptr()).next = next },
             None => self.front = next,
         }
         match next {
-            // SAFETY: a chunk of the list.
+            // SAFETY: the pointer is a listed chunk.
             Some(next) => unsafe { (*next.as_ptr()).prev = prev },
             None => self.back = prev,
         }
     }
 
-    /// Number of slots in use in each chunk, from front to back.
+    /// Returns the number of slots in use in each chunk, from front to back.
     pub fn fill(&self) -> impl Iterator<Item = usize> {
         let mut at = self.front;
         core::iter::from_fn(move || {
-            // SAFETY: a chunk of the list, which does not change while the pool is borrowed.
+            // SAFETY: the pointer is a listed chunk, which does not change while the pool is borrowed.
             let chunk = unsafe { at?.as_ref() };
             at = chunk.next;
             Some(chunk.live)
@@ -284,11 +285,11 @@ impl ChunkedPool {
     pub fn chunks(&self) -> usize {
         self.chunks
     }
-    /// Slots per chunk.
+    /// Number of slots per chunk.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
-    /// Bytes per chunk.
+    /// Size of a chunk in bytes.
     pub fn chunk_bytes(&self) -> usize {
         self.chunk_bytes
     }
@@ -296,18 +297,17 @@ impl ChunkedPool {
     pub fn slots(&self) -> SlotLayout {
         self.slots
     }
-    /// Usage statistics.
+    /// Usage statistics of the pool.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
 }
 
 impl Drop for ChunkedPool {
-    /// Unmaps all memory, whatever is in use.
     fn drop(&mut self) {
         while let Some(at) = self.front {
             self.unlink(at);
-            // SAFETY: just unlinked; objects of a dropped pool must not be used.
+            // SAFETY: the chunk was just unlinked, and objects of a dropped pool must not be used.
             unsafe { self.release(at) };
         }
     }

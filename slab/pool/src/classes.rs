@@ -1,9 +1,10 @@
 //! A pool for each size class: memory of any small size, for one thread.
 //!
-//! One pool for several sizes wastes the difference to the largest in each slot; a pool per size class wastes at most the step
-//! between two classes. The sizes are [`SizeClasses`]. Each pool is a [`ReservedPool`], so that an address shows if it is a
-//! class's, and all of them grow as needed. This is what Reinalter announces as a micro allocator, and what Kenwright proposes
-//! for varying sizes; `uslab::Malloc` is the same idea for all threads and sizes.
+//! One pool for several sizes wastes the difference to the largest size in each slot. A pool per size class wastes at
+//! most the step between two classes. The sizes of the classes are in [`SizeClasses`]. Each size class has a
+//! [`ReservedPool`]. An address shows whether it belongs to a class, and each pool grows as needed. Reinalter announces
+//! such pools as a micro allocator, and Kenwright proposes them for varying sizes. `uslab::Malloc` applies the idea to
+//! all threads and sizes.
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012) and its comments; Kenwright, "Fast Efficient
 //! Fixed-Size Memory Pool" (2012).
@@ -22,19 +23,19 @@ use uslab_buddy::PAGE_SIZE;
 pub struct SizeClasses(Vec<usize>);
 
 impl SizeClasses {
-    /// 8, 16, 24 ... 512, for instance for a hash table of small pieces.
+    /// Size classes of 8 to 512 bytes in steps of 8, for example for a hash table of small pieces.
     pub fn words() -> Self {
         Self((1..=64).map(|k| k * 8).collect())
     }
-    /// 32, 64, 96 ... 256, for instance for strings and nodes.
+    /// Size classes of 32 to 256 bytes in steps of 32, for example for strings and nodes.
     pub fn micro() -> Self {
         Self((1..=8).map(|k| k * 32).collect())
     }
     /// Makes classes of any sizes, in any order.
     ///
     /// # Errors
-    /// [`PoolError::Class`] for 0, for a size that is not a multiple of a word, and without any size; [`PoolError::Many`] for
-    /// more than 65,535 sizes.
+    /// Returns [`PoolError::Class`] for no sizes, for size 0, and for a size that is not a multiple of a word. Returns
+    /// [`PoolError::Many`] for more than 65,535 sizes.
     pub fn new(sizes: impl IntoIterator<Item = usize>) -> Result<Self, PoolError> {
         let most = usize::from(u16::MAX);
         let mut sizes: Vec<_> = sizes.into_iter().take(most + 1).collect();
@@ -50,7 +51,7 @@ impl SizeClasses {
             None => Ok(Self(sizes)),
         }
     }
-    /// Bytes of the objects of each class.
+    /// Returns the object size of each class in bytes.
     pub fn sizes(&self) -> &[usize] {
         &self.0
     }
@@ -59,13 +60,13 @@ impl SizeClasses {
 /// Requested bytes and allocated bytes of all objects in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waste {
-    /// Requested bytes.
+    /// Number of requested bytes.
     pub asked: u64,
-    /// Bytes of the slots.
+    /// Number of bytes of the slots.
     pub given: u64,
 }
 
-/// Bytes of the largest size whose class is looked up; larger ones are searched.
+/// Maximum size in bytes whose class is found in a table. Classes of larger sizes are found by search.
 const TABLE: usize = 4096;
 
 /// A pool for each size class. See the [module](self).
@@ -84,21 +85,20 @@ const TABLE: usize = 4096;
 /// ```
 #[derive(Debug)]
 pub struct ClassPools {
-    /// Ascending by size.
     pools: Vec<ReservedPool>,
-    /// First class that holds the sizes `8 * i - 7 ..= 8 * i`, up to [`TABLE`] bytes.
+    /// For each `i`, the first class that holds the sizes `8 * i - 7 ..= 8 * i`, up to [`TABLE`] bytes.
     by_words: Vec<u16>,
     asked: u64,
 }
 
 impl ClassPools {
-    /// Makes pools that may grow to `bytes` bytes each. Cost: a system call for each.
+    /// Makes pools that may grow to `bytes` bytes each. Cost: a system call for each pool.
     ///
     /// # Errors
-    /// As [`ReservedPool::new`].
+    /// Returns the errors of [`ReservedPool::new`].
     pub fn new(classes: &SizeClasses, bytes: usize) -> Result<Self, PoolError> {
         let sizes = classes.sizes();
-        // A class guarantees the largest power of two that divides its size, up to a page.
+        // A class guarantees an alignment of the largest power of two that divides its size, up to a page.
         let align = |size: usize| (1 << size.trailing_zeros()).min(PAGE_SIZE);
         let pools = sizes.iter().map(|&size| ReservedPool::new(SlotLayout::new(size, align(size))?, bytes));
         let pools = pools.collect::<Result<_, _>>()?;
@@ -107,12 +107,12 @@ impl ClassPools {
         Ok(Self { pools, by_words: (0..=words).map(class).collect(), asked: 0 })
     }
 
-    /// Class that serves `layout`: the smallest that holds it and guarantees its alignment.
+    /// Returns the smallest class that holds `layout` and guarantees its alignment.
     ///
-    /// Cost: a load; a few more for alignments above a word, and for sizes above [`TABLE`].
+    /// Cost: a load. Alignments above a word, and sizes above [`TABLE`], cost a few more loads.
     ///
     /// # Errors
-    /// No class is that large, or guarantees that alignment.
+    /// Returns an error if no class is that large, or guarantees that alignment.
     pub(super) fn class(&self, layout: Layout) -> Result<usize, Refused> {
         let (asked, align) = (layout.size(), layout.align());
         let most =
@@ -131,7 +131,7 @@ impl ClassPools {
     /// Allocates memory of the smallest class that holds `layout`.
     ///
     /// # Errors
-    /// No class holds it, or its pool is used up.
+    /// Returns an error if no class holds `layout`, or if the class's pool is full.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let class = self.class(layout)?;
         self.alloc_in(class, layout)
@@ -145,17 +145,18 @@ impl ClassPools {
     /// Frees memory.
     ///
     /// # Errors
-    /// The address is not a slot of the layout's class.
+    /// Returns an error if the address is not a slot of the layout's class.
     ///
     /// # Safety
-    /// If it is, it was allocated from here with that layout, was not freed since, and is not used any more.
+    /// If the address is a slot, it must have been allocated from these pools with `layout`. The slot must not have
+    /// been freed since, and is no longer used.
     pub unsafe fn free(&mut self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let class = self.class(layout).map_err(|_| BadFree::Foreign { address: memory.addr().get() })?;
-        // SAFETY: a slot of the class is no longer used, by this function's contract.
+        // SAFETY: the slot belongs to the class and is no longer used, by this function's contract.
         unsafe { self.free_in(class, memory, layout) }
     }
     /// # Safety
-    /// As [`free`](Self::free); the layout is of that class.
+    /// Has the contract of [`free`](Self::free), and `class` must be the layout's class.
     #[inline]
     pub(super) unsafe fn free_in(
         &mut self,
@@ -163,19 +164,20 @@ impl ClassPools {
         memory: NonNull<u8>,
         layout: Layout,
     ) -> Result<(), BadFree> {
-        // SAFETY: a slot of the class is no longer used, by this function's contract.
+        // SAFETY: the slot belongs to the class and is no longer used, by this function's contract.
         unsafe { self.pools[class].free(memory) }?;
         self.asked -= layout.size() as u64;
         Ok(())
     }
-    /// Bytes that `layout` would take up.
+    /// Returns the number of bytes that an object of `layout` takes.
     ///
     /// # Errors
-    /// No class holds it.
+    /// Returns an error if no class holds `layout`.
     pub fn slot_size(&self, layout: Layout) -> Result<usize, Refused> {
         self.class(layout).map(|class| self.pools[class].slots().stride())
     }
-    /// Requested and allocated bytes of all objects in use: the difference is internal waste.
+    /// Requested and allocated bytes of all objects in use. The difference between requested and allocated bytes is
+    /// internal waste.
     pub fn waste(&self) -> Waste {
         let given = |pool: &ReservedPool| pool.usage().live() * pool.slots().stride() as u64;
         Waste { asked: self.asked, given: self.pools.iter().map(given).sum() }
@@ -186,7 +188,8 @@ impl ClassPools {
     }
 }
 
-// SAFETY: a slot of the class has the layout's size and alignment; slots align their first byte, and refuse other offsets.
+// SAFETY: a slot of the class has the layout's size and alignment. Slots align their first byte, and other offsets are
+// refused.
 unsafe impl Allocator for ClassPools {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         if !offset.is_multiple_of(layout.align()) {
@@ -198,7 +201,7 @@ unsafe impl Allocator for ClassPools {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         unsafe { self.free(memory, layout) }
     }
-    /// Stays in its slot if that is of the new layout's class, too.
+    /// Succeeds if the new layout belongs to the class of the memory's slot.
     unsafe fn resize(&mut self, _: NonNull<u8>, old: Layout, new: Layout, _: usize) -> bool {
         let same = self.class(new).is_ok_and(|class| self.class(old) == Ok(class));
         if same {
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_those_of_the_post_and_refuse_what_is_no_size() {
+    fn size_classes_equal_the_seed_posts() {
         assert_eq!(SizeClasses::words().sizes().len(), 64);
         assert_eq!((SizeClasses::words().sizes()[0], SizeClasses::words().sizes()[63]), (8, 512));
         assert_eq!(SizeClasses::micro().sizes(), [32, 64, 96, 128, 160, 192, 224, 256]);
@@ -245,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alignment_gets_a_class_that_promises_it() {
+    fn aligned_request_gets_a_class_with_its_alignment() {
         let pools = pools(&SizeClasses::new([32, 96, 128, 4096]).unwrap());
         let size = |size, align| pools.slot_size(layout(size, align));
         assert_eq!([size(65, 8), size(65, 32), size(65, 64)], [Ok(96), Ok(96), Ok(128)]);
@@ -253,9 +256,10 @@ mod tests {
         assert_eq!(size(1, 8192), Err(Refused::Align { asked: 8192, most: 4096 }));
     }
 
-    /// A slot of 96 bytes for 80 wastes 16, permanently; a class of 80 does not.
+    /// A slot of 96 bytes for an object of 80 wastes 16 bytes. For an object of 80 bytes, a class of 80 bytes would
+    /// waste nothing.
     #[test]
-    fn waste_is_counted_while_objects_are_out() {
+    fn waste_is_counted_for_objects_in_use() {
         let mut coarse = pools(&SizeClasses::micro());
         let mut fine = pools(&SizeClasses::words());
         let object = layout(80, 8);
@@ -264,7 +268,7 @@ mod tests {
         assert_eq!(coarse.waste(), Waste { asked: 800, given: 960 });
         assert_eq!(fine.waste(), Waste { asked: 800, given: 800 });
         for (a, b) in out {
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the memory was allocated above and is freed once.
             unsafe {
                 coarse.free(a, object).unwrap();
                 fine.free(b, object).unwrap();
@@ -274,11 +278,11 @@ mod tests {
     }
 
     #[test]
-    fn a_free_with_another_layout_or_address_is_refused() {
+    fn free_with_wrong_layout_or_address_is_refused() {
         let mut pools = pools(&SizeClasses::micro());
         let object = pools.alloc(layout(30, 8)).unwrap();
         let address = object.addr().get();
-        // SAFETY: invalid frees are refused; then it is freed once.
+        // SAFETY: invalid frees are refused, and then the memory is freed once.
         unsafe {
             assert_eq!(pools.free(object, layout(40, 8)), Err(BadFree::Foreign { address }));
             assert_eq!(pools.free(object, layout(4000, 8)), Err(BadFree::Foreign { address }));
@@ -292,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn more_sizes_than_there_are_class_numbers_are_refused_before_they_are_kept() {
+    fn too_many_size_classes_are_refused() {
         let words =
             |most| SizeClasses::new((1..).map(|k| k * 8).take(most)).map(|classes| classes.sizes().len());
         assert_eq!(words(65_535), Ok(65_535));

@@ -1,8 +1,8 @@
-//! Errors of making pools, of allocations and of frees. All are values; nothing is changed then.
+//! Errors of making pools, of allocations and of frees. All errors are values, and a failed call changes nothing.
 
 use core::fmt;
 
-/// Reason why a pool cannot be made of the memory.
+/// Reason why a pool cannot be made from the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -16,57 +16,58 @@ pub enum PoolError {
         /// Required alignment, in bytes.
         align: usize,
     },
-    /// A size class must be a multiple of a word, and there must be at least one.
+    /// A size class is not a multiple of a word, or there is no size class.
     Class {
-        /// Bytes of the class; 0 if there is none.
+        /// Size of the class in bytes; 0 if there is no size class.
         size: usize,
     },
-    /// A free slot could not hold the link to the next one.
+    /// A free slot is too small for the link to the next free slot.
     Small {
-        /// Bytes of a slot.
+        /// Size of a slot in bytes.
         slot: usize,
-        /// Bytes of a link.
+        /// Size of a link in bytes.
         least: usize,
     },
     /// Size plus alignment exceed the address space.
     Large {
-        /// Bytes of an object.
+        /// Size of an object in bytes.
         size: usize,
     },
-    /// The memory does not hold the requested slots: at least one.
+    /// The memory does not hold the requested slots, or not even one slot.
     NoRoom {
-        /// Bytes available.
+        /// Number of available bytes.
         bytes: usize,
-        /// Bytes required.
+        /// Number of required bytes.
         needed: usize,
     },
-    /// More blocks than an index of four bytes distinguishes, or more sizes than one of two bytes.
+    /// The memory has more blocks than an index of four bytes can count, or there are more sizes than an index of two
+    /// bytes can count.
     Many {
-        /// Number of blocks or sizes, or a lower bound.
+        /// Number of blocks or sizes, or a lower bound of that number.
         blocks: usize,
-        /// Most that are possible.
+        /// Maximum number of blocks or sizes.
         most: usize,
     },
-    /// Objects are in use, so the memory cannot be divided anew.
+    /// Objects are in use, so the memory cannot be divided again.
     Busy {
         /// Number of objects in use.
         live: usize,
     },
-    /// The system has no memory, or no address space.
+    /// The system refused memory or address space.
     Memory {
-        /// Requested bytes.
+        /// Number of requested bytes.
         bytes: usize,
     },
-    /// The memory is larger than positions of 32 bits reach.
+    /// The memory is larger than positions of 32 bits can address.
     Positions {
-        /// Bytes of the memory.
+        /// Size of the memory in bytes.
         bytes: usize,
-        /// Most bytes that are possible.
+        /// Maximum size of the memory in bytes.
         most: usize,
     },
     /// A doubling cannot be divided into that many size classes.
     Steps {
-        /// Logarithm of their number, to base 2.
+        /// Base-2 logarithm of the number of size classes per doubling.
         bits: u32,
     },
 }
@@ -87,8 +88,8 @@ impl fmt::Display for PoolError {
                 write!(f, "{bytes} bytes of memory do not hold the {needed} bytes that it takes")
             }
             Self::Many { blocks, most } => write!(f, "{blocks} blocks or sizes are too many: at most {most}"),
-            Self::Busy { live } => write!(f, "{live} objects are out: free them, or reset the pool"),
-            Self::Memory { bytes } => write!(f, "the system gives no {bytes} bytes"),
+            Self::Busy { live } => write!(f, "{live} objects are in use; free them, or reset the pool"),
+            Self::Memory { bytes } => write!(f, "the system refused {bytes} bytes"),
             Self::Positions { bytes, most } => {
                 write!(f, "{bytes} bytes of memory are too many: at most {most}")
             }
@@ -98,7 +99,7 @@ impl fmt::Display for PoolError {
 }
 impl core::error::Error for PoolError {}
 
-/// Reason why an allocation failed. The caller may free something, or use another pool.
+/// Reason why an allocation failed. The caller may free memory, or use another pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refused {
@@ -106,35 +107,35 @@ pub enum Refused {
     Full,
     /// No free block is large enough with that alignment.
     NoRoom {
-        /// Requested bytes.
+        /// Number of requested bytes.
         bytes: usize,
         /// Requested alignment, in bytes.
         align: usize,
     },
     /// The object is larger than a slot.
     Size {
-        /// Requested bytes.
+        /// Number of requested bytes.
         asked: usize,
-        /// Bytes of the largest object.
+        /// Size of the largest object in bytes.
         most: usize,
     },
     /// The object needs more alignment than a slot has.
     Align {
         /// Requested alignment, in bytes.
         asked: usize,
-        /// Largest alignment, in bytes.
+        /// Largest supported alignment, in bytes.
         most: usize,
     },
-    /// The pool is [strict](super::SlotLayout::strict), and serves one size and alignment only.
+    /// The pool is [strict](super::SlotLayout::strict), and serves only one size and alignment.
     Strict {
-        /// Requested bytes.
+        /// Number of requested bytes.
         size: usize,
         /// Requested alignment, in bytes.
         align: usize,
-        /// Size and alignment that are served, in bytes.
+        /// The only size and alignment that the pool serves, in bytes.
         only: (usize, usize),
     },
-    /// The pool aligns another byte of its slots than the requested one.
+    /// The request aligns another byte of the slot than the pool.
     Offset {
         /// Requested offset of the aligned byte.
         asked: usize,
@@ -143,17 +144,17 @@ pub enum Refused {
     },
     /// The system has no memory for more slots.
     Memory {
-        /// Requested bytes.
+        /// Number of requested bytes.
         bytes: usize,
     },
-    /// The next slot was overwritten while it was free, or by an overrun. The pool serves no more requests.
+    /// The next slot was overwritten while it was free, or by an overrun. A corrupt pool serves no more requests.
     Corrupt(Overrun),
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full => f.write_str("every slot of the pool is out"),
+            Self::Full => f.write_str("each slot of the pool is in use"),
             Self::NoRoom { bytes, align } => {
                 write!(f, "no free block holds {bytes} bytes aligned to {align}")
             }
@@ -167,40 +168,40 @@ impl fmt::Display for Refused {
             Self::Offset { asked, aligned } => {
                 write!(f, "byte {asked} of a slot is not aligned: the pool aligns byte {aligned}")
             }
-            Self::Memory { bytes } => write!(f, "the system gives no {bytes} bytes for more slots"),
-            Self::Corrupt(overrun) => write!(f, "the next slot was written to while it was free: {overrun}"),
+            Self::Memory { bytes } => write!(f, "the system refused {bytes} bytes for more slots"),
+            Self::Corrupt(overrun) => write!(f, "the next free slot was overwritten: {overrun}"),
         }
     }
 }
 impl core::error::Error for Refused {}
 
-/// Reason why a slot or block was not freed. The pool, and the slot if it is one, are unchanged.
+/// Reason why a slot or block was not freed. A failed free changes neither the pool nor the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadFree {
-    /// The address is outside the pool's slots, or the allocator's memory.
+    /// The address is outside the pool's slots, or outside the allocator's memory.
     Foreign {
-        /// Address that was freed.
+        /// The freed address.
         address: usize,
     },
     /// The address is inside a slot, not at its start.
     Interior {
-        /// Address that was freed.
+        /// The freed address.
         address: usize,
         /// Index of the slot, from 0.
         slot: usize,
     },
-    /// The slot is free already, or was never in use.
+    /// The slot is already free, or was never in use.
     Double {
         /// Index of the slot, from 0.
         slot: usize,
     },
     /// No block in use begins at the address.
     NotOut {
-        /// Address that was freed.
+        /// The freed address.
         address: usize,
     },
-    /// The bytes outside the object were overwritten.
+    /// The bytes next to the object were overwritten.
     Overrun(Overrun),
 }
 
@@ -209,15 +210,15 @@ pub enum BadFree {
 pub struct Overrun {
     /// Address of the object.
     pub address: usize,
-    /// Place of the damaged bytes.
+    /// Position of the damaged bytes relative to the object.
     pub side: Side,
-    /// Their current value.
+    /// Current value of the damaged bytes.
     pub found: u32,
-    /// Their expected value.
+    /// Expected value of the damaged bytes.
     pub written: u32,
 }
 
-/// Place relative to an object.
+/// Position relative to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The guard in front of the object.
@@ -248,7 +249,9 @@ impl fmt::Display for BadFree {
                 write!(f, "free of {address:#x}, which is inside slot {slot}, not its beginning")
             }
             Self::Double { slot } => write!(f, "free of slot {slot}, which is free"),
-            Self::NotOut { address } => write!(f, "free of {address:#x}, where no block that is out begins"),
+            Self::NotOut { address } => {
+                write!(f, "free of {address:#x}, which is not the start of a block in use")
+            }
             Self::Overrun(overrun) => overrun.fmt(f),
         }
     }
@@ -279,7 +282,7 @@ mod tests {
             pool(PoolError::NoRoom { bytes: 31, needed: 32 }),
             "31 bytes of memory do not hold the 32 bytes that it takes"
         );
-        assert_eq!(pool(PoolError::Busy { live: 2 }), "2 objects are out: free them, or reset the pool");
+        assert_eq!(pool(PoolError::Busy { live: 2 }), "2 objects are in use; free them, or reset the pool");
         assert_eq!(
             pool(PoolError::Positions { bytes: 1 << 32, most: 1 << 31 }),
             "4294967296 bytes of memory are too many: at most 2147483648"
@@ -300,7 +303,7 @@ mod tests {
         );
         assert_eq!(
             BadFree::NotOut { address: 0x40 }.to_string(),
-            "free of 0x40, where no block that is out begins"
+            "free of 0x40, which is not the start of a block in use"
         );
         assert_eq!(BadFree::Double { slot: 3 }.to_string(), "free of slot 3, which is free");
     }

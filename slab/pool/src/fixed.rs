@@ -1,13 +1,14 @@
-//! A pool of fixed size: memory, its free list, and the largest object that it serves.
+//! A pool of fixed size: the memory, its free list, and the layout of the largest object.
 //!
-//! Smaller objects and alignments are served, too, and waste the rest of their slot; larger ones are refused. There is no
-//! external fragmentation: every hole fits every object.
+//! The pool also serves smaller objects and alignments, which waste the rest of their slots. Objects larger than a slot
+//! are refused. The pool has no external fragmentation: every free slot fits every object.
 //!
 //! # Checked pools
 //!
-//! [`FixedPool::checked`] keeps a bit for each slot, set while it is in use. So a free of a foreign address, of one inside a
-//! slot, or of a free slot is refused with a specific error, and the slots in use can be [iterated](FixedPool::live). The
-//! bitmap is at the end of the pool's memory, where the slots often leave enough bytes; otherwise it displaces the last slots.
+//! [`FixedPool::checked`] keeps a bit for each slot, which is set while the slot is in use. A checked pool refuses a
+//! free of a foreign address, of an address inside a slot, or of a free slot, with a specific error. The slots in use
+//! of a checked pool can be [iterated](FixedPool::live). The bitmap of a checked pool is at the end of the pool's
+//! memory. The slots often leave enough bytes for the bitmap, which otherwise displaces the last slots.
 //!
 //! ```text
 //! |pad| slot | slot | slot | ... | slot |  unused  | bitmap |
@@ -15,9 +16,9 @@
 //!                                             a slot
 //! ```
 //!
-//! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose comments propose both the statistics of
-//! [`Usage`] and the bitmap at the end. (They also propose a fill value that marks free slots: an object may have that very
-//! value, so there is none here. [`marked`](super::marked) has a mark behind each object.)
+//! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose comments propose the statistics
+//! of [`Usage`] and the bitmap at the end. The comments also propose a fill value that marks free slots. This pool uses
+//! no fill value, because an object may contain any value. [`marked`](super::marked) has a mark behind each object.
 
 use super::area::Area;
 use super::bits;
@@ -45,8 +46,8 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// `count` slots from `first` on are in the area, each in the free list or in use. In a checked pool the area's last bytes,
-/// behind them, are a bitmap with set bits for the slots in use.
+/// `count` slots from `first` on are in the area. Each slot is in the free list or in use. In a checked pool, the
+/// area's last bytes are a bitmap whose set bits mark the slots in use.
 #[derive(Debug)]
 pub struct FixedPool<A> {
     free: FreeList,
@@ -67,14 +68,14 @@ impl<A: Area> FixedPool<A> {
     /// Cost: writes each slot.
     ///
     /// # Errors
-    /// [`PoolError::NoRoom`] if it does not hold one.
+    /// Returns [`PoolError::NoRoom`] if the area does not hold a slot.
     pub fn new(area: A, slots: SlotLayout) -> Result<Self, PoolError> {
         Self::build(area, slots, false)
     }
-    /// Makes a pool in which each free is checked: see the [module](self).
+    /// Makes a pool that checks each free: see the [module](self).
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Returns the errors of [`new`](Self::new).
     pub fn checked(area: A, slots: SlotLayout) -> Result<Self, PoolError> {
         Self::build(area, slots, true)
     }
@@ -82,7 +83,7 @@ impl<A: Area> FixedPool<A> {
     fn build(area: A, slots: SlotLayout, checked: bool) -> Result<Self, PoolError> {
         let (first, room) = slots.place(area.memory());
         let count = if checked {
-            // The most slots that leave a bit each: (8 * stride + 1) / 8 bytes per slot.
+            // The largest number of slots that leaves a bit for each slot: (8 * stride + 1) / 8 bytes per slot.
             (room as u128 * 8 / (slots.stride() as u128 * 8 + 1)) as usize
         } else {
             room / slots.stride()
@@ -94,30 +95,31 @@ impl<A: Area> FixedPool<A> {
         }
         let mut pool =
             Self { free: FreeList::empty(), first, count, slots, checked, usage: Usage::default(), area };
-        // SAFETY: the pool has the area's memory; `count` slots fit into it from `first` on.
+        // SAFETY: the pool owns the area's memory, into which `count` slots fit from `first` on.
         unsafe { pool.free.thread(first, slots.stride(), count) };
         if checked {
             let bitmap = pool.bitmap();
-            // SAFETY: the area's last bytes, behind the slots.
+            // SAFETY: the bitmap is the area's last bytes, behind the slots.
             unsafe { bitmap.cast::<u8>().write_bytes(0, bitmap.len()) };
         }
         Ok(pool)
     }
 
-    /// Allocates a slot for `layout`, the most recently freed one first. Its bytes are unspecified.
+    /// Allocates a slot for `layout`. The slot that was freed most recently is used first. The bytes of the slot are
+    /// unspecified.
     ///
-    /// Cost: a load from the slot; in a checked pool also a bit.
+    /// Cost: a load from the slot, and in a checked pool also a bit.
     ///
     /// # Errors
-    /// The layout does not fit, or [`Refused::Full`].
+    /// Returns an error if the layout does not fit, or [`Refused::Full`] if no slot is free.
     #[inline]
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
     }
-    /// Allocates a slot whose byte `offset` is aligned, instead of its first.
+    /// Allocates a slot whose byte `offset` is aligned, instead of its first byte.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); [`Refused::Offset`] if the pool aligns another byte.
+    /// Returns the errors of [`alloc`](Self::alloc), and [`Refused::Offset`] if the pool aligns another byte.
     #[inline]
     pub fn alloc_at(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         self.slots.admits(layout, offset)?;
@@ -131,17 +133,18 @@ impl<A: Area> FixedPool<A> {
 
     /// Frees a slot.
     ///
-    /// Cost: a store to the slot; in a checked pool also a division and a bit.
+    /// Cost: a store to the slot, and in a checked pool also a division and a bit.
     ///
     /// # Errors
-    /// A checked pool reports an invalid address. An unchecked one cannot.
+    /// A checked pool returns an error for an invalid address. An unchecked pool cannot detect an invalid address.
     ///
     /// # Safety
-    /// The slot is not used any more. In an unchecked pool, `slot` was allocated from this one and not freed since.
+    /// The slot must no longer be used. In an unchecked pool, `slot` must have been allocated from this pool and not
+    /// freed since.
     #[inline]
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let slot = if self.checked { self.take_back(slot)? } else { slot };
-        // SAFETY: a slot of this pool in use, by this function's contract, or because its bit was set.
+        // SAFETY: the slot belongs to this pool and is in use, by this function's contract, or because its bit was set.
         unsafe { self.free.give(slot) };
         self.usage.free();
         Ok(())
@@ -156,17 +159,15 @@ impl<A: Area> FixedPool<A> {
         }
         Ok(slot)
     }
-    /// Sets or clears the bit of a slot of the pool, and returns its old value.
     fn mark(&mut self, slot: NonNull<u8>, out: bool) -> bool {
         let index = self.index_of_own(slot);
-        // SAFETY: the bitmap is initialised, and only the pool has it.
+        // SAFETY: the bitmap is initialised, and only the pool has access to it.
         bits::put(unsafe { self.bitmap().as_mut() }, index, out)
     }
-    /// Index of a slot of the pool.
     pub(super) fn index_of_own(&self, slot: NonNull<u8>) -> usize {
         (slot.addr().get() - self.first.addr().get()) / self.slots.stride()
     }
-    /// The area's last bytes. Checked pools only.
+    /// The area's last bytes. Only checked pools have a bitmap at the end of their area.
     fn bitmap(&self) -> NonNull<[u8]> {
         let (memory, bytes) = (self.area.memory(), bits::bytes(self.count));
         // SAFETY: `build` left room for that many bytes behind the slots.
@@ -174,45 +175,45 @@ impl<A: Area> FixedPool<A> {
         NonNull::slice_from_raw_parts(start, bytes)
     }
 
-    /// Slots in use, ascending; `None` in an unchecked pool, which does not know them.
+    /// Returns the slots in use, ascending. Returns `None` in an unchecked pool, which does not know the slots in use.
     ///
-    /// Cost: a load per 64 slots; the slots themselves are not read.
+    /// Cost: a load per 64 slots. The slots themselves are not read.
     pub fn live(&self) -> Option<impl Iterator<Item = NonNull<u8>>> {
         self.out().map(|out| out.map(|index| self.slot(index)))
     }
-    /// Indexes of the slots in use, as [`live`](Self::live).
+    /// Returns the indexes of the slots in use, like [`live`](Self::live).
     pub(super) fn out(&self) -> Option<impl Iterator<Item = usize>> {
-        // SAFETY: initialised; only the pool has it, and it does not change while the pool is borrowed.
+        // SAFETY: the bitmap is initialised, belongs to the pool alone, and does not change while the pool is borrowed.
         self.checked.then(|| bits::ones(unsafe { self.bitmap().as_ref() }))
     }
     pub(super) fn first(&self) -> NonNull<u8> {
         self.first
     }
-    /// Slot `index`, in use or free.
+    /// Returns the address of slot `index`, in use or free.
     ///
     /// # Panics
-    /// If `index` is not below [`capacity`](Self::capacity).
+    /// Panics if `index` is not below [`capacity`](Self::capacity).
     pub fn slot(&self, index: usize) -> NonNull<u8> {
         assert!(index < self.count, "slot {index} of a pool of {}", self.count);
         // SAFETY: `count` slots are in the area.
         unsafe { self.first.add(index * self.slots.stride()) }
     }
-    /// Index of a slot, from 0.
+    /// Returns the index of a slot, from 0.
     ///
     /// # Errors
-    /// The address is outside the pool, or inside a slot.
+    /// Returns an error if the address is outside the pool, or inside a slot.
     pub fn index(&self, slot: NonNull<u8>) -> Result<usize, BadFree> {
         self.slots.index(self.first, self.count, slot.addr().get())
     }
-    /// Returns `true` if slot `index` is in use; `None` in an unchecked pool.
+    /// Returns `true` if slot `index` is in use. Returns `None` in an unchecked pool.
     pub fn is_live(&self, index: usize) -> Option<bool> {
-        // SAFETY: initialised; only the pool has it, and it does not change while the pool is borrowed.
+        // SAFETY: the bitmap is initialised, belongs to the pool alone, and does not change while the pool is borrowed.
         self.checked.then(|| index < self.count && bits::get(unsafe { self.bitmap().as_ref() }, index))
     }
-    /// Usable bytes of the object at `slot`, at least the requested size.
+    /// Returns the number of usable bytes of the object at `slot`, at least the requested size.
     ///
     /// # Errors
-    /// As [`index`](Self::index).
+    /// Returns the errors of [`index`](Self::index).
     pub fn allocation_size(&self, slot: NonNull<u8>) -> Result<usize, BadFree> {
         self.index(slot).map(|_| self.slots.stride())
     }
@@ -224,15 +225,15 @@ impl<A: Area> FixedPool<A> {
     pub fn slots(&self) -> SlotLayout {
         self.slots
     }
-    /// Usage statistics.
+    /// Usage statistics of the pool.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
-    /// Number of slots that the bitmap displaced: 0 if it fits into the bytes that the slots leave.
+    /// Number of slots that the bitmap displaced. The number is 0 if the bitmap fits into the slots' remainder.
     pub fn displaced(&self) -> usize {
         self.slots.place(self.area.memory()).1 / self.slots.stride() - self.count
     }
-    /// Free slots, in the order of allocation.
+    /// Returns the free slots, in the order of allocation.
     pub fn chain(&self) -> super::free_list::Chain<'_> {
         self.free.chain()
     }
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn two_hundred_and_fifty_six_bullets_take_8192_bytes() {
+    fn pool_of_256_bullets_takes_8192_bytes() {
         let mut pool = pool(8192, 32, 8);
         let slots: Vec<_> = std::iter::from_fn(|| pool.alloc(layout(32, 8)).ok()).collect();
         assert_eq!((slots.len(), pool.alloc(layout(32, 8))), (256, Err(Refused::Full)));
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_has_its_whole_slot() {
+    fn object_can_use_its_whole_slot() {
         for (size, align, slot) in [(24, 8, 24), (24, 32, 32)] {
             let mut pool = pool(4096, size, align);
             let object = pool.alloc(layout(20, 4)).unwrap();
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pool_for_all_sizes_wastes_what_a_pool_for_each_does_not() {
+    fn pool_per_size_wastes_less_than_one_pool() {
         let wasted = |sizes: &[usize], slot| {
             let mut pool = pool(8192, slot, 8);
             for &size in sizes {
@@ -328,8 +329,8 @@ mod tests {
     }
 
     #[test]
-    fn the_bitmap_lies_in_the_slack_where_it_fits_and_else_displaces_a_slot() {
-        // 85 slots of 48 bytes leave 16 bytes of a page, and their bits take 11.
+    fn bitmap_uses_slack_or_displaces_a_slot() {
+        // 85 slots of 48 bytes leave 16 bytes of a page, and their bits take 11 bytes.
         let (slack, none) = (checked(4096, 48, 8), checked(4096, 32, 8));
         assert_eq!((slack.capacity(), slack.displaced()), (85, 0));
         assert_eq!((none.capacity(), none.displaced()), (127, 1));
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checked_pool_names_each_free_that_cannot_be_right() {
+    fn checked_pool_reports_each_wrong_free() {
         let (mut pool, mut other) = (checked(4096, 48, 8), checked(4096, 48, 8));
         let (object, stranger) = (pool.alloc(layout(48, 8)).unwrap(), other.alloc(layout(48, 8)).unwrap());
         let inside = object.map_addr(|address| address.checked_add(8).unwrap());
@@ -365,10 +366,10 @@ mod tests {
     }
 
     #[test]
-    fn a_checked_pool_knows_which_slots_are_out() {
+    fn checked_pool_tracks_slots_in_use() {
         let mut pool = checked(4096, 48, 8);
         let slots: Vec<_> = (0..80).map(|_| pool.alloc(layout(48, 8)).unwrap()).collect();
-        // SAFETY: allocated above, each freed once.
+        // SAFETY: the slots were allocated above, and each slot is freed once.
         slots.iter().step_by(3).for_each(|&slot| unsafe { pool.free(slot).unwrap() });
         let kept: Vec<_> =
             slots.iter().enumerate().filter(|(i, _)| i % 3 != 0).map(|(_, &slot)| slot).collect();

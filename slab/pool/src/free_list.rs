@@ -1,4 +1,4 @@
-//! A free list in the free memory itself: each free slot has a pointer to the next one.
+//! A free list that is stored in the free memory: each free slot has a pointer to the next free slot.
 //!
 //! ```text
 //!          +---------+---------+---------+---------+
@@ -8,12 +8,12 @@
 //!  head ---^
 //! ```
 //!
-//! A slot in use has nothing of the list, so all that the list costs is its head: one word. The slot that is freed last is the
-//! first at the next [`obtain`](FreeList::obtain), because the processor's cache still has it. The list does not own the memory
-//! and does not know its size; slots of other memory join it when they are given.
+//! A slot in use contains nothing of the list, so the list costs only its head, one word. The next
+//! [`obtain`](FreeList::obtain) returns the slot that was freed last, which is still in the processor's cache. The list
+//! does not own the memory and does not know its size. Slots of other memory may be given to the list.
 //!
-//! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose `Freelist` is the basis of both the fixed
-//! and the growing pool.
+//! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose `Freelist` is the basis of the
+//! fixed and the growing pool.
 
 use super::error::PoolError;
 use super::slot::SlotLayout;
@@ -22,7 +22,7 @@ use core::ptr::NonNull;
 
 /// Head of a chain of free slots: one word. See the [module](self).
 ///
-/// For 1,024 bytes on the stack, with objects of 32 bytes at multiples of 8:
+/// A list for 1,024 bytes on the stack, with objects of 32 bytes at multiples of 8:
 ///
 /// ```
 /// use core::mem::MaybeUninit;
@@ -59,7 +59,7 @@ pub struct FreeList {
     head: Option<NonNull<u8>>,
 }
 
-// SAFETY: only the list has the slots of the chain.
+// SAFETY: only the list has access to the slots of the chain.
 unsafe impl Send for FreeList {}
 
 impl FreeList {
@@ -68,17 +68,17 @@ impl FreeList {
         Self { head: None }
     }
 
-    /// Makes a list of the slots of `memory` (start and end in one), ascending: objects of `size` bytes whose byte `offset` is
-    /// at a multiple of `align`. Bytes before the first and behind the last slot stay unused; memory for less than one slot
-    /// makes an empty list.
+    /// Makes a list of the slots of `memory`, ascending. Each slot holds an object of `size` bytes whose byte `offset`
+    /// is at a multiple of `align`. Bytes before the first and behind the last slot stay unused. Memory for less than
+    /// one slot makes an empty list.
     ///
     /// Cost: writes each slot.
     ///
     /// # Errors
-    /// As [`SlotLayout::new`].
+    /// Returns the errors of [`SlotLayout::new`].
     ///
     /// # Safety
-    /// The memory is valid for reads and writes, and only used through this list, until the list is dropped.
+    /// The memory must be valid for reads and writes, and only be used through this list, until the list is dropped.
     pub unsafe fn new(
         memory: NonNull<[u8]>,
         size: usize,
@@ -88,30 +88,32 @@ impl FreeList {
         let slots = SlotLayout::new(size, align)?.with_offset(offset);
         let (first, bytes) = slots.place(memory);
         let mut list = Self::empty();
-        // SAFETY: that many slots fit into the memory, which is the list's by this function's contract.
+        // SAFETY: that many slots fit into the memory, which belongs to the list by this function's contract.
         unsafe { list.thread(first, slots.stride(), bytes / slots.stride()) };
         Ok(list)
     }
 
-    /// Puts `count` slots from `first` on, `stride` bytes apart, in front of the chain, the first one foremost.
+    /// Puts `count` slots from `first` on, `stride` bytes apart, in front of the chain. `first` becomes the head.
     ///
     /// # Safety
-    /// The slots are valid for reads and writes, free, on no list, and not used until they are obtained.
+    /// The slots must be valid for reads and writes, free, and on no list. No code may use the slots until they are
+    /// obtained from the list.
     pub(crate) unsafe fn thread(&mut self, first: NonNull<u8>, stride: usize, count: usize) {
         for slot in (0..count).rev() {
-            // SAFETY: a slot of the memory, which is free by this function's contract.
+            // SAFETY: the slot is part of the memory, and is free by this function's contract.
             unsafe { self.give(first.add(slot * stride)) };
         }
     }
 
-    /// Takes the most recently freed slot; `None` if there is none. Its bytes are unspecified, and begin with an old link.
+    /// Takes the most recently freed slot. Returns `None` if the list is empty. The bytes of the slot are unspecified,
+    /// and begin with an old link.
     ///
     /// Cost: one load from the slot.
     #[inline]
     #[doc(alias = "Obtain")]
     pub fn obtain(&mut self) -> Option<NonNull<u8>> {
         let slot = self.head?;
-        // SAFETY: a slot of the chain.
+        // SAFETY: the slot is on the chain.
         self.head = unsafe { next(slot) };
         Some(slot)
     }
@@ -119,17 +121,17 @@ impl FreeList {
     /// Frees a slot. Cost: one store to the slot.
     ///
     /// # Safety
-    /// The slot was obtained from this list (or never was on any, and has the same size and alignment), is valid for reads and
-    /// writes until the list is dropped, and is not used any more.
+    /// The slot must come from this list, or be new and have the same size and alignment. The slot must be valid for
+    /// reads and writes until the list is dropped, and is no longer used.
     #[inline]
     #[doc(alias = "Return")]
     pub unsafe fn give(&mut self, slot: NonNull<u8>) {
-        // SAFETY: the slot has room for a link, and is not used any more, by this function's contract.
+        // SAFETY: the slot has room for a link, and is no longer used, by this function's contract.
         unsafe { slot.cast::<Option<NonNull<u8>>>().write_unaligned(self.head) };
         self.head = Some(slot);
     }
 
-    /// Free slots in the order in which they would be obtained.
+    /// Returns the free slots in the order in which they would be obtained.
     ///
     /// ```
     /// # use core::{mem::MaybeUninit, ptr::NonNull};
@@ -147,16 +149,16 @@ impl FreeList {
     }
 }
 
-/// Link in a free slot.
+/// Returns the link in a free slot.
 ///
 /// # Safety
-/// The slot is on a chain.
+/// The slot must be on a chain.
 unsafe fn next(slot: NonNull<u8>) -> Option<NonNull<u8>> {
-    // SAFETY: `give` wrote a link there, and free slots are not written otherwise. It need not be aligned to a pointer.
+    // SAFETY: `give` wrote a link to the slot, and no other code writes to free slots. Links may be unaligned.
     unsafe { slot.cast::<Option<NonNull<u8>>>().read_unaligned() }
 }
 
-/// Iterator over free slots: [`FreeList::chain`]. Cost: one load from each.
+/// Iterator over free slots: [`FreeList::chain`]. Cost: one load from each slot.
 #[derive(Clone, Debug)]
 pub struct Chain<'l> {
     at: Option<NonNull<u8>>,
@@ -168,7 +170,7 @@ impl Iterator for Chain<'_> {
 
     fn next(&mut self) -> Option<NonNull<u8>> {
         let slot = self.at?;
-        // SAFETY: on the chain, which does not change while it is borrowed.
+        // SAFETY: the slot is on the chain, which does not change while it is borrowed.
         self.at = unsafe { next(slot) };
         Some(slot)
     }
@@ -191,7 +193,7 @@ mod tests {
         }
     }
 
-    /// Offsets of the slots from the start, and the list.
+    /// Returns the offsets of the slots from the start, and the list.
     fn list<const N: usize>(
         memory: &mut Memory<N>,
         from: usize,
@@ -205,33 +207,33 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_one_word() {
+    fn free_list_is_one_word() {
         assert_eq!(size_of::<FreeList>(), size_of::<usize>());
     }
 
     #[test]
-    fn free_slots_hold_the_chain_and_used_ones_nothing() {
+    fn only_free_slots_contain_list_links() {
         let mut memory = Memory::<128>::new();
         let (chain, mut list) = list(&mut memory, 0, (32, 8, 0));
         assert_eq!(chain, [0x0, 0x20, 0x40, 0x60]);
         let slots: Vec<_> = list.chain().collect();
         for (slot, link) in slots.iter().zip([Some(slots[1]), Some(slots[2]), Some(slots[3]), None]) {
-            // SAFETY: a free slot, whose first word is a link.
+            // SAFETY: the slot is free, and its first word is a link.
             assert_eq!(unsafe { slot.cast::<Option<NonNull<u8>>>().read_unaligned() }, link);
         }
         let taken = list.obtain().unwrap();
-        // SAFETY: the slot is the test's, and 32 bytes long.
+        // SAFETY: the slot belongs to the test, and is 32 bytes long.
         unsafe { taken.write_bytes(0xEE, 32) };
         assert_eq!(list.chain().collect::<Vec<_>>(), slots[1..]);
     }
 
     #[test]
-    fn an_empty_list_says_so_and_what_came_last_goes_first() {
+    fn free_list_is_lifo_and_reports_empty() {
         let mut memory = Memory::<64>::new();
         let (_, mut list) = list(&mut memory, 0, (32, 8, 0));
         let (a, b) = (list.obtain().unwrap(), list.obtain().unwrap());
         assert_eq!((list.obtain(), list.obtain()), (None, None));
-        // SAFETY: obtained above, and not used.
+        // SAFETY: the slots were obtained above, and are not used.
         unsafe {
             list.give(a);
             list.give(b);
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_are_no_multiple_have_the_slots_that_fit_whole() {
+    fn only_whole_slots_of_a_range_are_used() {
         assert_eq!(list(&mut Memory::<127>::new(), 0, (32, 8, 0)).0, [0, 32, 64]);
         assert_eq!(list(&mut Memory::<129>::new(), 0, (32, 8, 0)).0, [0, 32, 64, 96]);
         assert_eq!(list(&mut Memory::<128>::new(), 1, (32, 8, 0)).0, [8, 40, 72], "padding in front");
@@ -251,17 +253,17 @@ mod tests {
     }
 
     #[test]
-    fn the_offset_byte_is_aligned_and_not_the_slot() {
+    fn alignment_applies_at_the_offset_within_the_slot() {
         assert_eq!(list(&mut Memory::<128>::new(), 0, (40, 16, 4)).0, [12, 60]);
     }
 
     #[test]
-    fn slots_of_other_memory_join_by_being_given() {
+    fn free_list_accepts_slots_of_other_memory() {
         let (mut one, mut two) = (Memory::<32>::new(), Memory::<32>::new());
         let (_, mut old) = list(&mut one, 0, (32, 8, 0));
         let slot = old.obtain().unwrap();
         let (_, mut new) = list(&mut two, 0, (32, 8, 0));
-        // SAFETY: of the same size and alignment; its memory lives as long.
+        // SAFETY: the slot has the list's size and alignment, and its memory lives as long as the list.
         unsafe { new.give(slot) };
         assert_eq!(new.obtain(), Some(slot));
         assert!(new.obtain().is_some() && new.obtain().is_none());

@@ -1,21 +1,23 @@
-//! A pool for debugging: guards around each object, a pattern in free ones, and the source locations of leaks.
+//! A pool for debugging: guards around each object, a pattern in free objects, and the source locations of leaks.
 //!
 //! ```text
 //! block, out    [ site | mark ][      object       ][ mark ]
 //! block, free   [ link | mark ][ CD CD CD CD CD CD ][ mark ]
 //! ```
 //!
-//! The marks depend on the block's number, on its use, and on the link, so no two blocks have the same. They are checked for
-//! *one* block when it is freed ([`check`](GuardedPool::check) does so at other times), and for *all* by
-//! [`check_all`](GuardedPool::check_all). A write to a free object is detected when that object is allocated next, even a write
-//! to its link: the pool follows no link that it did not write. `site` is the source location of the allocation, file and line.
-//! The locations, and a bit for each block in use, are stored outside the pool's memory, where no overrun reaches them.
+//! The marks depend on the block's number, on its state, and on the link, so no two blocks have equal marks. The marks
+//! of *one* block are checked when it is freed or by [`check`](GuardedPool::check).
+//! [`check_all`](GuardedPool::check_all) checks the marks of *all* blocks. A write to a free object, or to its link, is
+//! detected when that object is allocated next. The pool follows no link that it did not write. `site` is the source
+//! location of the allocation, file and line. The locations, and a bit for each block in use, are stored outside the
+//! pool's memory, where no overrun reaches them.
 //!
-//! Cost: 12 bytes per block, and time for each byte of an object at each allocation and free; on the heap a bit per block, and
-//! an entry for each source location that allocates. Use an [`IndexPool`] in code that is trusted, and this pool elsewhere.
+//! Cost: 12 bytes per block, and time for each byte of an object at each allocation and free. The pool takes heap
+//! memory for a bit per block, and for an entry per allocating source location. Use an [`IndexPool`] in trusted code,
+//! and this pool elsewhere.
 //!
-//! Source: the section on verification of Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012); the pattern 0xCD is that
-//! of the tutorial "Memory Allocators from Scratch".
+//! Source: the section on verification of Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012). The pattern 0xCD
+//! is from the tutorial "Memory Allocators from Scratch".
 
 use super::area::Area;
 use super::bits;
@@ -27,14 +29,14 @@ use core::fmt;
 use core::panic::Location;
 use core::ptr::NonNull;
 
-/// Byte that free objects are filled with.
+/// The byte that fills free objects.
 pub const POISON: u8 = 0xCD;
-/// Marks, before the block's number is mixed in.
+/// Values of the marks, before the block's number is mixed in.
 const OUT: u32 = 0xA110_CA7E;
 const FREE: u32 = 0xF4EE_B10C;
-/// Bytes of a mark, and of the word before the first one.
+/// Size of a mark in bytes, and of the word before the first mark.
 const MARK: usize = size_of::<u32>();
-/// Bytes before an object without a larger alignment.
+/// Number of bytes before an object that has no larger alignment.
 const HEAD: usize = 2 * MARK;
 
 /// An [`IndexPool`] that detects errors. See the [module](self).
@@ -56,9 +58,9 @@ const HEAD: usize = 2 * MARK;
 /// ```
 ///
 /// # Invariants
-/// A block below the pool's count of initialised ones was in use at least once, and has the layout above; its bit in `out` is
-/// set while it is in use. `sorted` has the indexes of `sites`, in their order. Objects are `front` bytes behind the start of
-/// their blocks.
+/// Blocks below the pool's count of initialised blocks were in use at least once, and have the layout in the module
+/// documentation. A block's bit in `out` is set while the block is in use. `sorted` has the indexes of `sites` in
+/// sorted order. Objects are `front` bytes behind the start of their blocks.
 #[derive(Debug)]
 pub struct GuardedPool<A> {
     pool: IndexPool<A>,
@@ -72,13 +74,13 @@ pub struct GuardedPool<A> {
 /// An object that is still in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leak {
-    /// Index of its slot, from 0.
+    /// Index of the object's slot, from 0.
     pub slot: usize,
     /// Address of the object.
     pub address: usize,
-    /// Bytes of the object.
+    /// Size of the object in bytes.
     pub size: usize,
-    /// Source location of the allocation; `None` if an overrun destroyed it.
+    /// Source location of the allocation; `None` if an overrun destroyed the location.
     pub site: Option<&'static Location<'static>>,
 }
 
@@ -87,17 +89,17 @@ impl fmt::Display for Leak {
         write!(f, "slot {}, {} bytes at {:#x}: allocated ", self.slot, self.size, self.address)?;
         match self.site {
             Some(site) => write!(f, "at {}:{}", site.file(), site.line()),
-            None => f.write_str("by someone whose name was overwritten"),
+            None => f.write_str("by a caller whose name was overwritten"),
         }
     }
 }
 
 impl<A: Area> GuardedPool<A> {
-    /// Makes a pool of as many objects of that layout as `area` holds with their guards.
+    /// Makes a pool of as many objects of the given layout, with their guards, as `area` holds.
     ///
     /// # Errors
-    /// As [`IndexPool::new`]; [`PoolError::Start`] if the area is less aligned than the objects; [`PoolError::Memory`] if the
-    /// heap has no room for a bit per block.
+    /// Returns the errors of [`IndexPool::new`]. `new` also returns [`PoolError::Start`] if the area is less aligned
+    /// than the objects, and [`PoolError::Memory`] if the heap has no room for a bit per block.
     pub fn new(area: A, object: Layout) -> Result<Self, PoolError> {
         let large = PoolError::Large { size: object.size() };
         if area.memory().cast::<u8>().addr().get() & (object.align() - 1) != 0 {
@@ -111,13 +113,15 @@ impl<A: Area> GuardedPool<A> {
         Ok(Self { pool, object, front, out, sites: Vec::new(), sorted: Vec::new() })
     }
 
-    /// Allocates an object, and records the caller's source location. Its bytes are [`POISON`] if it was in use before.
+    /// Allocates an object, and records the caller's source location. The object's bytes are [`POISON`] if its block
+    /// was in use before.
     ///
-    /// Cost: reads each byte, and a binary search of the source locations; a new one moves those behind it.
+    /// Cost: reads each byte, and searches the sorted source locations. Inserting a new location moves the sorted
+    /// locations that follow.
     ///
     /// # Errors
-    /// [`Refused::Full`]; [`Refused::Corrupt`] if the next object changed since its free; [`Refused::Memory`] if the heap has
-    /// no room for one more source location.
+    /// Returns [`Refused::Full`] if no block is free, [`Refused::Corrupt`] if the next object changed since its free,
+    /// and [`Refused::Memory`] if the heap has no room for another source location.
     #[track_caller]
     pub fn alloc(&mut self) -> Result<NonNull<u8>, Refused> {
         let state = self.pool.state();
@@ -129,18 +133,18 @@ impl<A: Area> GuardedPool<A> {
         bits::put(&mut self.out, state.next as usize, true);
         // SAFETY: the block was just allocated.
         unsafe { self.write_marks(block, state.next, site) };
-        // SAFETY: inside the block.
+        // SAFETY: the address is inside the block.
         Ok(unsafe { block.add(self.front) })
     }
 
     /// Frees an object.
     ///
     /// # Errors
-    /// The address is not an object's, the object is free, or a guard of it is damaged. Nothing changes then: an object with
-    /// damaged guards stays in use, and is among the [leaks](Self::leaks).
+    /// Returns an error if the address is not an object's, if the object is free, or if one of its guards is damaged. A
+    /// failed free changes nothing. An object with damaged guards stays in use, and is among the [leaks](Self::leaks).
     ///
     /// # Safety
-    /// If it is an object of the pool in use, it is not used any more.
+    /// An object in use that is freed must no longer be used.
     pub unsafe fn free(&mut self, object: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(object)?;
         if !bits::get(&self.out, index as usize) {
@@ -148,12 +152,12 @@ impl<A: Area> GuardedPool<A> {
         }
         self.look(index).map_err(BadFree::Overrun)?;
         let block = self.block(index);
-        // SAFETY: the object of a block in use.
+        // SAFETY: the object belongs to a block in use.
         unsafe { block.add(self.front).write_bytes(POISON, self.object.size()) };
-        // SAFETY: its bit says that it is in use, and it is no longer used, by this function's contract.
+        // SAFETY: the block's bit says that it is in use, and it is no longer used, by this function's contract.
         unsafe { self.pool.free(block) }?;
         bits::put(&mut self.out, index as usize, false);
-        // SAFETY: free, and initialised; the pool has just written its link.
+        // SAFETY: the block is free and initialised, and the pool has just written its link.
         unsafe {
             let link = block.cast::<u32>().read_unaligned();
             self.write_marks(block, index, link);
@@ -161,10 +165,10 @@ impl<A: Area> GuardedPool<A> {
         Ok(())
     }
 
-    /// Checks that the object is the pool's and in use, and that its guards are undamaged.
+    /// Checks that the object belongs to the pool and is in use, and that its guards are undamaged.
     ///
     /// # Errors
-    /// As [`free`](Self::free).
+    /// Returns the errors of [`free`](Self::free).
     pub fn check(&self, object: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(object)?;
         if !bits::get(&self.out, index as usize) {
@@ -172,16 +176,16 @@ impl<A: Area> GuardedPool<A> {
         }
         self.look(index).map_err(BadFree::Overrun)
     }
-    /// Checks all blocks, and returns the first error of each. Cost: visits each block that was ever used, and each byte of
-    /// free ones.
+    /// Checks all blocks, and returns the first error of each block. Cost: visits each block that was ever used, and
+    /// each byte of free blocks.
     pub fn check_all(&self) -> impl Iterator<Item = Overrun> {
         (0..self.pool.state().initialised).filter_map(|index| self.look(index).err())
     }
-    /// Objects in use, with the source locations of their allocations.
+    /// Returns the objects in use, with the source locations of their allocations.
     pub fn leaks(&self) -> impl Iterator<Item = Leak> {
         bits::ones(&self.out).map(|slot| {
             let block = self.block(slot as u32);
-            // SAFETY: a block in use, so `alloc` wrote a site there, which may have been overwritten since.
+            // SAFETY: the block is in use, so `alloc` wrote a site to it, which may have been overwritten since.
             let site = unsafe { block.cast::<u32>().read_unaligned() };
             Leak {
                 slot,
@@ -191,10 +195,10 @@ impl<A: Area> GuardedPool<A> {
             }
         })
     }
-    /// Returns the memory to its owner.
+    /// Destroys the pool and returns the memory to its owner.
     ///
     /// # Errors
-    /// The pool, while objects are in use: see its [leaks](Self::leaks).
+    /// Returns the pool as an error while objects are in use: see its [leaks](Self::leaks).
     #[allow(clippy::result_large_err, reason = "the pool is moved either way")]
     pub fn destroy(self) -> Result<A, Self> {
         let Self { pool, object, front, out, sites, sorted } = self;
@@ -209,7 +213,6 @@ impl<A: Area> GuardedPool<A> {
         &self.pool
     }
 
-    /// Index of a source location.
     fn site(&mut self, site: &'static Location<'static>) -> Result<u32, Refused> {
         let at = match self.sorted.binary_search_by_key(&site, |number| self.sites[*number as usize]) {
             Ok(at) => return Ok(self.sorted[at]),
@@ -223,7 +226,6 @@ impl<A: Area> GuardedPool<A> {
         self.sorted.insert(at, number);
         Ok(number)
     }
-    /// Index of the block that has an object.
     fn index(&self, object: NonNull<u8>) -> Result<u32, BadFree> {
         let address = object.addr().get();
         let block = address.wrapping_sub(self.front);
@@ -235,27 +237,26 @@ impl<A: Area> GuardedPool<A> {
     fn block(&self, index: u32) -> NonNull<u8> {
         self.pool.address(index)
     }
-    /// Marks of a block whose first word is `head`.
     fn mark(&self, index: u32, head: u32) -> u32 {
         let state = if bits::get(&self.out, index as usize) { OUT } else { FREE };
         state ^ index ^ head.rotate_left(16)
     }
     /// # Safety
-    /// The block is the caller's.
+    /// The block must belong to the caller.
     unsafe fn write_marks(&self, block: NonNull<u8>, index: u32, head: u32) {
         let mark = self.mark(index, head);
-        // SAFETY: all within a block of `front + size + MARK` bytes, which is the caller's.
+        // SAFETY: all addresses are within a block of `front + size + MARK` bytes, which belongs to the caller.
         unsafe {
             block.cast::<u32>().write_unaligned(head);
             block.add(self.front - MARK).cast::<u32>().write_unaligned(mark);
             block.add(self.front + self.object.size()).cast::<u32>().write_unaligned(mark);
         }
     }
-    /// Checks that a block below the count of initialised ones is unchanged.
+    /// Checks that a block below the count of initialised blocks is unchanged.
     fn look(&self, index: u32) -> Result<(), Overrun> {
         let (block, size) = (self.block(index), self.object.size());
         let address = block.addr().get() + self.front;
-        // SAFETY: within the block, and written by `write_marks` when it was first used.
+        // SAFETY: the address is within the block, and `write_marks` wrote it when the block was first used.
         let at = |offset: usize| unsafe { block.add(offset).cast::<u32>().read_unaligned() };
         let written = self.mark(index, at(0));
         for (offset, side) in [(self.front - MARK, Side::Before), (self.front + size, Side::After)] {
@@ -267,7 +268,7 @@ impl<A: Area> GuardedPool<A> {
         if bits::get(&self.out, index as usize) {
             return Ok(());
         }
-        // SAFETY: a free object, which `free` filled.
+        // SAFETY: the object is free, and `free` filled it.
         let bytes = unsafe { core::slice::from_raw_parts(block.add(self.front).as_ptr(), size) };
         let Some(wrong) = bytes.iter().position(|&byte| byte != POISON) else { return Ok(()) };
         let mut found = [POISON; MARK];

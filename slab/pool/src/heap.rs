@@ -1,7 +1,6 @@
-//! Area, pool and arena in one: a heap of a fixed number of objects.
+//! Area, pool and arena in one type: a heap of a fixed number of objects.
 //!
-//! Source: the `FixedSizeHeap` that Reinalter mentions in the comments on "Memory allocation strategies: a pool allocator"
-//! (2012).
+//! Source: the `FixedSizeHeap` in Reinalter's comments on "Memory allocation strategies: a pool allocator" (2012).
 
 use super::area::{Area, HeapArea};
 use super::arena::{Bounds, MemoryArena};
@@ -9,7 +8,7 @@ use super::error::PoolError;
 use super::fixed::FixedPool;
 use core::ops::{Deref, DerefMut};
 
-/// An area, a pool on it, and the arena that guards its objects. It derefs to the arena.
+/// An area, a pool on the area, and the arena that guards the pool's objects. The heap derefs to its arena.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -30,21 +29,22 @@ use core::ops::{Deref, DerefMut};
 pub struct FixedSizeHeap<A: Area, B: Bounds>(MemoryArena<FixedPool<A>, B>);
 
 impl<A: Area, B: Bounds> FixedSizeHeap<A, B> {
-    /// Makes a heap of as many objects of at most `size` bytes, at a multiple of `align`, as `area` holds with their guards.
+    /// Makes a heap of as many objects, with their guards, as `area` holds. Objects have at most `size` bytes, at a
+    /// multiple of `align`.
     ///
     /// # Errors
-    /// As [`SlotLayout::new`](super::SlotLayout::new) for an object with its guards, and as [`FixedPool::new`].
+    /// Returns the errors of [`SlotLayout::new`](super::SlotLayout::new) for an object with its guards, and of
+    /// [`FixedPool::new`].
     pub fn new(area: A, size: usize, align: usize) -> Result<Self, PoolError> {
         MemoryArena::of_pool(size, align, |slots| FixedPool::new(area, slots)).map(Self)
     }
 }
 
 impl<B: Bounds> FixedSizeHeap<HeapArea, B> {
-    /// Makes a heap of `count` objects, in memory of the global allocator: as much as they take, and the bytes that align the
-    /// first one.
+    /// Makes a heap of `count` objects in memory of the global allocator, with extra bytes to align the first object.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`PoolError::Memory`].
+    /// Returns the errors of [`new`](Self::new), and [`PoolError::Memory`] if memory is short.
     pub fn with_capacity(count: usize, size: usize, align: usize) -> Result<Self, PoolError> {
         let slots = MemoryArena::<FixedPool<HeapArea>, B>::slots(size, align)?;
         let large = PoolError::Large { size };
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_heap_has_as_many_objects_as_asked_and_no_byte_more() {
+    fn heap_pool_takes_no_extra_bytes() {
         for (count, size, align) in [(1, 8, 8), (7, 24, 32), (100, 32, 8), (3, 1, 4096)] {
             let heap = FixedSizeHeap::<_, SimpleBounds>::with_capacity(count, size, align).unwrap();
             assert_eq!(heap.allocator().capacity(), count);

@@ -1,8 +1,8 @@
-//! Pools first, and the system's heap for everything else.
+//! Pools first, and the system's heap for all other requests.
 //!
-//! An allocation is served by the pool of its class if it fits within a *tolerance* (unused bytes of its slot) and the pool has
-//! room; else by the heap. A free finds the right one by address. Both routes are counted: if too many allocations use the
-//! heap, the classes are wrong.
+//! The pool of its class serves an allocation if the slot has at most *tolerance* unused bytes and the pool has room.
+//! All other allocations are served by the system's heap. A free finds the pool or the heap by the address. The hybrid
+//! counts operations by route: if too many allocations use the heap, the classes are wrong.
 //!
 //! [`boxed`](Hybrid::boxed) makes objects that are dropped automatically.
 //!
@@ -19,14 +19,14 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use std::alloc::System;
 
-/// Number of operations by route.
+/// Numbers of operations by route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
-    /// Number of allocations by a pool.
+    /// Number of allocations that a pool served.
     pub pool: u64,
-    /// Number of allocations by the heap because no class serves their layout within the tolerance.
+    /// Number of allocations that the heap served because no class serves their layout within the tolerance.
     pub unfit: u64,
-    /// Number of allocations by the heap because their pool had no room.
+    /// Number of allocations that the heap served because the pool had no room.
     pub full: u64,
     /// Number of frees that a pool served.
     pub pool_frees: u64,
@@ -64,7 +64,7 @@ impl Hybrid {
     /// Allocates memory for `layout`, from a pool or the heap.
     ///
     /// # Errors
-    /// [`Refused::Memory`] if the heap has none either.
+    /// Returns [`Refused::Memory`] if the heap has no memory either.
     pub fn alloc(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let mut routes = self.routes.get();
         let mut pools = self.pools.borrow_mut();
@@ -87,23 +87,24 @@ impl Hybrid {
         self.routes.set(routes);
         Ok(memory)
     }
-    /// Frees memory to the pool or heap that it came from.
+    /// Frees memory to the pool or heap from which it came.
     ///
     /// # Errors
-    /// The address is inside a slot of a pool.
+    /// Returns an error if the address is inside a slot of a pool.
     ///
     /// # Safety
-    /// The memory was allocated from here with that layout, was not freed since, and is not used any more.
+    /// This hybrid must have allocated the memory with `layout` and not freed it since. The memory is no longer used.
     pub unsafe fn free(&self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let mut routes = self.routes.get();
         let mut pools = self.pools.borrow_mut();
         let own = pools.class(layout).ok().filter(|&class| pools.pools()[class].owns(memory));
         if let Some(class) = own {
-            // SAFETY: a slot of this class, no longer used, by this function's contract.
+            // SAFETY: the slot belongs to this class and is no longer used, by this function's contract.
             unsafe { pools.free_in(class, memory, layout) }?;
             routes.pool_frees += 1;
         } else {
-            // SAFETY: no pool's, so the heap's; no longer used, by this function's contract.
+            // SAFETY: the memory belongs to no pool, so it belongs to the heap. The freed memory is no longer used, by
+            // this function's contract.
             unsafe { System.release(memory, layout, 0) }?;
             routes.heap_frees += 1;
         }
@@ -111,29 +112,30 @@ impl Hybrid {
         Ok(())
     }
 
-    /// Boxes an object: dropping the box drops the object and frees its memory.
+    /// Boxes an object. Dropping the box drops the object and frees the object's memory.
     ///
     /// # Errors
-    /// The object, if memory is short.
+    /// Returns the object as an error if memory is short.
     pub fn boxed<T>(&self, object: T) -> Result<HybridBox<'_, T>, T> {
         let Ok(memory) = self.alloc(Layout::new::<T>()) else { return Err(object) };
         let memory = memory.cast();
-        // SAFETY: just allocated, with the size and alignment of the type.
+        // SAFETY: the memory was just allocated, with the size and alignment of the type.
         unsafe { memory.write(object) };
         Ok(HybridBox { object: memory, hybrid: self })
     }
-    /// Number of operations by route.
+    /// Numbers of operations by route.
     pub fn routes(&self) -> Routes {
         self.routes.get()
     }
-    /// Returns the pools. Only objects of the heap may still be in use: those of the pools are invalid then.
+    /// Consumes the hybrid and returns the pools. After `into_pools`, objects of the heap may still be in use. Objects
+    /// of the returned pools become invalid.
     pub fn into_pools(self) -> ClassPools {
         self.pools.into_inner()
     }
 }
 
-// SAFETY: pools and heap fulfil the contract, and addresses distinguish their memory. Pools align the first byte only, so other
-// offsets are refused.
+// SAFETY: pools and heap fulfil the contract, and addresses distinguish their memory. Pools only align the first byte
+// of a slot, so other offsets are refused.
 unsafe impl Allocator for Hybrid {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         if !offset.is_multiple_of(layout.align()) {
@@ -147,24 +149,23 @@ unsafe impl Allocator for Hybrid {
     }
 }
 
-/// An object of a [`Hybrid`].
+/// A boxed object of a [`Hybrid`].
 pub struct HybridBox<'h, T> {
     object: NonNull<T>,
     hybrid: &'h Hybrid,
 }
 
 impl<T> HybridBox<'_, T> {
-    /// Moves the object out, and frees its memory.
+    /// Moves the object out of the box, and frees its memory.
     pub fn into_inner(self) -> T {
         let this = ManuallyDrop::new(self);
-        // SAFETY: the box owns the object; it is read for the last time.
+        // SAFETY: the box owns the object, which is read for the last time.
         let object = unsafe { this.object.read() };
         this.give();
         object
     }
-    /// Frees the memory, after the object was dropped or moved out.
     fn give(&self) {
-        // SAFETY: allocated in `boxed` with this layout; both callers end the box.
+        // SAFETY: `boxed` allocated the memory with this layout, and both callers end the box.
         let given = unsafe { self.hybrid.free(self.object.cast(), Layout::new::<T>()) };
         debug_assert_eq!(given, Ok(()));
     }
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn both_routes_are_taken_for_their_reasons_and_counted() {
+    fn hybrid_pool_counts_pool_and_heap_allocations() {
         // A page of each class: 128 slots of 32 bytes.
         let hybrid = hybrid(4096, 8);
         let sizes = [32, 24, 23, 300, 0];
@@ -226,7 +227,7 @@ mod tests {
         let filled: Vec<_> = (0..130).map(|_| hybrid.alloc(layout(32)).unwrap()).collect();
         assert_eq!(hybrid.routes(), Routes { pool: 128, unfit: 3, full: 4, ..Routes::default() });
         for (memory, size) in out.into_iter().chain(filled.into_iter().map(|memory| (memory, 32))) {
-            // SAFETY: allocated above, of that size, freed once.
+            // SAFETY: the memory was allocated above with that size, and is freed once.
             unsafe {
                 memory.write_bytes(1, size);
                 hybrid.free(memory, layout(size)).unwrap();
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn boxed_objects_are_dropped_once_whichever_way_they_went() {
+    fn hybrid_pool_drops_each_object_once() {
         let (hybrid, count) = (hybrid(4096, 256), Rc::new(()));
         let small: Vec<_> = (0..200).map(|_| hybrid.boxed((count.clone(), [0_u8; 16])).unwrap()).collect();
         let large = hybrid.boxed((count.clone(), [0_u8; 1000])).unwrap();
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_whose_drop_panics_frees_its_memory() {
+    fn object_whose_drop_panics_frees_its_memory() {
         #[derive(Debug)]
         struct Bomb(#[allow(dead_code)] [u64; 2]);
         impl Drop for Bomb {

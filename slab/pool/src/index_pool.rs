@@ -1,8 +1,8 @@
-//! A pool that is made in constant time: free blocks name each other by number, and unused blocks are not touched.
+//! A pool that is made in constant time: free blocks are linked by number, and unused blocks are not touched.
 //!
-//! The chain of free blocks ends at the first block that was never used: its number is `initialised`, and all later blocks are
-//! free. So creating the pool writes no block, whatever its size, and each allocation and free is a few instructions without a
-//! loop.
+//! The chain of free blocks ends at the first block that was never used. The block's number is `initialised`, and all
+//! later blocks are free. Creating the pool writes no block, whatever its size. Each allocation and free takes a few
+//! instructions without a loop.
 //!
 //! ```text
 //!  next              initialised = 4       blocks = 8
@@ -12,9 +12,9 @@
 //!  [ 3 ] [out] [out] [ 4 ] [ ? ] [ ? ] [ ? ] [ ? ]       free = 6
 //! ```
 //!
-//! Because the chain ends with a *number* and not a null, a full pool is no special case: its chain starts at the block behind
-//! the last one. So a free does not check if the pool was full, and a full pool may be [extended](IndexPool::extend): its chain
-//! already leads to the first new block.
+//! The chain ends with a *number* and not a null, so a full pool is no special case: its chain starts at the block
+//! behind the last block. A free does not test whether the pool was full. A full pool may be
+//! [extended](IndexPool::extend), because its chain already leads to the first new block.
 //!
 //! # Differences from the paper's listing
 //!
@@ -27,28 +27,31 @@
 //! | a full pool that grows returns null once | the new blocks are found immediately |
 //! | each allocation initialises one more block, even if old ones are free | [`Initialise`] selects the policy |
 //!
-//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool: No Loops and No Overhead" (2012), with its section on resizing.
-//! Its checks are partly here ([`free`](IndexPool::free) checks range and boundary), and partly in [`guarded`](super::guarded).
+//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool: No Loops and No Overhead" (2012), with its section on
+//! resizing. [`free`](IndexPool::free) checks range and boundary as in the paper, and [`guarded`](super::guarded) has
+//! the paper's other checks.
 
 use super::area::Area;
 use super::bits;
 use super::error::{BadFree, PoolError};
 use core::ptr::NonNull;
 
-/// Bytes of the link in a free block: the number of the next one.
+/// Size in bytes of the link in a free block: the number of the next free block.
 pub const INDEX: usize = size_of::<u32>();
 
-/// Time at which an unused block joins the chain.
+/// The time at which an unused block joins the chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Initialise {
-    /// When the chain is empty: memory is touched as late as possible. One branch more.
+    /// A block joins when the chain is empty, so that memory is touched as late as possible. Adding a block only when
+    /// the chain is empty needs one more branch.
     #[default]
     WhenEmpty,
-    /// One at each allocation, as in the paper: unused memory is touched although used blocks are free.
+    /// One block joins at each allocation, as in the paper. With one new block per allocation, unused memory is touched
+    /// although used blocks are free.
     EachAllocation,
 }
 
-/// A lazy pool of blocks of one size. See the [module](self). 48 bytes, on borrowed memory.
+/// A lazy pool of blocks of one size. See the [module](self). A pool on borrowed memory has a size of 48 bytes.
 ///
 /// ```
 /// use core::mem::MaybeUninit;
@@ -65,9 +68,10 @@ pub enum Initialise {
 /// ```
 ///
 /// # Invariants
-/// * `size * blocks` bytes from the area's start are the pool's. `initialised <= blocks`.
-/// * From `next` on, each free block below `initialised` names the next, once; the last one names `initialised`.
-/// * `free` is the number of these plus `blocks - initialised`.
+/// * The pool uses `size * blocks` bytes from the area's start. `initialised <= blocks`.
+/// * From `next` on, each free block below `initialised` names the next free block, once. The last free block below
+///   `initialised` names `initialised`.
+/// * `free` is the number of free blocks below `initialised` plus `blocks - initialised`.
 #[derive(Debug)]
 #[doc(alias = "Pool_c")]
 pub struct IndexPool<A> {
@@ -80,47 +84,48 @@ pub struct IndexPool<A> {
     policy: Initialise,
 }
 
-/// The three variables of the paper.
+/// The three variables of the paper's pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Free blocks.
+    /// Number of free blocks.
     pub free: u32,
-    /// Blocks that have joined the chain so far.
+    /// Number of blocks that have joined the chain so far.
     pub initialised: u32,
-    /// The block that the next allocation gets; the number of blocks if the pool is full.
+    /// The block that the next allocation gets. If the pool is full, `next` is the number of blocks.
     pub next: u32,
 }
 
 impl<A: Area> IndexPool<A> {
-    /// Makes a pool of as many blocks of `size` bytes as `area` holds. `size` and the area's start determine the blocks'
-    /// alignment.
+    /// Makes a pool of as many blocks of `size` bytes as `area` holds. `size` and the area's start determine the
+    /// blocks' alignment.
     ///
-    /// Cost: touches no block; the same for one block and for a thousand million.
+    /// Cost: `new` touches no block, so one block and a thousand million blocks cost the same.
     ///
     /// # Errors
-    /// [`PoolError::Small`] below 4 bytes, [`PoolError::NoRoom`] for no block, [`PoolError::Many`] for 2^32 or more.
+    /// Returns [`PoolError::Small`] for blocks below 4 bytes, [`PoolError::NoRoom`] if no block fits, and
+    /// [`PoolError::Many`] for 2^32 or more blocks.
     pub fn new(area: A, size: usize) -> Result<Self, PoolError> {
         let blocks = area.memory().len() / size.max(1);
         Self::with_blocks(area, size, blocks, Initialise::default())
     }
-    /// Makes a pool with `blocks` blocks at first, which can be [extended](Self::extend) to what the area holds.
+    /// Makes a pool with `blocks` blocks, which can be [extended](Self::extend) to all blocks that the area holds.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Returns the errors of [`new`](Self::new).
     pub fn with_blocks(area: A, size: usize, blocks: usize, policy: Initialise) -> Result<Self, PoolError> {
         let blocks = cut(&area, size, blocks)?;
         Ok(Self { area, size, blocks, free: blocks, initialised: 0, next: 0, policy })
     }
-    /// Makes all blocks free and uninitialised. Cost: as [`new`](Self::new).
+    /// Makes all blocks free and uninitialised. Cost: touches no block, like [`new`](Self::new).
     ///
-    /// Blocks in use must not be used any more: they are handed out again.
+    /// Blocks in use must no longer be used after `reset`, because they will be allocated again.
     pub fn reset(&mut self) {
         (self.free, self.initialised, self.next) = (self.blocks, 0, 0);
     }
-    /// Divides the same memory anew.
+    /// Divides the pool's memory into blocks of another size.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`PoolError::Busy`] while blocks are in use.
+    /// Returns the errors of [`new`](Self::new), and [`PoolError::Busy`] while blocks are in use.
     pub fn reconfigure(&mut self, size: usize, blocks: usize) -> Result<(), PoolError> {
         self.idle()?;
         self.blocks = cut(&self.area, size, blocks)?;
@@ -128,10 +133,10 @@ impl<A: Area> IndexPool<A> {
         self.reset();
         Ok(())
     }
-    /// Returns the memory to its owner.
+    /// Destroys the pool and returns the memory to its owner.
     ///
     /// # Errors
-    /// The pool, while blocks are in use.
+    /// Returns the pool as an error while blocks are in use.
     pub fn destroy(self) -> Result<A, Self> {
         if self.live() > 0 { Err(self) } else { Ok(self.area) }
     }
@@ -142,10 +147,10 @@ impl<A: Area> IndexPool<A> {
         }
     }
 
-    /// Takes a free block, the most recently freed one first; `None` if there is none.
+    /// Takes a free block. The most recently freed block is used first. Returns `None` if no block is free.
     ///
-    /// Cost: a load from the block, no loop. The first allocation of a block does not touch it, or (with
-    /// [`Initialise::EachAllocation`]) touches it and the one behind it.
+    /// Cost: a load from the block, without a loop. The first allocation of a block does not touch it. With
+    /// [`Initialise::EachAllocation`], the first allocation touches the block and the following block.
     #[inline]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
         if self.free == 0 {
@@ -157,7 +162,7 @@ impl<A: Area> IndexPool<A> {
         }
         let block = self.next;
         if block == self.initialised {
-            // A block is free and none is on the chain, so one was never used.
+            // A block is free and the chain is empty, so the block was never used.
             self.initialised += 1;
             self.next = self.initialised;
         } else {
@@ -172,13 +177,13 @@ impl<A: Area> IndexPool<A> {
     /// Cost: a division, and a store to the block.
     ///
     /// # Errors
-    /// The address is outside the pool or inside a block, or the block was never in use (or, with
-    /// [`Initialise::EachAllocation`], is not on the chain yet). (A *second* free is not detected, unless all blocks are free:
-    /// [`guarded`](super::guarded) pools do that.)
-    /// from one that is out, unless all are free: [`guarded`](super::guarded) pools do that.)
+    /// Returns an error if the address is outside the pool or inside a block, or if the block was never in use. With
+    /// [`Initialise::EachAllocation`], a block that is not on the chain yet is also refused. A *second* free is not
+    /// detected unless all blocks are free. [`guarded`](super::guarded) pools detect every second free.
     ///
     /// # Safety
-    /// The block was allocated from this pool, was not freed since, and is not used; or the free is refused.
+    /// Unless the free is refused, this pool must have allocated the block. The block must not have been freed since,
+    /// and is no longer used.
     #[inline]
     pub unsafe fn free(&mut self, block: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(block)?;
@@ -188,10 +193,10 @@ impl<A: Area> IndexPool<A> {
         self.push(index);
         Ok(())
     }
-    /// Frees a block, as [`free`](Self::free) does, without checking the address.
+    /// Frees a block like [`free`](Self::free), without checking the address.
     ///
     /// # Safety
-    /// The block was allocated from this pool, was not freed since, and is not used.
+    /// This pool must have allocated the block. The block must not have been freed since, and is no longer used.
     #[inline]
     pub unsafe fn free_unchecked(&mut self, block: NonNull<u8>) {
         self.push(((block.addr().get() - self.start().addr().get()) / self.size) as u32);
@@ -203,10 +208,11 @@ impl<A: Area> IndexPool<A> {
         self.free += 1;
     }
 
-    /// Adds `blocks` blocks, in the memory behind the pool's last one. Cost: touches no block.
+    /// Adds `blocks` blocks, in the memory behind the pool's last block. Cost: touches no block.
     ///
     /// # Errors
-    /// As [`new`](Self::new): the area does not hold them, or they are 2^32 or more. The pool is unchanged.
+    /// Returns the errors of [`new`](Self::new): the area does not hold the blocks, or there are 2^32 or more blocks.
+    /// After an error, the pool is unchanged.
     pub fn extend(&mut self, blocks: usize) -> Result<(), PoolError> {
         let all = (self.blocks as usize).saturating_add(blocks);
         let all = cut(&self.area, self.size, all)?;
@@ -214,13 +220,13 @@ impl<A: Area> IndexPool<A> {
         self.blocks = all;
         Ok(())
     }
-    /// Removes all blocks behind the last one in use, and returns their number: their memory is not touched until the pool is
-    /// [extended](Self::extend) again. At least one block stays.
+    /// Removes all blocks behind the last block in use, and returns their number. The memory of removed blocks is not
+    /// touched until the pool is [extended](Self::extend) again. The pool keeps at least one block.
     ///
-    /// Cost: a load for each free block that was ever used, and a bit of heap memory for each block that ever was.
+    /// Cost: a load for each free block that was ever used, and a bit of heap memory for each block that was ever used.
     ///
     /// # Errors
-    /// [`PoolError::Memory`] if the heap has none; nothing changes then.
+    /// Returns [`PoolError::Memory`] and changes nothing if the heap has no memory.
     pub fn shrink_to_used(&mut self) -> Result<usize, PoolError> {
         let mut free = bits::map(self.initialised as usize)?;
         let mut block = self.next;
@@ -232,7 +238,8 @@ impl<A: Area> IndexPool<A> {
         while kept > 0 && bits::get(&free, kept as usize - 1) {
             kept -= 1;
         }
-        // Removes blocks from the chain, and keeps its order. All blocks behind the last one in use are removed.
+        // Removes blocks from the chain, and keeps the chain's order. All blocks behind the last block in use are
+        // removed.
         let (mut block, mut last) = (self.next, None);
         let end = self.initialised;
         while block != end {
@@ -250,7 +257,6 @@ impl<A: Area> IndexPool<A> {
         self.free -= given;
         Ok(given as usize)
     }
-    /// Links `next` after `last`, or as the first.
     fn chain(&mut self, last: Option<u32>, next: u32) {
         match last {
             Some(last) => self.set_link(last, next),
@@ -258,15 +264,14 @@ impl<A: Area> IndexPool<A> {
         }
     }
 
-    /// The link of a free block.
     #[inline]
     fn link(&self, block: u32) -> u32 {
-        // SAFETY: below `initialised` and free, so a link was written there; blocks need not be aligned to one.
+        // SAFETY: the block is below `initialised` and free, so a link was written to it. Links may be unaligned.
         unsafe { self.address(block).cast::<u32>().read_unaligned() }
     }
     #[inline]
     fn set_link(&mut self, block: u32, next: u32) {
-        // SAFETY: a free block of the pool's memory, of at least 4 bytes.
+        // SAFETY: the block is a free block of the pool's memory and has at least 4 bytes.
         unsafe { self.address(block).cast::<u32>().write_unaligned(next) };
     }
     fn start(&self) -> NonNull<u8> {
@@ -276,13 +281,13 @@ impl<A: Area> IndexPool<A> {
     #[doc(alias = "AddrFromIndex")]
     pub(super) fn address(&self, block: u32) -> NonNull<u8> {
         debug_assert!(block < self.blocks, "block {block} of {}", self.blocks);
-        // SAFETY: below `blocks`, which the area holds.
+        // SAFETY: the index is below `blocks`, and the area holds `blocks` blocks.
         unsafe { self.start().add(block as usize * self.size) }
     }
-    /// Index of a block, from 0.
+    /// Returns the index of a block, from 0.
     ///
     /// # Errors
-    /// The address is outside the pool, or inside a block.
+    /// Returns an error if the address is outside the pool, or inside a block.
     #[doc(alias = "IndexFromAddr")]
     pub fn index(&self, block: NonNull<u8>) -> Result<u32, BadFree> {
         self.index_of(block.addr().get())
@@ -307,17 +312,17 @@ impl<A: Area> IndexPool<A> {
     pub fn blocks(&self) -> u32 {
         self.blocks
     }
-    /// Bytes of a block.
+    /// Size of a block in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
-    /// The three variables of the paper.
+    /// Returns the three variables of the paper's pool.
     pub fn state(&self) -> State {
         State { free: self.free, initialised: self.initialised, next: self.next }
     }
 }
 
-/// Number of blocks, if the area holds them.
+/// Returns the number of blocks, or an error if the area does not hold them.
 fn cut(area: &impl Area, size: usize, blocks: usize) -> Result<u32, PoolError> {
     if size < INDEX {
         return Err(PoolError::Small { slot: size, least: INDEX });

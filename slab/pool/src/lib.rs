@@ -1,4 +1,4 @@
-//! Pools, and allocators of any size, in memory of the caller's choice, for one thread, without the machinery of a cache.
+//! Pools, and allocators of any size, in memory of the caller's choice, for one thread.
 //!
 //! | purpose | type |
 //! |---|---|
@@ -19,33 +19,37 @@
 //! | a `Vec` or a map on one of them | [`Arena`], [`Hybrid`] by reference; any other in a [`Local`] |
 //! | building your own pool | [`FreeList`], one word |
 //!
-//! Pools store their free lists *in* the free objects: so the lists cost no further memory, in contrast to the caches of
-//! `uslab`. The guarantees of that crate for free memory do not hold here: a free object begins with a link, a constructed
-//! object does not stay constructed, and a write to a free object may break the pool. [`GuardedPool`] detects it;
-//! [`IndexPool`]s store numbers in free memory, and so reveal no address.
+//! Pools store their free lists *in* the free objects, so the lists cost no further memory. The caches of `uslab` store
+//! their free lists elsewhere. The guarantees of `uslab` for free memory do not hold here. A free object begins with a
+//! link, a constructed object does not stay constructed, and a write to a free object may break the pool.
+//! [`GuardedPool`] detects writes to free objects. [`IndexPool`]s store numbers in free memory, and thus reveal no
+//! address.
 //!
 //! # Pool or cache
 //!
-//! A pool is for one thread (it may be sent to another as a whole), for one size, in given memory or memory by which it grows.
-//! If objects are much smaller than its slots, most of each slot is wasted; a larger object cannot be served at all. It knows
-//! nothing of CPUs. Kenwright's paper leaves threads and cores open; in the job system of Reinalter's follow-up posts each
-//! thread has a pool, to which its objects must return. A `uslab::KmemCache` or `uslab::ObjectCache` has a magazine for each
-//! CPU, accepts frees anywhere, and returns memory under pressure; it costs little more (`benches/README.md`). References that
-//! detect that their object was freed, which the same post mentions, are in `uslab::handle`.
+//! A pool is for one thread and one size. A pool may be sent to another thread as a whole. The memory of a pool is
+//! given by the caller, or grows. If objects are much smaller than the pool's slots, most of each slot is wasted. An
+//! object larger than the slots cannot be served at all. A pool knows nothing of CPUs. Kenwright's paper leaves threads
+//! and cores open. In the job system of Reinalter's follow-up posts, each thread has a pool, to which its objects must
+//! return. A `uslab::KmemCache` or `uslab::ObjectCache` has a magazine for each CPU, accepts frees on any CPU, and
+//! returns memory under pressure. A cache costs little more than a pool (`benches/README.md`). `uslab::handle` has
+//! references that detect that their object was freed, which Reinalter's post mentions.
 //!
-//! The saving for a whole program is open: the paper cites studies in which programs spend 30 %, and up to 43 %, of their time
-//! on memory, and 38 % on C++'s allocations. Those are their claims, about their programs.
+//! The saving for a whole program is unknown. The paper cites studies in which programs spend 30 %, and up to 43 %, of
+//! their time on memory, and 38 % on C++'s allocations. The percentages are claims of the cited studies about their
+//! programs.
 //!
 //! # Common properties
 //!
-//! * An object's memory is valid until it is freed or the pool is dropped, whatever else is allocated and freed: nothing moves.
-//! * A free needs the very pointer that the allocation returned, because its provenance covers the slot.
-//! * Functions only panic where documented, and call no user code except drops. Full pools, wrong sizes and refused memory are
-//!   values ([`Refused`], [`PoolError`]); so are invalid frees, if the pool checks for them ([`BadFree`]), as documented.
-//! * `alloc` and `free` take a few instructions, whatever the pool's size; exceptions are documented.
+//! * An object's memory is valid until it is freed or the pool is dropped. Objects never move.
+//! * A free needs the pointer that the allocation returned, because its provenance covers the slot.
+//! * Functions panic only where documented, and call no user code except drops. Full pools, wrong sizes and refused
+//!   memory are error values ([`Refused`], [`PoolError`]). Invalid frees are error values, too, if the pool checks for
+//!   them ([`BadFree`]).
+//! * `alloc` and `free` take a few instructions, whatever the pool's size, with documented exceptions.
 //!
-//! Without the feature `std`, which is a default feature, the crate only needs `alloc`. Types that use the system's memory, or
-//! the heap by `std`'s `System`, are omitted then: [`ChunkedPool`], [`ReservedPool`], [`ClassPools`], [`Hybrid`],
+//! Without the default feature `std`, the crate only needs `alloc`. Without `std`, the crate omits the types that use
+//! the system's memory or `std`'s `System` heap: [`ChunkedPool`], [`ReservedPool`], [`ClassPools`], [`Hybrid`],
 //! [`MappedArea`].
 //!
 //! | module | |
@@ -149,7 +153,7 @@ mod resident;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// `uslab_sync::catch_panic`, without a dependency.
+/// A copy of `uslab_sync::catch_panic`, which avoids a dependency.
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "uslab-sync is no dependency")]
 pub(crate) fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {

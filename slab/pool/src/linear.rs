@@ -1,4 +1,4 @@
-//! The linear (bump) allocator: one position that moves forward; only a whole scope is freed.
+//! The linear (bump) allocator: one position that moves forward. A linear allocator only frees a whole scope.
 //!
 //! ```text
 //!  chunk 0                    chunk 1 (when chunk 0 was full)
@@ -6,12 +6,14 @@
 //!                                    ^ head
 //! ```
 //!
-//! - Allocate: load the head, round it up, compare with the end, store it. O(1), except when a chunk is added.
-//! - The end of a [scope](Arena::scope), or a [reset](Arena::reset): store the head. O(1), except for chunks that are freed.
-//! - Waste: the padding for alignments, and the rest of each full chunk. The memory has no metadata.
+//! - Allocate: load the head, round it up, compare it with the end, and store it. An allocation is O(1), except when a
+//!   chunk is added.
+//! - The end of a [scope](Arena::scope), or a [reset](Arena::reset): store the head. The end of a scope is O(1), except
+//!   for chunks that are freed.
+//! - Waste: the padding for alignments, and the rest of each full chunk. The memory contains no metadata.
 //!
-//! **Destructors do not run.** An object of an arena is not dropped; what it owns elsewhere is leaked. Collections with an
-//! allocator parameter ([`allocator-api2`]) drop their elements, and may be stored in an arena or a scope.
+//! **Destructors do not run.** An arena does not drop its objects, and leaks what they own elsewhere. Collections with
+//! an allocator parameter ([`allocator-api2`]) drop their elements, and may be stored in an arena or a scope.
 //!
 //! Sources: Hanson, "Fast allocation and deallocation of memory based on object lifetimes" (1990), for chunks in a chain;
 //! Fredriksson, "Scope Stack Allocation" (DICE), for scopes.
@@ -26,17 +28,17 @@ use core::alloc::Layout;
 use core::cell::RefCell;
 use core::ptr::NonNull;
 
-/// Start and end of `layout` after `head`, in memory of `bytes` bytes at `address`.
+/// Returns the start and end of `layout` after `head`, in memory of `bytes` bytes at `address`.
 #[doc(hidden)]
 #[inline]
 pub fn place(address: usize, bytes: usize, head: usize, layout: Layout) -> Option<(usize, usize)> {
-    // Alignments are powers of two: no division.
+    // Alignments are powers of two, so no division is needed.
     let below = layout.align() - 1;
     let at = (address.checked_add(head)?.checked_add(below)? & !below) - address;
     at.checked_add(layout.size()).filter(|end| *end <= bytes).map(|end| (at, end))
 }
 
-/// A position in a chain of chunks.
+/// A chain of chunks, and a position in the last chunk.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Chain<C> {
@@ -46,7 +48,7 @@ pub struct Chain<C> {
     head: usize,
 }
 
-/// A position of a [`Chain`]: the index of its chunk, and the byte in it.
+/// A position of a [`Chain`]: the index of its chunk, and the byte in the chunk.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Head {
@@ -69,10 +71,10 @@ impl<C: Span> Chain<C> {
         self.head = end;
         Some(at)
     }
-    /// Continues in another chunk. The rest of the last one is lost.
+    /// Appends a chunk, in which the chain continues. The rest of the previous chunk stays unused.
     ///
     /// # Errors
-    /// The chunk, if memory for the list is short.
+    /// Returns the chunk as an error if memory for the list is short.
     pub fn push(&mut self, chunk: C) -> Result<(), C> {
         if self.full.try_reserve(1).is_err() {
             return Err(chunk);
@@ -81,11 +83,11 @@ impl<C: Span> Chain<C> {
         self.head = 0;
         Ok(())
     }
-    /// Current position.
+    /// Returns the current position.
     pub fn head(&self) -> Head {
         Head { chunk: self.full.len(), at: self.head }
     }
-    /// Moves the head back to `to`. Chunks behind it are dropped.
+    /// Moves the head back to `to`. Chunks behind the new head are dropped.
     pub fn rewind(&mut self, to: Head) {
         debug_assert!(to <= self.head());
         if to.chunk < self.full.len() {
@@ -96,13 +98,12 @@ impl<C: Span> Chain<C> {
         }
         self.head = to.at;
     }
-    /// Start of the last allocation in the last chunk, if it has `size` bytes at `address`.
     #[inline]
     fn top(&self, address: usize, size: usize) -> Option<usize> {
         let at = address.checked_sub(self.last.address())?;
         (at + size == self.head).then_some(at)
     }
-    /// Bytes from the start to a head, with padding and lost ends.
+    /// Number of bytes from the start to a head, including padding and lost ends of chunks.
     pub fn bytes_to(&self, head: Head) -> usize {
         self.full[..head.chunk].iter().map(Span::size).sum::<usize>() + head.at
     }
@@ -122,11 +123,11 @@ impl<C: Span> Chain<C> {
     pub fn last_mut(&mut self) -> &mut C {
         &mut self.last
     }
-    /// A chunk, by index.
+    /// Returns the chunk with index `chunk`.
     pub fn get(&self, chunk: usize) -> Option<&C> {
         if chunk == self.full.len() { Some(&self.last) } else { self.full.get(chunk) }
     }
-    /// A chunk, by index, mutably.
+    /// Returns the chunk with index `chunk`, mutably.
     pub fn get_mut(&mut self, chunk: usize) -> Option<&mut C> {
         if chunk == self.full.len() { Some(&mut self.last) } else { self.full.get_mut(chunk) }
     }
@@ -159,7 +160,7 @@ impl<C: Span> Chain<C> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Objects of an arena cannot outlive it, nor its reset:
+/// Objects of an arena cannot outlive the arena, nor its reset:
 ///
 /// ```compile_fail,E0502
 /// # use uslab_pool::{Arena, StackArea};
@@ -175,27 +176,27 @@ pub struct Arena<A, G = fn(usize) -> Result<A, PoolError>>(RefCell<Inner<A, G>>)
 #[derive(Debug)]
 struct Inner<A, G> {
     chain: Chain<Raw<A>>,
-    /// Least bytes of a new chunk.
+    /// Minimum size of a new chunk in bytes.
     chunk: usize,
     grow: Option<G>,
 }
 
 // An arena of `Arena::new` does not grow, so its type needs no growth function.
 impl<A: Area> Arena<A> {
-    /// Makes an arena in `area`, which does not grow. Any area is accepted; an empty one is full.
+    /// Makes an arena in `area`, which does not grow. Any area is accepted. An arena in an empty area is always full.
     pub const fn new(area: A) -> Self {
         Self(RefCell::new(Inner { chain: Chain::new(Raw(area)), chunk: 0, grow: None }))
     }
 }
 
 impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
-    /// Makes an arena of chunks that `grow` makes with the given number of bytes: `chunk`, or more for a larger object. The
-    /// first chunk is made immediately.
+    /// Makes an arena of chunks from `grow`, which is called with the number of bytes: `chunk`, or more for a larger
+    /// object. `growing` makes the first chunk immediately.
     ///
-    /// `grow` may use any source, and enforce a limit. It must not use this arena.
+    /// `grow` may use any source of memory, and enforce a limit. `grow` must not use this arena.
     ///
     /// # Errors
-    /// Errors of `grow`.
+    /// Returns the errors of `grow`.
     pub fn growing(chunk: usize, mut grow: G) -> Result<Self, PoolError> {
         let chain = Chain::new(Raw(grow(chunk)?));
         Ok(Self(RefCell::new(Inner { chain, chunk, grow: Some(grow) })))
@@ -208,44 +209,45 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
         }
         let no_room = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
         let Some(grow) = &mut inner.grow else { return Err(no_room) };
-        // Enough for any start of the chunk.
+        // The number of bytes suffices for any start of the chunk.
         let bytes = layout.size().saturating_add(layout.align() - 1).max(inner.chunk);
         let chunk = Raw(grow(bytes).map_err(|_| Refused::Memory { bytes })?);
-        // `grow` may have returned a smaller chunk than requested, which is dropped then.
+        // `grow` may have returned a smaller chunk than requested, which is then dropped.
         place(chunk.address(), chunk.size(), 0, layout).ok_or(no_room)?;
         inner.chain.push(chunk).map_err(|_| Refused::Memory { bytes })?;
         let at = inner.chain.place(layout).ok_or(no_room)?;
         Ok(inner.chain.last().at(at))
     }
 
-    /// Allocates memory for `layout`, valid until the arena is reset or dropped. Its bytes are unspecified.
+    /// Allocates memory for `layout`, valid until the arena is reset or dropped. The bytes of the memory are
+    /// unspecified.
     ///
-    /// Cost: a few instructions; a call of `grow` for another chunk.
+    /// Cost: a few instructions, and a call of `grow` for another chunk.
     ///
     /// # Errors
-    /// [`Refused::NoRoom`] if the arena does not grow, or `grow` made the next chunk too small; [`Refused::Memory`] if `grow`
-    /// fails.
+    /// Returns [`Refused::NoRoom`] if the arena does not grow, or if `grow` made the next chunk too small. Returns
+    /// [`Refused::Memory`] if `grow` fails.
     pub fn alloc_layout(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.place(layout)
     }
-    /// Allocates an object. It is never dropped: see the [module](self).
+    /// Allocates an object. The object is never dropped: see the [module](self).
     ///
     /// # Errors
-    /// The object, if there is no room.
+    /// Returns the object as an error if the arena has no room.
     pub fn alloc<T>(&self, object: T) -> Result<&mut T, T> {
         Scope { arena: self }.alloc(object)
     }
     /// Allocates a copy of a slice.
     ///
     /// # Errors
-    /// As [`alloc_layout`](Self::alloc_layout).
+    /// Returns the errors of [`alloc_layout`](Self::alloc_layout).
     pub fn alloc_slice_copy<T: Copy>(&self, slice: &[T]) -> Result<&mut [T], Refused> {
         Scope { arena: self }.alloc_slice_copy(slice)
     }
-    /// Allocates `len` objects, each made from its index. They are never dropped.
+    /// Allocates `len` objects, and makes each object from its index. The objects are never dropped.
     ///
     /// # Errors
-    /// As [`alloc_layout`](Self::alloc_layout).
+    /// Returns the errors of [`alloc_layout`](Self::alloc_layout).
     pub fn alloc_slice_fill_with<T>(
         &self,
         len: usize,
@@ -254,8 +256,8 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
         Scope { arena: self }.alloc_slice_fill_with(len, make)
     }
 
-    /// Runs `with` in a scope: everything allocated in it is freed at its end, even by a panic. Chunks that were added in it
-    /// are dropped.
+    /// Runs `with` in a scope. All allocations of the scope are freed at its end, even after a panic. Chunks that the
+    /// scope added are dropped.
     ///
     /// ```
     /// use uslab_pool::{Arena, StackArea};
@@ -283,7 +285,8 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// let object = arena.scope(|scope| scope.alloc(7).unwrap());
     /// ```
     ///
-    /// While a scope is open, nothing can be allocated outside of it, because that would be freed with it:
+    /// While a scope is open, the arena allocates nothing outside of the scope, because that memory would be freed with
+    /// the scope:
     ///
     /// ```compile_fail,E0502
     /// # use uslab_pool::{Arena, StackArea};
@@ -294,16 +297,16 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub fn scope<R>(&mut self, with: impl for<'s> FnOnce(&mut Scope<'s, A, G>) -> R) -> R {
         Scope { arena: self }.scope(with)
     }
-    /// Frees everything. Chunks except the first are dropped.
+    /// Frees all allocations of the arena. All chunks except the first are dropped.
     pub fn reset(&mut self) {
         self.0.get_mut().chain.rewind(Head { chunk: 0, at: 0 });
     }
-    /// Bytes from the start to the head, with padding and lost ends of chunks. Cost: O(chunks).
+    /// Number of bytes from the start to the head, including padding and lost ends of chunks. Cost: O(chunks).
     pub fn used(&self) -> usize {
         let inner = self.0.borrow();
         inner.chain.bytes_to(inner.chain.head())
     }
-    /// Bytes of all chunks. Cost: O(chunks).
+    /// Size of all chunks in bytes. Cost: O(chunks).
     pub fn capacity(&self) -> usize {
         self.0.borrow().chain.chunks().map(Span::size).sum()
     }
@@ -315,20 +318,22 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub(crate) fn obtain(&self, layout: Layout) -> Option<NonNull<u8>> {
         self.place(layout).ok()
     }
-    /// Frees memory if it was the last allocation; other memory waits for the end of the scope.
+    /// Frees memory if it is the last allocation. Memory below the last allocation stays until the end of the scope.
     ///
     /// # Safety
-    /// The memory was allocated by this arena in the open scope, with that layout, and is not used any more.
+    /// This arena must have allocated the memory in the open scope, with `layout`. The memory is no longer used.
     pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
         let chain = &mut self.0.borrow_mut().chain;
         if let Some(at) = chain.top(memory.addr().get(), layout.size()) {
             chain.head = at;
         }
     }
-    /// Resizes the last allocation in place, or shrinks any other. `false` if that fails.
+    /// Resizes the last allocation in place, or shrinks any other allocation. Returns `false` if the memory cannot be
+    /// resized in place.
     ///
     /// # Safety
-    /// As [`give`](Self::give); after a success it has the new layout.
+    /// Has the contract of [`give`](Self::give), except that the memory is still used. After a successful resize, the
+    /// memory has the new layout.
     pub(crate) unsafe fn fit(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> bool {
         let chain = &mut self.0.borrow_mut().chain;
         let Some(at) = chain.top(memory.addr().get(), old.size()) else { return new.size() <= old.size() };
@@ -338,7 +343,7 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     }
 }
 
-/// A part of an [`Arena`]'s memory that is freed before the arena: see [`Arena::scope`]. 8 bytes.
+/// A part of an [`Arena`]'s memory that is freed before the arena: see [`Arena::scope`]. A scope has a size of 8 bytes.
 #[derive(Debug)]
 pub struct Scope<'s, A, G = fn(usize) -> Result<A, PoolError>> {
     arena: &'s Arena<A, G>,
@@ -348,18 +353,19 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
     /// Allocates memory for `layout`, valid until the scope ends.
     ///
     /// # Errors
-    /// As [`Arena::alloc_layout`].
+    /// Returns the errors of [`Arena::alloc_layout`].
     pub fn alloc_layout(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.arena.place(layout)
     }
-    /// Allocates an object. It is never dropped.
+    /// Allocates an object. The object is never dropped.
     ///
     /// # Errors
-    /// The object, if there is no room.
+    /// Returns the object as an error if the arena has no room.
     pub fn alloc<T>(&self, object: T) -> Result<&'s mut T, T> {
         let Ok(memory) = self.arena.place(Layout::new::<T>()) else { return Err(object) };
         let mut memory = memory.cast();
-        // SAFETY: not used otherwise until the scope ends, which outlives `'s`; with the size and alignment of the type.
+        // SAFETY: the memory has the size and alignment of the type, and no other code uses it until the scope ends,
+        // which outlives `'s`.
         unsafe {
             memory.write(object);
             Ok(memory.as_mut())
@@ -368,19 +374,20 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
     /// Allocates a copy of a slice.
     ///
     /// # Errors
-    /// As [`Arena::alloc_layout`].
+    /// Returns the errors of [`Arena::alloc_layout`].
     pub fn alloc_slice_copy<T: Copy>(&self, slice: &[T]) -> Result<&'s mut [T], Refused> {
         let memory = self.arena.place(Layout::for_value(slice))?.cast();
-        // SAFETY: not used otherwise until the scope ends, which outlives `'s`; with room for the slice, and disjoint from it.
+        // SAFETY: the memory has room for the slice and does not overlap it. No other code uses the memory until the
+        // scope ends, which outlives `'s`.
         unsafe {
             memory.copy_from_nonoverlapping(NonNull::from(slice).cast(), slice.len());
             Ok(NonNull::slice_from_raw_parts(memory, slice.len()).as_mut())
         }
     }
-    /// Allocates `len` objects, each made from its index. They are never dropped.
+    /// Allocates `len` objects, and makes each object from its index. The objects are never dropped.
     ///
     /// # Errors
-    /// As [`Arena::alloc_layout`].
+    /// Returns the errors of [`Arena::alloc_layout`].
     pub fn alloc_slice_fill_with<T>(
         &self,
         len: usize,
@@ -390,15 +397,15 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
         let layout = Layout::array::<T>(len).map_err(|_| large)?;
         let memory = self.arena.place(layout)?.cast::<T>();
         for i in 0..len {
-            // SAFETY: not used otherwise until the scope ends, which outlives `'s`; with room for `len` objects.
+            // SAFETY: the memory has room for `len` objects. No other code uses the memory until the scope ends, which
+            // outlives `'s`.
             unsafe { memory.add(i).write(make(i)) };
         }
-        // SAFETY: all of them were written.
+        // SAFETY: all `len` objects were written.
         Ok(unsafe { NonNull::slice_from_raw_parts(memory, len).as_mut() })
     }
-    /// Runs `with` in a scope within this one: see [`Arena::scope`].
+    /// Runs `with` in a nested scope: see [`Arena::scope`].
     pub fn scope<R>(&mut self, with: impl for<'i> FnOnce(&mut Scope<'i, A, G>) -> R) -> R {
-        /// Frees everything behind a head, even if `with` panics.
         struct End<'a, A: Area, G>(&'a Arena<A, G>, Head);
         impl<A: Area, G> Drop for End<'_, A, G> {
             fn drop(&mut self) {
@@ -409,7 +416,7 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
         let end = End(self.arena, head);
         with(&mut Scope { arena: end.0 })
     }
-    /// As [`Arena::used`], for the whole arena.
+    /// Returns [`Arena::used`] of the whole arena.
     pub fn used(&self) -> usize {
         self.arena.used()
     }

@@ -1,13 +1,14 @@
 //! Objects that the pool owns and iterates: an array with holes.
 //!
-//! Objects never move, so their addresses are stable; a bitmap marks the slots that have one. An iteration reads the bitmap, 64
-//! slots per load, and so no memory except that of the objects, in ascending order. The bitmap is in the pool's memory, in the
-//! bytes behind the last slot if it fits: see [`FixedPool::checked`].
+//! Objects never move, so their addresses are stable. A bitmap marks the slots that have an object. An iteration reads
+//! the bitmap, 64 slots per load, and the objects in ascending order. The iteration reads no other memory. The bitmap
+//! is in the pool's memory, in the bytes behind the last slot if they suffice: see [`FixedPool::checked`].
 //!
-//! An index is a plain number: it does not tell if the object is still the same one. `uslab::handle` has handles that do.
+//! An index is a plain number, and does not show whether the slot still has the original object. `uslab::handle` has
+//! handles that detect a replaced object.
 //!
-//! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), where the use is contacts of
-//! rigid bodies: iterating a linked list through them was too slow.
+//! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012). The comments concern
+//! contacts of rigid bodies, for which iterating a linked list was too slow.
 
 use super::area::Area;
 use super::error::PoolError;
@@ -37,7 +38,7 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The pool is a checked one whose slots have the stride of `Slot<T>`; each slot with a set bit has an object.
+/// The pool is a checked pool whose slots have the stride of `Slot<T>`. Each slot with a set bit contains an object.
 #[derive(Debug)]
 pub struct LivePool<T, A: Area> {
     pool: FixedPool<A>,
@@ -52,62 +53,63 @@ union Slot<T> {
 }
 
 impl<T, A: Area> LivePool<T, A> {
-    /// Makes a pool of as many objects as `area` holds. A slot has the size of the object, or of a link (a word) if that is
-    /// larger.
+    /// Makes a pool of as many objects as `area` holds. A slot is as large as the object, or as a link (a word) if that
+    /// is larger.
     ///
     /// # Errors
-    /// As [`FixedPool::checked`].
+    /// Returns the errors of [`FixedPool::checked`].
     pub fn new(area: A) -> Result<Self, PoolError> {
         let slots = SlotLayout::new(size_of::<Slot<T>>(), align_of::<Slot<T>>())?;
         Ok(Self { pool: FixedPool::checked(area, slots)?, objects: PhantomData })
     }
 
-    /// Moves an object into a free slot and returns its index. It stays there until it is removed.
+    /// Moves an object into a free slot and returns the slot's index. The object stays in the slot until it is removed.
     ///
     /// # Errors
-    /// The object, if no slot is free.
+    /// Returns the object as an error if no slot is free.
     pub fn insert(&mut self, object: T) -> Result<usize, T> {
         let Ok(slot) = self.pool.alloc(Layout::new::<T>()) else { return Err(object) };
-        // SAFETY: just allocated, with enough size and alignment.
+        // SAFETY: the slot was just allocated, with enough size and alignment.
         unsafe { slot.cast().write(object) };
         Ok(self.pool.index_of_own(slot))
     }
-    /// Removes and returns an object; `None` if the slot is free.
+    /// Removes and returns an object. Returns `None` if the slot is free.
     pub fn remove(&mut self, index: usize) -> Option<T> {
         let object = self.at(index)?;
-        // SAFETY: the slot has an object, which is read for the last time: the slot is free from here on.
+        // SAFETY: the slot has an object, which is read for the last time, because the slot is then freed.
         let object = unsafe { (object.read(), self.pool.free(object.cast())) };
         debug_assert_eq!(object.1, Ok(()));
         Some(object.0)
     }
-    /// The object in a slot.
+    /// Returns the object in a slot.
     pub fn get(&self, index: usize) -> Option<&T> {
-        // SAFETY: an object of the pool, borrowed with it.
+        // SAFETY: the object belongs to the pool, and is borrowed with it.
         self.at(index).map(|object| unsafe { object.as_ref() })
     }
-    /// The object in a slot, mutably.
+    /// Returns the object in a slot, mutably.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
-        // SAFETY: an object of the pool, borrowed exclusively with it.
+        // SAFETY: the object belongs to the pool, and is borrowed exclusively with it.
         self.at(index).map(|mut object| unsafe { object.as_mut() })
     }
     fn at(&self, index: usize) -> Option<NonNull<T>> {
         (self.pool.is_live(index) == Some(true)).then(|| self.pool.slot(index).cast())
     }
 
-    /// Iterates objects with their indexes, ascending. Cost: a load per 64 slots. [`for_each`](Iterator::for_each) is faster
-    /// than a loop, because it visits runs of neighbours.
+    /// Iterates over objects with their indexes, ascending. Cost: a load per 64 slots. [`for_each`](Iterator::for_each)
+    /// is faster than a loop, because it visits runs of neighbours.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
-        // SAFETY: objects of the pool, borrowed with it.
+        // SAFETY: the objects belong to the pool, and are borrowed with it.
         self.objects().map(|(index, object)| (index, unsafe { object.as_ref() }))
     }
-    /// Iterates objects with their indexes, the objects mutably.
+    /// Iterates over objects with their indexes, the objects mutably.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
-        // SAFETY: objects of the pool, borrowed exclusively with it; each comes once.
+        // SAFETY: the objects belong to the pool, and are borrowed exclusively with it. The iteration visits each
+        // object once.
         self.objects().map(|(index, mut object)| (index, unsafe { object.as_mut() }))
     }
     fn objects(&self) -> impl Iterator<Item = (usize, NonNull<T>)> {
         let first = self.pool.first().cast::<Slot<T>>();
-        // SAFETY: a slot in use of the pool's, which have this stride.
+        // SAFETY: the slot is in use, and the pool's slots have this stride.
         let object = move |index| (index, unsafe { first.add(index) }.cast());
         // A checked pool knows the slots in use.
         self.pool.out().into_iter().flatten().map(object)
@@ -117,15 +119,15 @@ impl<T, A: Area> LivePool<T, A> {
     pub fn len(&self) -> usize {
         self.usage().live() as usize
     }
-    /// Returns `true` if there is no object.
+    /// Returns `true` if the pool has no object.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Most objects that the pool holds.
+    /// Maximum number of objects.
     pub fn capacity(&self) -> usize {
         self.pool.capacity()
     }
-    /// Usage statistics.
+    /// Usage statistics of the pool.
     pub fn usage(&self) -> &Usage {
         self.pool.usage()
     }
@@ -139,12 +141,12 @@ impl<T, A: Area> Drop for LivePool<T, A> {
     }
 }
 
-/// Objects that are still to be dropped; the rest is dropped even if one panics.
+/// Objects that are still to be dropped. If one drop panics, the remaining objects are still dropped.
 struct Rest<T, I: Iterator<Item = NonNull<T>>>(I);
 
 impl<T, I: Iterator<Item = NonNull<T>>> Rest<T, I> {
     fn drop_all(&mut self) {
-        // SAFETY: each is dropped once, because the pool is being dropped.
+        // SAFETY: each object is dropped once, because the pool is being dropped.
         self.0.by_ref().for_each(|object| unsafe { object.drop_in_place() });
     }
 }
@@ -166,9 +168,9 @@ mod tests {
         LivePool::new(HeapArea::new(bytes, 64).unwrap()).unwrap()
     }
 
-    /// Once the objects behind it were not dropped.
+    /// Regression: the objects behind the panicking object were not dropped.
     #[test]
-    fn an_object_that_panics_in_drop_leaks_no_other() {
+    fn panic_in_drop_leaks_no_other_object() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
         impl Drop for Panics {
             fn drop(&mut self) {
@@ -208,7 +210,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compared with a map: the same objects at the same indexes, found one by one and by iterating, at stable addresses.
+        /// Compares the pool with a map: equal objects at equal indexes, found individually and by iterating, at stable
+        /// addresses.
         #[test]
         fn it_holds_what_a_map_holds(steps in prop::collection::vec(any::<u16>(), 1..300)) {
             let mut pool = pool::<Rc<u16>>(600);

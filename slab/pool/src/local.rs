@@ -5,11 +5,11 @@ use core::alloc::Layout;
 use core::cell::RefCell;
 use core::ptr::NonNull;
 
-/// An [`Allocator`] that collections share by reference: `&Local<A>` is an allocator of `allocator-api2`, with a feature for
-/// each of its versions (`allocator-api2-02`, `allocator-api2-04`).
+/// An [`Allocator`] that collections share by reference. `&Local<A>` is an allocator of `allocator-api2`, with a
+/// feature for each version (`allocator-api2-02`, `allocator-api2-04`).
 ///
-/// It is for one thread, like the allocator. A collection grows in place as far as its block can: into the rest of its slot, or
-/// the free block behind.
+/// `Local` is for one thread, like its allocator. A collection grows in place as far as its block allows: into the rest
+/// of its slot, or into the free block behind.
 ///
 /// ```
 /// # #[cfg(feature = "allocator-api2-02")] {
@@ -25,12 +25,12 @@ use core::ptr::NonNull;
 /// # Ok::<(), uslab_pool::PoolError>(())
 /// ```
 ///
-/// Cost: a flag that is read and written, twice per call, in addition to the allocator's cost.
+/// Cost: reads and writes a flag twice per call, in addition to the allocator's cost.
 #[derive(Debug)]
 pub struct Local<A>(RefCell<A>);
 
 impl<A: Allocator> Local<A> {
-    /// Shares `allocator`.
+    /// Shares `allocator` between collections.
     pub const fn new(allocator: A) -> Self {
         Self(RefCell::new(allocator))
     }
@@ -47,14 +47,14 @@ impl<A: Allocator> Local<A> {
         self.0.borrow_mut().allocate(layout, 0).ok()
     }
     /// # Safety
-    /// As [`Allocator::release`].
+    /// Has the contract of [`Allocator::release`].
     pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         let freed = unsafe { self.0.borrow_mut().release(memory, layout, 0) };
         debug_assert_eq!(freed, Ok(()), "it came from here");
     }
     /// # Safety
-    /// As [`Allocator::resize`].
+    /// Has the contract of [`Allocator::resize`].
     pub(crate) unsafe fn fit(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> bool {
         // SAFETY: the memory has the old layout, by this function's contract.
         unsafe { self.0.borrow_mut().resize(memory, old, new, 0) }

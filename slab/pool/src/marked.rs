@@ -1,14 +1,15 @@
-//! A pool whose slots are marked as used or free by a word behind each object. It is the alternative to the bitmap.
+//! A pool that marks slots as used or free by a word behind each object. Marks are the alternative to a bitmap.
 //!
 //! ```text
 //! [ object 32 bytes | mark ][ object 32 bytes | mark ] ...        36 bytes per slot
 //! ```
 //!
-//! Iterating the slots in use loads each slot's mark: a cache line per slot, while the [bitmap](super::live) takes one load for
-//! 64 slots. And the marks take 4 bytes per slot, not one bit, and an overrun reaches them. So this pool is for demonstrating
-//! the difference (`a_walk_by_marks_touches_every_slot`), and for memory whose state must be visible in a dump.
+//! Iterating over the slots in use loads each slot's mark: one cache line per slot. With the [bitmap](super::live), one
+//! load covers 64 slots. A mark takes 4 bytes per slot, not one bit, and an overrun reaches it. `MarkedPool`
+//! demonstrates the cost of marks (`walk_by_marks_reads_each_slot`). Marks are also useful if the memory's state
+//! must be visible in a dump.
 //!
-//! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), which expect the cost.
+//! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), which predict the cost.
 
 use super::area::Area;
 use super::error::{BadFree, PoolError, Refused};
@@ -17,16 +18,16 @@ use super::slot::{LINK, SlotLayout};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Marks behind the object of a slot in use, and of a free slot.
+/// The marks behind an object in use, and behind a free slot.
 const OUT: u32 = 0x0B1E_C700;
 const FREE: u32 = !OUT;
-/// Bytes of a mark.
+/// Size of a mark in bytes.
 pub const MARK: usize = size_of::<u32>();
 
 /// A [`FixedPool`] of objects with a mark each. See the [module](self).
 ///
 /// # Invariants
-/// Byte `mark` of a slot, behind the object or the link of a free slot, has `OUT` or `FREE`.
+/// The word at byte `mark` of a slot is `OUT` or `FREE`. The mark follows the object, or the link of a free slot.
 #[derive(Debug)]
 pub struct MarkedPool<A> {
     pool: FixedPool<A>,
@@ -35,10 +36,10 @@ pub struct MarkedPool<A> {
 }
 
 impl<A: Area> MarkedPool<A> {
-    /// Makes a pool of as many objects of at most `size` bytes as `area` holds with their marks.
+    /// Makes a pool of as many objects, with their marks, as `area` holds. Objects have at most `size` bytes.
     ///
     /// # Errors
-    /// As [`SlotLayout::new`] for an object with its mark, and as [`FixedPool::new`].
+    /// Returns the errors of [`SlotLayout::new`] for an object with its mark, and of [`FixedPool::new`].
     pub fn new(area: A, size: usize, align: usize) -> Result<Self, PoolError> {
         let mark = size.max(LINK);
         let with_mark = mark.checked_add(MARK).ok_or(PoolError::Large { size })?;
@@ -49,7 +50,7 @@ impl<A: Area> MarkedPool<A> {
     /// Allocates a slot for `layout`.
     ///
     /// # Errors
-    /// As [`FixedPool::alloc`].
+    /// Returns the errors of [`FixedPool::alloc`].
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         if layout.size() > self.size {
             return Err(Refused::Size { asked: layout.size(), most: self.size });
@@ -61,10 +62,10 @@ impl<A: Area> MarkedPool<A> {
     /// Frees a slot.
     ///
     /// # Errors
-    /// The address is not a slot's, or the mark says that it is free.
+    /// Returns an error if the address is not a slot's, or if the mark says that the slot is free.
     ///
     /// # Safety
-    /// The slot is not used any more.
+    /// The slot must no longer be used.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.pool.index(slot)?;
         let slot = self.pool.slot(index);
@@ -72,10 +73,10 @@ impl<A: Area> MarkedPool<A> {
             return Err(BadFree::Double { slot: index });
         }
         self.set(slot, FREE);
-        // SAFETY: a slot of the pool in use, as its mark says.
+        // SAFETY: the slot belongs to the pool and is in use, as its mark says.
         unsafe { self.pool.free(slot) }
     }
-    /// Slots in use, ascending. Cost: a load from each slot.
+    /// Returns the slots in use, ascending. Cost: a load from each slot.
     pub fn live(&self) -> impl Iterator<Item = NonNull<u8>> {
         (0..self.pool.capacity()).map(|index| self.pool.slot(index)).filter(|&slot| self.mark(slot) == OUT)
     }
@@ -85,11 +86,11 @@ impl<A: Area> MarkedPool<A> {
     }
 
     fn mark(&self, slot: NonNull<u8>) -> u32 {
-        // SAFETY: within a slot of the pool, and written when the pool was made.
+        // SAFETY: the mark is within a slot of the pool, and was written when the pool was made.
         unsafe { slot.add(self.mark).cast::<u32>().read_unaligned() }
     }
     fn set(&mut self, slot: NonNull<u8>, mark: u32) {
-        // SAFETY: within a slot of the pool, behind the user's bytes.
+        // SAFETY: the mark is within a slot of the pool, behind the user's bytes.
         unsafe { slot.add(self.mark).cast::<u32>().write_unaligned(mark) };
     }
 }
@@ -100,16 +101,15 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Once the mark overlapped the link.
     #[test]
-    fn objects_smaller_than_a_link_are_marked_behind_it() {
+    fn mark_follows_the_link_of_small_objects() {
         for size in 1..=9 {
             let mut pool = MarkedPool::new(HeapArea::new(1024, 8).unwrap(), size, 1).unwrap();
             let layout = Layout::from_size_align(size, 1).unwrap();
             let slots: Vec<_> = (0..pool.pool().capacity()).map(|_| pool.alloc(layout).unwrap()).collect();
             assert_eq!((slots.len(), pool.alloc(layout)), (1024 / (size.max(8) + 4), Err(Refused::Full)));
             for slot in &slots {
-                // SAFETY: allocated above, freed once.
+                // SAFETY: the slot was allocated above and is freed once.
                 unsafe { pool.free(*slot) }.unwrap();
             }
             assert!(slots.iter().rev().all(|slot| pool.alloc(layout) == Ok(*slot)), "{size} bytes");
@@ -117,16 +117,17 @@ mod tests {
     }
 
     #[test]
-    fn an_object_of_32_bytes_takes_36() {
+    fn marked_object_of_32_bytes_takes_36() {
         let mut pool = MarkedPool::new(HeapArea::new(3600, 4).unwrap(), 32, 4).unwrap();
         assert_eq!((pool.pool().capacity(), pool.pool().slots().stride()), (100, 36));
         let layout = Layout::from_size_align(33, 4).unwrap();
         assert_eq!(pool.alloc(layout), Err(Refused::Size { asked: 33, most: 32 }));
     }
 
-    /// Both iterations find the same; the one by marks reads 256 lines for 8 objects, the one by bits 4 words.
+    /// Iterating by marks and by bits finds equal objects. For 8 objects, iterating reads 256 cache lines with marks
+    /// and 4 words with bits.
     #[test]
-    fn a_walk_by_marks_touches_every_slot() {
+    fn walk_by_marks_reads_each_slot() {
         let object = Layout::from_size_align(64, 4).unwrap();
         let mut marks = MarkedPool::new(HeapArea::new(256 * 68, 4).unwrap(), 64, 4).unwrap();
         let area = HeapArea::new(256 * 68, 4).unwrap();
@@ -134,7 +135,7 @@ mod tests {
         let (by_marks, by_bits): (Vec<_>, Vec<_>) =
             (0..256).map(|_| (marks.alloc(object).unwrap(), bits.alloc(object).unwrap())).unzip();
         for index in (0..256).filter(|index| index % 32 != 7) {
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the slot was allocated above and is freed once.
             unsafe {
                 marks.free(by_marks[index]).unwrap();
                 bits.free(by_bits[index]).unwrap();
@@ -142,7 +143,7 @@ mod tests {
         }
         let index =
             |base: NonNull<u8>, slot: NonNull<u8>, stride| (slot.addr().get() - base.addr().get()) / stride;
-        // As many lines as slots, each with its mark; the bitmap is four words.
+        // Each slot has a mark in a separate cache line. A bitmap of the slots has only four words.
         let lines: BTreeSet<_> = by_marks.iter().map(|slot| (slot.addr().get() + 64) / 64).collect();
         assert_eq!((lines.len(), by_bits.len().div_ceil(64)), (256, 4));
         let found: Vec<_> = marks.live().map(|slot| index(by_marks[0], slot, 68)).collect();
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_detects_a_double_free() {
+    fn slot_mark_detects_a_double_free() {
         let mut pool = MarkedPool::new(HeapArea::new(360, 4).unwrap(), 32, 4).unwrap();
         let slot = pool.alloc(Layout::from_size_align(32, 4).unwrap()).unwrap();
         // SAFETY: the slot is not used.

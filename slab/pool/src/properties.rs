@@ -1,5 +1,6 @@
-//! All pools compared with one shadow model: objects do not overlap, are aligned, keep their bytes; a request that does not fit
-//! is refused, and one that fits is not as long as there is room; and at the end everything is free.
+//! Compares all pools with one shadow model. Objects do not overlap, are aligned, and keep their bytes. A request that
+//! does not fit is refused, and a request that fits is served while there is room. At the end of a test, all memory of
+//! the pool is free.
 
 use super::area::{Area, HeapArea};
 use super::index_pool::Initialise;
@@ -10,25 +11,22 @@ use proptest::prelude::*;
 use std::alloc::System;
 use std::collections::BTreeMap;
 
-/// A pool in the model.
 trait Subject {
     fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused>;
     /// # Safety
-    /// As the pool's own.
+    /// Has the contract of the pool's own `free`.
     unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree>;
-    /// Returns `true` if the pool serves that layout at all.
+    /// Returns `true` if the pool can serve `layout` at all.
     fn fits(&self, layout: Layout) -> bool;
-    /// Number of objects; `None` if it grows beyond the test's number.
+    /// Number of objects that the pool holds; `None` if the pool grows beyond the test's number.
     fn capacity(&self) -> Option<usize>;
-    /// Checks itself, with `live` objects in use.
     fn check(&self, _live: usize) {}
 }
 
-/// Memory with an odd start.
 #[derive(Debug)]
 struct Odd(HeapArea);
 
-// SAFETY: a part of an area.
+// SAFETY: the memory is a part of an area.
 unsafe impl Area for Odd {
     fn memory(&self) -> NonNull<[u8]> {
         let memory = self.0.memory();
@@ -41,7 +39,6 @@ fn odd() -> Odd {
     Odd(HeapArea::new(4096, 4096).unwrap())
 }
 
-/// The largest object of the pools below.
 const MOST: Layout = match Layout::from_size_align(48, 16) {
     Ok(layout) => layout,
     Err(_) => panic!("a layout"),
@@ -51,7 +48,6 @@ fn slots() -> SlotLayout {
     SlotLayout::new(MOST.size(), MOST.align()).unwrap()
 }
 
-/// Returns `true` if `layout` is at most `most`.
 fn within(layout: Layout, most: Layout) -> bool {
     layout.size() <= most.size() && layout.align() <= most.align()
 }
@@ -63,7 +59,7 @@ macro_rules! subjects {
                 self.alloc(layout)
             }
             unsafe fn free(&mut self, object: NonNull<u8>, _: Layout) -> Result<(), BadFree> {
-                // SAFETY: the object is the pool's and no longer used, by this function's contract.
+                // SAFETY: the object belongs to the pool and is no longer used, by this function's contract.
                 unsafe { self.free(object) }
             }
             fn fits(&self, layout: Layout) -> bool {
@@ -101,7 +97,7 @@ subjects! {
         |pool: &Self, live| assert_eq!(pool.live().count(), live);
 }
 
-/// A list, and its initial number of slots.
+/// A free list, and its initial number of slots.
 struct Listed {
     list: FreeList,
     slots: usize,
@@ -111,7 +107,7 @@ struct Listed {
 impl Listed {
     fn new() -> Self {
         let area = HeapArea::new(2000, 64).unwrap();
-        // SAFETY: the area lives as long as the list, and is not used otherwise.
+        // SAFETY: the area lives as long as the list, and no other code uses it.
         let list = unsafe { FreeList::new(area.memory(), MOST.size(), MOST.align(), 0) }.unwrap();
         Self { slots: list.chain().count(), list, _area: area }
     }
@@ -123,7 +119,7 @@ impl Subject for Listed {
         self.list.obtain().ok_or(Refused::Full)
     }
     unsafe fn free(&mut self, object: NonNull<u8>, _: Layout) -> Result<(), BadFree> {
-        // SAFETY: the object is the list's and no longer used, by this function's contract.
+        // SAFETY: the object belongs to the list and is no longer used, by this function's contract.
         unsafe { self.list.give(object) };
         Ok(())
     }
@@ -144,7 +140,7 @@ impl Subject for IndexPool<HeapArea> {
         self.alloc().ok_or(Refused::Full)
     }
     unsafe fn free(&mut self, object: NonNull<u8>, _: Layout) -> Result<(), BadFree> {
-        // SAFETY: the object is the pool's and no longer used, by this function's contract.
+        // SAFETY: the object belongs to the pool and is no longer used, by this function's contract.
         unsafe { self.free(object) }
     }
     fn fits(&self, layout: Layout) -> bool {
@@ -164,7 +160,7 @@ impl Subject for GuardedPool<HeapArea> {
         self.alloc()
     }
     unsafe fn free(&mut self, object: NonNull<u8>, _: Layout) -> Result<(), BadFree> {
-        // SAFETY: the object is the pool's and no longer used, by this function's contract.
+        // SAFETY: the object belongs to the pool and is no longer used, by this function's contract.
         unsafe { self.free(object) }
     }
     fn fits(&self, layout: Layout) -> bool {
@@ -186,7 +182,7 @@ impl<A: Allocator, B: Bounds> Subject for Arena<A, B> {
         self.0.alloc(layout)
     }
     unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
-        // SAFETY: the object is the arena's and no longer used, by this function's contract.
+        // SAFETY: the object belongs to the arena and is no longer used, by this function's contract.
         unsafe { self.0.free(object, layout) }
     }
     fn fits(&self, layout: Layout) -> bool {
@@ -202,7 +198,7 @@ impl Subject for ClassPools {
         self.alloc(layout)
     }
     unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
-        // SAFETY: the object is the pools' and no longer used, by this function's contract.
+        // SAFETY: the object belongs to the pools and is no longer used, by this function's contract.
         unsafe { self.free(object, layout) }
     }
     fn fits(&self, layout: Layout) -> bool {
@@ -223,7 +219,7 @@ impl Subject for Hybrid {
         Hybrid::alloc(self, layout)
     }
     unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
-        // SAFETY: the object is the hybrid's and no longer used, by this function's contract.
+        // SAFETY: the object belongs to the hybrid and is no longer used, by this function's contract.
         unsafe { Hybrid::free(self, object, layout) }
     }
     fn fits(&self, _: Layout) -> bool {
@@ -245,8 +241,8 @@ enum Step {
     Free(usize),
 }
 
-/// More allocations than frees, so that pools fill up; sizes and alignments up to a little more than [`MOST`], and some of up
-/// to 4,096 bytes.
+/// More allocations than frees, so that pools fill up. Sizes and alignments slightly exceed [`MOST`], and some sizes
+/// are up to 4,096 bytes.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let layout = |(size, log): (usize, u32)| Step::Alloc(Layout::from_size_align(size, 1 << log).unwrap());
     let step = prop_oneof![
@@ -288,10 +284,10 @@ impl Shadow {
     fn free(&mut self, subject: &mut impl Subject, pick: usize) {
         let Some(&address) = self.0.keys().nth(pick % self.0.len().max(1)) else { return };
         let Some((object, layout, stamp)) = self.0.remove(&address) else { return };
-        // SAFETY: the object is the test's, and full of the stamp.
+        // SAFETY: the object belongs to the test, and is filled with the stamp.
         let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), layout.size()) };
         assert!(bytes.iter().all(|&byte| byte == stamp), "somebody wrote to it: {bytes:?}");
-        // SAFETY: allocated from the subject with this layout, and freed once.
+        // SAFETY: the subject allocated the object with this layout, and the object is freed once.
         assert_eq!(unsafe { subject.free(object, layout) }, Ok(()));
     }
 }
@@ -309,14 +305,14 @@ fn run(mut subject: impl Subject, steps: Vec<Step>) {
         shadow.free(&mut subject, 0);
     }
     subject.check(0);
-    // Its whole capacity is available again.
+    // The pool's whole capacity is available again.
     if let Some(capacity) = subject.capacity() {
         let layout = Layout::from_size_align(1, 1).unwrap();
         assert_eq!((0..).map_while(|_| subject.alloc(layout).ok()).count(), capacity);
     }
 }
 
-/// An arena on a pool of slots for `MOST` with guards.
+/// Makes an arena on a pool of slots for `MOST` with guards.
 fn arena<P: Pooled, B: Bounds>(make: impl FnOnce(SlotLayout) -> Result<P, PoolError>) -> MemoryArena<P, B> {
     MemoryArena::of_pool(MOST.size(), MOST.align(), make).unwrap()
 }

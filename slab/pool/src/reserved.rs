@@ -6,13 +6,13 @@
 //! | slot | slot | slot |  slot  | slot |   nothing yet
 //! ```
 //!
-//! When the free list is empty, the next step is committed and its slots are threaded. There is one list for the slots of all
-//! steps, so there is nothing to link and no chunk to find. All slots are adjacent, and one comparison decides if an address is
-//! the pool's. The upper limit is the reservation: a terabyte costs no memory, only addresses. Memory is returned when the pool
-//! is dropped, not before.
+//! When the free list is empty, the next step is committed and its slots are threaded onto the list. One list has the
+//! slots of all steps, so there are no chunks to link or find. All slots are adjacent, and one comparison shows whether
+//! an address belongs to the pool. The upper limit is the reservation: a terabyte costs no memory, only addresses.
+//! Memory is returned to the system when the pool is dropped, not before.
 //!
-//! Source: the second of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool allocator"
-//! (2012), which the engine uses.
+//! Source: the second of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool
+//! allocator" (2012), which his engine uses.
 
 use super::error::{BadFree, PoolError, Refused};
 use super::free_list::FreeList;
@@ -23,7 +23,7 @@ use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region, Uncommitted};
 
-/// Default bytes per commit, as in the source.
+/// Default number of bytes per commit, as in Reinalter's pool.
 pub const STEP: usize = 32 << 10;
 
 /// A pool in one reserved range. See the [module](self).
@@ -40,7 +40,8 @@ pub const STEP: usize = 32 << 10;
 /// ```
 ///
 /// # Invariants
-/// `threaded` slots from the region's start on are in its first `committed` bytes, each in the free list or in use.
+/// `threaded` slots from the region's start on are in its first `committed` bytes. Each slot is in the free list or in
+/// use.
 #[derive(Debug)]
 pub struct ReservedPool {
     free: FreeList,
@@ -57,7 +58,7 @@ impl ReservedPool {
     /// Makes a pool that may grow to `bytes` bytes, in steps of [`STEP`]. Cost: a system call.
     ///
     /// # Errors
-    /// [`PoolError::Memory`] if the system refuses the range, [`PoolError::NoRoom`] if it holds no slot.
+    /// Returns [`PoolError::Memory`] if the system refuses the range, and [`PoolError::NoRoom`] if it holds no slot.
     pub fn new(slots: SlotLayout, bytes: usize) -> Result<Self, PoolError> {
         let none = uslab_buddy::Faults::default();
         let region = Region::reserve(
@@ -69,10 +70,10 @@ impl ReservedPool {
         );
         Self::on(region.ok_or(PoolError::Memory { bytes })?, slots, STEP)
     }
-    /// Makes a pool on an unused region, which grows by `step` bytes, rounded up to pages.
+    /// Makes a pool on an unused region. The pool grows by `step` bytes, rounded up to pages.
     ///
     /// # Errors
-    /// [`PoolError::NoRoom`] if it holds no slot.
+    /// Returns [`PoolError::NoRoom`] if the region holds no slot.
     pub fn on(region: Region, slots: SlotLayout, step: usize) -> Result<Self, PoolError> {
         let (bytes, pad) = (region.bytes(), slots.pad(region.base().addr().get()));
         let needed = pad.saturating_add(slots.stride());
@@ -84,17 +85,19 @@ impl ReservedPool {
         Ok(Self { free, slots, pad, threaded: 0, committed: 0, step, usage, region })
     }
 
-    /// Allocates a slot for `layout`. Cost: the slot; a system call and a write to each slot of a step if none is free.
+    /// Allocates a slot for `layout`. Cost: accesses the slot. If no slot is free, the cost includes a system call and
+    /// a write to each slot of a step.
     ///
     /// # Errors
-    /// The layout does not fit; [`Refused::Full`] at the upper limit; [`Refused::Memory`] if the system refuses more.
+    /// Returns an error if the layout does not fit, [`Refused::Full`] at the upper limit, and [`Refused::Memory`] if
+    /// the system refuses more memory.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
     }
-    /// Allocates a slot whose byte `offset` is aligned, instead of its first.
+    /// Allocates a slot whose byte `offset` is aligned, instead of its first byte.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); [`Refused::Offset`].
+    /// Returns the errors of [`alloc`](Self::alloc), and [`Refused::Offset`] if the pool aligns another byte.
     pub fn alloc_at(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         self.slots.admits(layout, offset)?;
         let slot = match self.free.obtain() {
@@ -107,7 +110,7 @@ impl ReservedPool {
         self.usage.alloc(layout.size(), self.slots.stride());
         Ok(slot)
     }
-    /// Commits a step, or as many as one slot takes, and threads the slots that it completes.
+    /// Commits a step, or as many steps as one slot takes, and threads the slots that are then complete.
     fn grow(&mut self) -> Result<(), Refused> {
         let least = self.pad + (self.threaded + 1) * self.slots.stride();
         if least > self.region.bytes() {
@@ -120,7 +123,7 @@ impl ReservedPool {
         }
         self.committed = goal;
         let slots = (goal - self.pad) / self.slots.stride();
-        // SAFETY: slots from `threaded` on, none of which was handed out, in the committed part of an owned region.
+        // SAFETY: the slots from `threaded` on are in the committed part of an owned region, and none was handed out.
         unsafe {
             let first = self.region.base().add(self.pad + self.threaded * self.slots.stride());
             self.free.thread(first, self.slots.stride(), slots - self.threaded);
@@ -129,25 +132,25 @@ impl ReservedPool {
         Ok(())
     }
 
-    /// Frees a slot of any step. Cost: a division and the slot.
+    /// Frees a slot of any step. Cost: a division and a store to the slot.
     ///
     /// # Errors
-    /// The address is not a slot of the committed steps, or no slot is in use.
+    /// Returns an error if the address is not a slot of the committed steps, or if no slot is in use.
     ///
     /// # Safety
-    /// If it is one, it was allocated from this pool, was not freed since, and is not used any more.
+    /// If the address is a slot, this pool must have allocated it. The slot was not freed since, and is no longer used.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(slot)?;
         if self.usage.live() == 0 {
             return Err(BadFree::Double { slot: index });
         }
-        // SAFETY: a slot in use, by this function's contract.
+        // SAFETY: the slot is in use, by this function's contract.
         unsafe { self.free.give(slot) };
         self.usage.free();
         Ok(())
     }
     fn index(&self, slot: NonNull<u8>) -> Result<usize, BadFree> {
-        // SAFETY: less than a slot's alignment, and followed by a slot.
+        // SAFETY: the padding is less than a slot's alignment, and a slot follows it.
         let first = unsafe { self.region.base().add(self.pad) };
         self.slots.index(first, self.threaded, slot.addr().get())
     }
@@ -155,11 +158,11 @@ impl ReservedPool {
     pub fn owns(&self, slot: NonNull<u8>) -> bool {
         slot.addr().get().wrapping_sub(self.region.base().addr().get()) < self.committed
     }
-    /// Bytes of reserved addresses.
+    /// Number of bytes of reserved addresses.
     pub fn reserved(&self) -> usize {
         self.region.bytes()
     }
-    /// Bytes of committed memory.
+    /// Number of bytes of committed memory.
     pub fn committed(&self) -> usize {
         self.committed
     }
@@ -171,7 +174,7 @@ impl ReservedPool {
     pub fn slots(&self) -> SlotLayout {
         self.slots
     }
-    /// Usage statistics.
+    /// Usage statistics of the pool.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
@@ -190,31 +193,31 @@ mod tests {
     }
 
     #[test]
-    fn memory_comes_in_steps_and_old_slots_join_the_same_list() {
+    fn reserved_pool_commits_memory_in_steps() {
         let mut pool = pool(1 << 20);
         let first: Vec<_> = (0..512).map(|_| pool.alloc(OBJECT).unwrap()).collect();
         assert_eq!(pool.committed(), STEP);
         let new = pool.alloc(OBJECT).unwrap();
         assert_eq!(pool.committed(), 2 * STEP);
         assert_eq!(new.addr().get() - first[0].addr().get(), STEP, "the steps are neighbours");
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the slot was allocated above and is freed once.
         unsafe { pool.free(first[3]) }.unwrap();
         assert_eq!(pool.alloc(OBJECT), Ok(first[3]), "an old slot comes first");
     }
 
     #[test]
-    fn at_its_upper_limit_a_pool_says_so_and_all_of_it_is_used() {
+    fn reserved_pool_is_full_at_its_limit() {
         let mut pool = pool(3 * STEP / 2);
         let all: Vec<_> = std::iter::from_fn(|| pool.alloc(OBJECT).ok()).collect();
         assert_eq!((all.len(), pool.capacity(), pool.committed()), (768, 768, 3 * STEP / 2));
         assert_eq!(pool.alloc(OBJECT), Err(Refused::Full));
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the slot was allocated above and is freed once.
         unsafe { pool.free(all[700]) }.unwrap();
         assert_eq!(pool.alloc(OBJECT), Ok(all[700]));
     }
 
     #[test]
-    fn slots_larger_than_a_step_and_slots_across_steps_are_whole() {
+    fn slots_may_exceed_and_cross_commit_steps() {
         for (size, align) in [(100 << 10, 8), (10_000, 8), (5000, 4096)] {
             let mut pool = ReservedPool::new(SlotLayout::new(size, align).unwrap(), 1 << 20).unwrap();
             let layout = Layout::from_size_align(size, align).unwrap();
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_commit_is_a_value_and_the_next_one_may_be_granted() {
+    fn refused_commit_is_an_error_and_can_be_retried() {
         let faults = Faults::new(1);
         let region =
             Region::reserve(1 << 20, PAGE_SIZE, Uncommitted::NoAccess, Backend::Heap, &faults).unwrap();
@@ -241,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_frees_have_names() {
+    fn wrong_frees_are_reported_by_kind() {
         let mut pool = pool(1 << 20);
         let slot = pool.alloc(OBJECT).unwrap();
         let at = |address: usize| slot.with_addr(address.try_into().unwrap());
@@ -258,17 +261,17 @@ mod tests {
         assert_eq!(small, Some(PoolError::NoRoom { bytes: 4096, needed: 8192 }));
     }
 
-    /// Addresses and memory as the system counts them.
+    /// Compares the pool's addresses and memory with the system's counts.
     #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
     #[test]
-    fn a_terabyte_is_reserved_and_memory_follows_step_by_step() {
+    fn pool_reserves_a_terabyte_and_commits_in_steps() {
         use super::super::resident::resident;
         let mut pool = pool(1 << 40);
         let pages =
             |pool: &ReservedPool| resident(NonNull::slice_from_raw_parts(pool.region.base(), 64 << 20));
         assert_eq!((pool.reserved(), pool.committed(), pages(&pool)), (1 << 40, 0, 0));
         for step in 1..=5 {
-            // All slots of a step are threaded, so all of its pages are touched.
+            // All slots of a step are threaded, so all pages of the step are touched.
             assert_eq!((0..STEP / 64).map_while(|_| pool.alloc(OBJECT).ok()).count(), STEP / 64);
             assert_eq!((pool.committed(), pages(&pool)), (step * STEP, step * STEP / PAGE_SIZE));
         }

@@ -3,10 +3,9 @@
 use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 
-/// Resident pages of `memory`, which begins at a page.
 pub(super) fn resident(memory: NonNull<[u8]>) -> usize {
     let mut pages = vec![0; memory.len().div_ceil(PAGE_SIZE)];
-    // SAFETY: it writes a byte for each page, and does not access the pages.
+    // SAFETY: `mincore` writes a byte for each page, and does not access the pages.
     let result = unsafe { libc::mincore(memory.as_ptr().cast(), memory.len(), pages.as_mut_ptr()) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     pages.iter().filter(|&&page| page & 1 != 0).count()

@@ -1,9 +1,9 @@
-//! Blocks without `unsafe`: each is freed once, when its guard is dropped.
+//! Blocks without `unsafe`: a guard frees its block once, when the guard is dropped.
 //!
-//! A raw block can be freed twice, to another pool, or after its pool. The block of a [`PoolGuard`] cannot: the guard frees it
-//! when it is dropped, to the pool that it borrows. So the pool below need not check the address, and does not if the type
-//! guarantees it. [`PoolGuard::free`] checks all the same, to measure the cost of that, or in a program whose other parts are
-//! not trusted.
+//! A raw block can be freed twice, to another pool, or after its pool. The block of a [`PoolGuard`] is safe: dropping
+//! the guard frees the block to the pool that the guard borrows. The underlying pool need not check the address, if its
+//! type guarantees the address. [`PoolGuard::free`] checks the address anyway, to measure the cost of the check, or in
+//! a program with untrusted parts.
 //!
 //! ```text
 //!   SafePool ──alloc──> PoolGuard<'p>     the borrow keeps the pool in place
@@ -11,7 +11,7 @@
 //!     └────drop, once─────┘               or leaked: the block stays allocated
 //! ```
 //!
-//! Blocks are bytes; pools of typed objects are [`Pool`](super::Pool) and [`LivePool`](super::LivePool).
+//! Blocks are bytes. [`Pool`](super::Pool) and [`LivePool`](super::LivePool) are pools of typed objects.
 
 use super::area::Area;
 use super::error::{BadFree, Overrun, Refused};
@@ -26,34 +26,35 @@ use core::ptr::NonNull;
 /// A pool whose blocks a [`SafePool`] can guard.
 ///
 /// # Safety
-/// A block that [`alloc_raw`](Self::alloc_raw) returned is valid for reads and writes, and only the caller's, until it is
-/// freed, the pool is dropped, or all blocks of the pool are reset ([`IndexPool::reset`]), wherever the pool is moved.
+/// A block that [`alloc_raw`](Self::alloc_raw) returned must be valid for reads and writes, and belong only to the
+/// caller, even if the pool moves. The block must stay valid until it is freed, the pool is dropped, or all blocks are
+/// reset ([`IndexPool::reset`]).
 pub unsafe trait RawPool {
     /// Allocates a block.
     ///
     /// # Errors
-    /// There is none, or the next one changed since its free.
+    /// Returns an error if no block is free, or if the next block changed since its free.
     #[track_caller]
     fn alloc_raw(&mut self) -> Result<NonNull<[u8]>, Refused>;
-    /// Frees a block, with checks.
+    /// Frees a block after checking it.
     ///
     /// # Errors
-    /// It is not a block in use, or is damaged; it stays allocated then.
+    /// Returns an error if the block is not in use, or is damaged. A damaged block stays allocated.
     ///
     /// # Safety
-    /// The block was allocated here, was not freed since, and is not used.
+    /// This pool must have allocated the block. The block must not have been freed since, and is no longer used.
     unsafe fn free_raw(&mut self, block: NonNull<u8>) -> Result<(), BadFree>;
-    /// Frees a block that is known to be one. A block with an error all the same stays allocated.
+    /// Frees a block that is known to be valid. A block that has an error nevertheless stays allocated.
     ///
     /// # Safety
-    /// As [`free_raw`](Self::free_raw).
+    /// Has the contract of [`free_raw`](Self::free_raw).
     unsafe fn free_own(&mut self, block: NonNull<u8>) {
-        // SAFETY: the block is this pool's and no longer used, by this function's contract.
+        // SAFETY: the block belongs to this pool and is no longer used, by this function's contract.
         let _ = unsafe { self.free_raw(block) };
     }
 }
 
-// SAFETY: blocks are in the area, disjoint, and `size` bytes long; a block in use is not handed out again.
+// SAFETY: blocks are in the area, disjoint, and `size` bytes long. A block in use is not handed out again.
 unsafe impl<A: Area> RawPool for IndexPool<A> {
     #[inline]
     fn alloc_raw(&mut self) -> Result<NonNull<[u8]>, Refused> {
@@ -62,17 +63,17 @@ unsafe impl<A: Area> RawPool for IndexPool<A> {
     }
     #[inline]
     unsafe fn free_raw(&mut self, block: NonNull<u8>) -> Result<(), BadFree> {
-        // SAFETY: the block is this pool's and no longer used, by this function's contract.
+        // SAFETY: the block belongs to this pool and is no longer used, by this function's contract.
         unsafe { self.free(block) }
     }
     #[inline]
     unsafe fn free_own(&mut self, block: NonNull<u8>) {
-        // SAFETY: the block is this pool's and no longer used, by this function's contract.
+        // SAFETY: the block belongs to this pool and is no longer used, by this function's contract.
         unsafe { self.free_unchecked(block) };
     }
 }
 
-// SAFETY: the underlying pool fulfils the contract; objects exclude the guards.
+// SAFETY: the underlying pool fulfils the contract, and objects exclude the guards.
 unsafe impl<A: Area> RawPool for GuardedPool<A> {
     #[inline]
     fn alloc_raw(&mut self) -> Result<NonNull<[u8]>, Refused> {
@@ -81,7 +82,7 @@ unsafe impl<A: Area> RawPool for GuardedPool<A> {
     }
     #[inline]
     unsafe fn free_raw(&mut self, object: NonNull<u8>) -> Result<(), BadFree> {
-        // SAFETY: the object is this pool's and no longer used, by this function's contract.
+        // SAFETY: the object belongs to this pool and is no longer used, by this function's contract.
         unsafe { self.free(object) }
     }
 }
@@ -114,22 +115,22 @@ unsafe impl<A: Area> RawPool for GuardedPool<A> {
 pub struct SafePool<P>(RefCell<P>);
 
 impl<P: RawPool> SafePool<P> {
-    /// Guards the blocks that are allocated from now on. Earlier allocations are unaffected.
+    /// Wraps `pool`, and guards blocks that are allocated from now on. Blocks allocated earlier are unaffected.
     pub const fn new(pool: P) -> Self {
         Self(RefCell::new(pool))
     }
-    /// Allocates a block, which is freed on drop. Cost: the pool's.
+    /// Allocates a block that is freed on drop. Cost: the cost of the underlying pool.
     ///
     /// # Errors
-    /// As [`RawPool::alloc_raw`].
+    /// Returns the errors of [`RawPool::alloc_raw`].
     #[inline]
     #[track_caller]
     pub fn alloc(&self) -> Result<PoolGuard<'_, P>, Refused> {
         let block = self.0.borrow_mut().alloc_raw()?;
         Ok(PoolGuard { block, pool: &self.0 })
     }
-    /// The pool itself, while no guard is alive, for instance to reset all its blocks. (Otherwise a leaked block stays
-    /// allocated.)
+    /// The underlying pool, while no guard is alive, for instance to reset all its blocks. Without a reset, a leaked
+    /// block of the pool stays allocated.
     pub fn pool(&mut self) -> &mut P {
         self.0.get_mut()
     }
@@ -140,18 +141,18 @@ impl<P: RawPool> SafePool<P> {
 }
 
 impl<A: Area> SafePool<IndexPool<A>> {
-    /// [`IndexPool::state`], even while blocks are in use.
+    /// Returns [`IndexPool::state`], even while blocks are in use.
     pub fn state(&self) -> State {
         self.0.borrow().state()
     }
 }
 
 impl<A: Area> SafePool<GuardedPool<A>> {
-    /// [`GuardedPool::check_all`], even while blocks are in use.
+    /// Returns [`GuardedPool::check_all`], even while blocks are in use.
     pub fn check_all(&self) -> Vec<Overrun> {
         self.0.borrow().check_all().collect()
     }
-    /// [`GuardedPool::leaks`], even while blocks are in use.
+    /// Returns [`GuardedPool::leaks`], even while blocks are in use.
     pub fn leaks(&self) -> Vec<Leak> {
         self.0.borrow().leaks().collect()
     }
@@ -164,11 +165,11 @@ pub struct PoolGuard<'p, P: RawPool> {
 }
 
 impl<P: RawPool> PoolGuard<'_, P> {
-    /// Bytes of the block; they are unspecified at first.
+    /// The bytes of the block. A new block has unspecified bytes.
     #[inline]
     pub fn bytes(&mut self) -> &mut [MaybeUninit<u8>] {
-        // SAFETY: allocated and not freed, so valid and only this guard's, and borrowed exclusively; the bytes may be
-        // uninitialised.
+        // SAFETY: the block is allocated and not freed, so it is valid and belongs only to this guard, which is
+        // borrowed exclusively. The bytes may be uninitialised.
         unsafe { core::slice::from_raw_parts_mut(self.block.cast().as_ptr(), self.block.len()) }
     }
     /// Address of the block, until it is freed.
@@ -178,11 +179,12 @@ impl<P: RawPool> PoolGuard<'_, P> {
     /// Frees the block, with the pool's checks.
     ///
     /// # Errors
-    /// As [`RawPool::free_raw`]: the pool's memory was overwritten. The block stays allocated.
+    /// Returns the errors of [`RawPool::free_raw`] if the pool's memory was overwritten. If `free` fails, the block
+    /// stays allocated.
     #[inline]
     pub fn free(self) -> Result<(), BadFree> {
         let this = ManuallyDrop::new(self);
-        // SAFETY: allocated from this pool, and freed once, here, because the value is not dropped.
+        // SAFETY: this pool allocated the block, which is freed only here, because the value is not dropped.
         unsafe { this.pool.borrow_mut().free_raw(this.block.cast()) }
     }
 }
@@ -190,7 +192,7 @@ impl<P: RawPool> PoolGuard<'_, P> {
 impl<P: RawPool> Drop for PoolGuard<'_, P> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: allocated from this pool, and freed once, here.
+        // SAFETY: this pool allocated the block, which is freed only here.
         unsafe { self.pool.borrow_mut().free_own(self.block.cast()) };
     }
 }
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_freed_once_however_its_guard_ends() {
+    fn block_is_freed_once_by_its_guard() {
         let pool = lazy(3);
         let [a, b, c] = [0; 3].map(|_| pool.alloc().unwrap());
         let (first, second) = (a.address(), b.address());
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_disjoint_and_keep_their_bytes() {
+    fn safe_pool_blocks_do_not_overlap() {
         let pool = lazy(8);
         let mut kept: Vec<_> = (0..4_u8)
             .map(|stamp| {
@@ -254,13 +256,13 @@ mod tests {
             }
         }
         for (stamp, block) in &mut kept {
-            // SAFETY: written above.
+            // SAFETY: the bytes were written above.
             assert!(block.bytes().iter().all(|byte| unsafe { byte.assume_init() } == *stamp));
         }
     }
 
     #[test]
-    fn a_leaked_block_stays_allocated_and_the_pool_works() {
+    fn leaked_block_stays_allocated() {
         let mut pool = lazy(2);
         core::mem::forget(pool.alloc().unwrap());
         assert_eq!(pool.pool().live(), 1);
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn guards_are_checked_at_a_free_and_leaks_name_their_callers() {
+    fn free_checks_guards_and_leaks_name_their_callers() {
         let area = HeapArea::new(4096, 16).unwrap();
         let pool = SafePool::new(GuardedPool::new(area, Layout::new::<[u8; 30]>()).unwrap());
         let mut good = pool.alloc().unwrap();
@@ -281,7 +283,7 @@ mod tests {
         let bad = pool.alloc().unwrap();
         let lines: Vec<_> = pool.leaks().iter().map(|leak| leak.site.unwrap().line()).collect();
         assert_eq!((lines.len(), lines[1]), (2, line));
-        // SAFETY: the byte behind the object is in the pool's memory, which is not accessed meanwhile.
+        // SAFETY: the byte behind the object is in the pool's memory, which no other code accesses during the write.
         unsafe { bad.block.cast::<u8>().add(30).write(b'!') };
         assert!(matches!(pool.check_all()[..], [Overrun { side: Side::After, .. }]));
         assert!(matches!(bad.free(), Err(BadFree::Overrun(Overrun { side: Side::After, .. }))));

@@ -1,4 +1,4 @@
-//! Layout of a pool's slots: one size, one alignment, one offset.
+//! The layout of a pool's slots: one size, one alignment, one offset.
 //!
 //! ```text
 //! memory   |pad|  slot 0  |  slot 1  |  slot 2  | tail |
@@ -6,21 +6,22 @@
 //!                  ^ aligned   ^ aligned  ^ aligned         stride = size, rounded up to the alignment
 //! ```
 //!
-//! The *offset* is the byte of a slot that is aligned: 0, or the bytes that an arena puts in front of an object. The first slot
-//! is padded once, and because the stride is a multiple of the alignment, all others are right. Hence a pool can have only one
-//! offset (Reinalter, "Memory allocation strategies: a pool allocator", 2012).
+//! The *offset* is the byte of a slot that is aligned: 0, or the number of bytes that an arena puts in front of an
+//! object. Padding before the first slot aligns that slot. The stride is a multiple of the alignment, so all later
+//! slots are aligned, too. A pool can have only one offset (Reinalter, "Memory allocation strategies: a pool
+//! allocator", 2012).
 
 use super::error::{BadFree, PoolError, Refused};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Bytes of the link in a free slot: a pointer.
+/// Size in bytes of the link in a free slot: a pointer.
 pub const LINK: usize = size_of::<usize>();
 
 /// Size, alignment and offset of slots. See the [module](self).
 ///
 /// # Invariants
-/// `align` is a power of two; `stride` is a multiple of it, at least `size` and [`LINK`].
+/// `align` is a power of two. `stride` is a multiple of `align`, and at least `size` and [`LINK`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotLayout {
     size: usize,
@@ -32,7 +33,7 @@ pub struct SlotLayout {
 }
 
 impl SlotLayout {
-    /// Slots for objects of at most `size` bytes, at a multiple of `align`.
+    /// Creates a layout of slots for objects of at most `size` bytes, at a multiple of `align`.
     ///
     /// ```
     /// use uslab_pool::SlotLayout;
@@ -44,7 +45,8 @@ impl SlotLayout {
     /// ```
     ///
     /// # Errors
-    /// The alignment is not a power of two, a slot would be smaller than a link, or larger than half of the address space.
+    /// Returns an error if the alignment is not a power of two, or if a slot would be smaller than a link or larger
+    /// than half of the address space.
     pub const fn new(size: usize, align: usize) -> Result<Self, PoolError> {
         if !align.is_power_of_two() {
             return Err(PoolError::Align { align });
@@ -56,12 +58,12 @@ impl SlotLayout {
             Some(stride) => Ok(Self { size, align, offset: 0, stride, strict: false }),
         }
     }
-    /// Aligns byte `offset` of each slot instead of its first.
+    /// Aligns byte `offset` of each slot instead of its first byte.
     pub const fn with_offset(self, offset: usize) -> Self {
         Self { offset, ..self }
     }
-    /// Restricts the slots to objects of exactly that size and alignment. Smaller objects, which would silently waste a part of
-    /// their slots, are refused.
+    /// Restricts the slots to objects of exactly this size and alignment. With `strict`, smaller objects are refused,
+    /// because they would silently waste a part of their slots.
     ///
     /// ```
     /// use uslab_pool::{FixedPool, HeapArea, SlotLayout};
@@ -75,35 +77,36 @@ impl SlotLayout {
     pub const fn strict(self) -> Self {
         Self { strict: true, ..self }
     }
-    /// Bytes of the largest object.
+    /// Size of the largest object in bytes.
     pub const fn size(&self) -> usize {
         self.size
     }
-    /// Largest alignment, in bytes.
+    /// Largest alignment in bytes.
     pub const fn align(&self) -> usize {
         self.align
     }
-    /// Byte of a slot that is aligned.
+    /// Offset of the byte of a slot that is aligned.
     pub const fn offset(&self) -> usize {
         self.offset
     }
-    /// Bytes from one slot to the next.
+    /// Number of bytes from one slot to the next.
     pub const fn stride(&self) -> usize {
         self.stride
     }
 
-    /// Bytes before the first slot of memory that begins at `start`.
+    /// Number of bytes before the first slot of memory that begins at `start`.
     pub(crate) const fn pad(&self, start: usize) -> usize {
         start.wrapping_add(self.offset).wrapping_neg() & (self.align - 1)
     }
-    /// Start of the slots of `memory`, and the number of bytes from there on. Both may be at the end.
+    /// Returns the start of the slots of `memory`, and the number of bytes from there on. The start of the slots may be
+    /// the end of the memory.
     pub(crate) fn place(&self, memory: NonNull<[u8]>) -> (NonNull<u8>, usize) {
         let start = memory.cast::<u8>();
         let pad = self.pad(start.addr().get()).min(memory.len());
-        // SAFETY: at most the end of the memory.
+        // SAFETY: the result is at most the end of the memory.
         (unsafe { start.add(pad) }, memory.len() - pad)
     }
-    /// Checks that an object of that layout fits, with byte `offset` of its slot aligned.
+    /// Checks that an object of `layout` fits a slot, with byte `offset` of the slot aligned.
     pub(crate) const fn admits(&self, layout: Layout, offset: usize) -> Result<(), Refused> {
         if layout.size() > self.size {
             return Err(Refused::Size { asked: layout.size(), most: self.size });
@@ -115,14 +118,13 @@ impl SlotLayout {
             let (size, align) = (layout.size(), layout.align());
             return Err(Refused::Strict { size, align, only: (self.size, self.align) });
         }
-        // Alignment to N implies alignment to each smaller power of two, so offsets may differ by multiples of the requested
-        // one.
+        // Alignment to N implies alignment to each smaller power of two, so offsets may differ by multiples of the
+        // requested alignment.
         if offset.wrapping_sub(self.offset) & (layout.align() - 1) != 0 {
             return Err(Refused::Offset { asked: offset, aligned: self.offset });
         }
         Ok(())
     }
-    /// Index of the slot at `address`, of `count` slots from `first` on.
     pub(crate) fn index(&self, first: NonNull<u8>, count: usize, address: usize) -> Result<usize, BadFree> {
         let bytes = address.wrapping_sub(first.addr().get());
         let slot = bytes / self.stride;
@@ -142,7 +144,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn impossible_slots_are_refused_with_the_reason() {
+    fn invalid_slot_layout_is_refused_with_the_reason() {
         assert_eq!(SlotLayout::new(32, 24), Err(PoolError::Align { align: 24 }));
         assert_eq!(SlotLayout::new(32, 0), Err(PoolError::Align { align: 0 }));
         assert_eq!(SlotLayout::new(7, 1), Err(PoolError::Small { slot: 7, least: 8 }));
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strict_pool_refuses_what_is_smaller_and_says_what_it_serves() {
+    fn strict_pool_refuses_other_sizes() {
         let strict = SlotLayout::new(24, 8).unwrap().strict();
         let layout = |size, align| Layout::from_size_align(size, align).unwrap();
         assert_eq!(strict.admits(layout(24, 8), 0), Ok(()));
@@ -167,12 +169,12 @@ mod tests {
             said,
             "20 bytes aligned to 4 are not the 24 bytes aligned to 8 that this strict pool serves"
         );
-        // Without `strict` they have a whole slot.
+        // Without `strict`, smaller objects get a whole slot.
         assert_eq!(SlotLayout::new(24, 8).unwrap().admits(layout(20, 4), 0), Ok(()));
     }
 
     #[test]
-    fn a_pool_has_one_offset_modulo_the_alignment_that_is_asked_for() {
+    fn pool_slots_share_one_alignment_offset() {
         let slots = SlotLayout::new(40, 8).unwrap().with_offset(4);
         let layout = |align| Layout::from_size_align(32, align).unwrap();
         assert_eq!(slots.admits(layout(8), 4), Ok(()));
@@ -182,8 +184,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any start, alignment 1 to 4096, offset 0 to 63: the right byte is aligned in each slot, also to each smaller power
-        /// of two; the padding is the least possible.
+        /// For any start, alignment 1 to 4096 and offset 0 to 63, the right byte of each slot is aligned, with the
+        /// least padding.
         #[test]
         fn the_offset_byte_of_every_slot_is_aligned(
             start in any::<usize>(), log in 0..13_u32, offset in 0..64_usize, size in 8..300_usize,

@@ -1,5 +1,4 @@
-//! Implementation of [`Allocator`] of `allocator-api2`, once for all its versions: for the pools here, and for the caches of
-//! `uslab`.
+//! The implementation of [`Allocator`] of `allocator-api2` for all versions, for pools and the caches of `uslab`.
 //!
 //! [`Allocator`]: https://docs.rs/allocator-api2/latest/allocator_api2/alloc/trait.Allocator.html
 
@@ -13,20 +12,20 @@ use crate::local::Local;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Requirements of each version of the trait, in our own words.
+/// The requirements of all versions of the trait.
 ///
 /// # Safety
-/// Memory has its layout and is only the caller's until it is put back.
+/// Memory has its layout and belongs only to the caller until it is put back.
 pub unsafe trait Source: Copy {
-    /// Allocates memory for a layout that is not empty; zeroed if `zero`.
+    /// Allocates memory for a layout that is not empty. If `zero` is set, the memory is zeroed.
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>>;
     /// # Safety
-    /// `memory` came from `get` with this layout, and is not used any more.
+    /// `memory` must come from `get` with this layout, and is no longer used.
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout);
-    /// Resizes memory at the same alignment; with `zero`, the bytes behind the old ones are zero.
+    /// Resizes memory at its alignment. If `zero` is set, the bytes behind the old bytes are zero.
     ///
     /// # Safety
-    /// As `put`, after a success. Neither layout is empty.
+    /// After a success, the contract of `put` applies to the old memory. Neither layout of a resize may be empty.
     unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool) -> Option<NonNull<u8>> {
         // SAFETY: the memory has the old layout, by this function's contract.
         unsafe { moved(self, memory, old, new, zero) }
@@ -36,7 +35,7 @@ pub unsafe trait Source: Copy {
 /// Allocates other memory, copies the contents, and frees the old memory.
 ///
 /// # Safety
-/// As [`Source::resize`].
+/// Has the contract of [`Source::resize`].
 unsafe fn moved(
     source: impl Source,
     memory: NonNull<u8>,
@@ -45,7 +44,7 @@ unsafe fn moved(
     zero: bool,
 ) -> Option<NonNull<u8>> {
     let moved = source.get(new, zero)?;
-    // SAFETY: both have at least that size and do not overlap; the old memory is not used any more.
+    // SAFETY: both memories have at least that size and do not overlap, and the old memory is no longer used.
     unsafe {
         moved.copy_from_nonoverlapping(memory, old.size().min(new.size()));
         source.put(memory, old);
@@ -56,10 +55,10 @@ unsafe fn moved(
 /// Zeroes the bytes of a layout from `from` on, if `zero`.
 ///
 /// # Safety
-/// The memory has that layout, and is the caller's.
+/// The memory must have that layout and belong to the caller.
 unsafe fn zeroed(memory: NonNull<u8>, layout: Layout, from: usize, zero: bool) -> NonNull<u8> {
     if zero {
-        // SAFETY: the bytes are the caller's, by this function's contract.
+        // SAFETY: the bytes belong to the caller, by this function's contract.
         unsafe { memory.add(from).write_bytes(0, layout.size() - from) };
     }
     memory
@@ -69,7 +68,7 @@ unsafe fn zeroed(memory: NonNull<u8>, layout: Layout, from: usize, zero: bool) -
 // SAFETY: `alloc` returns memory of the layout, which does not move with the pools.
 unsafe impl Source for &Hybrid {
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
-        // SAFETY: just allocated with this layout.
+        // SAFETY: the memory was just allocated with this layout.
         self.alloc(layout).ok().map(|memory| unsafe { zeroed(memory, layout, 0, zero) })
     }
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
@@ -82,11 +81,12 @@ unsafe impl Source for &Hybrid {
 /// Implements [`Source`] for allocators that first try to resize a block in place.
 macro_rules! in_place {
     ($([$($of:tt)*] $source:ty: |$it:ident| $allocator:expr;)+) => { $(
-        // SAFETY: allocated memory is the caller's until it is put back, or the reference ends, with which its memory may end.
+        // SAFETY: allocated memory belongs to the caller until it is put back, or until the reference ends, with which
+        // its memory may end.
         unsafe impl<$($of)*> Source for $source {
             fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
                 let $it = self;
-                // SAFETY: just allocated with this layout.
+                // SAFETY: the memory was just allocated with this layout.
                 $allocator.obtain(layout).map(|memory| unsafe { zeroed(memory, layout, 0, zero) })
             }
             unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
@@ -98,8 +98,8 @@ macro_rules! in_place {
                 self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool,
             ) -> Option<NonNull<u8>> {
                 let $it = self;
-                // SAFETY: the memory has the old layout, by this function's contract; after a success the new layout's bytes
-                // are the caller's.
+                // SAFETY: the memory has the old layout, by this function's contract. After a success, the new layout's
+                // bytes belong to the caller.
                 unsafe {
                     if $allocator.fit(memory, old, new) {
                         return Some(zeroed(memory, new, old.size().min(new.size()), zero));
@@ -116,7 +116,7 @@ in_place! {
     [A: Area, G: FnMut(usize) -> Result<A, PoolError>] &Scope<'_, A, G>: |it| it.arena();
 }
 
-/// A dangling pointer for an empty layout.
+/// Returns a dangling pointer for an empty layout.
 fn nothing(layout: Layout) -> NonNull<u8> {
     NonNull::without_provenance(core::num::NonZeroUsize::MIN.saturating_add(layout.align() - 1))
 }
@@ -129,7 +129,7 @@ pub fn allocate(source: impl Source, layout: Layout, zero: bool) -> Option<NonNu
 /// Frees memory.
 ///
 /// # Safety
-/// As [`Source::put`]; the layout may be empty.
+/// Has the contract of [`Source::put`], but the layout may be empty.
 pub unsafe fn deallocate(source: impl Source, memory: NonNull<u8>, layout: Layout) {
     if layout.size() > 0 {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
@@ -139,7 +139,7 @@ pub unsafe fn deallocate(source: impl Source, memory: NonNull<u8>, layout: Layou
 /// Resizes memory to another layout.
 ///
 /// # Safety
-/// As [`Source::resize`]; either layout may be empty, and alignments may differ.
+/// Has the contract of [`Source::resize`], but either layout may be empty, and alignments may differ.
 pub unsafe fn reallocate(
     source: impl Source,
     memory: NonNull<u8>,
@@ -148,12 +148,12 @@ pub unsafe fn reallocate(
     zero: bool,
 ) -> Option<NonNull<[u8]>> {
     if old.align() == new.align() && old.size() > 0 && new.size() > 0 {
-        // SAFETY: the memory has the old layout, by this function's contract; neither is empty here.
+        // SAFETY: the memory has the old layout, by this function's contract, and neither layout is empty here.
         let moved = unsafe { source.resize(memory, old, new, zero) }?;
         return Some(NonNull::slice_from_raw_parts(moved, new.size()));
     }
     let moved = allocate(source, new, zero)?;
-    // SAFETY: both have at least that size and do not overlap; the old memory is not used any more.
+    // SAFETY: both memories have at least that size and do not overlap, and the old memory is no longer used.
     unsafe {
         moved.cast::<u8>().copy_from_nonoverlapping(memory, old.size().min(new.size()));
         deallocate(source, memory, old);
@@ -161,14 +161,14 @@ pub unsafe fn reallocate(
     Some(moved)
 }
 
-/// Implements the trait of a version for each of these [`Source`]s; the caller imports `Layout` and `NonNull`.
+/// Implements one version of the trait for each given [`Source`]. The caller imports `Layout` and `NonNull`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! allocators {
     ($version:ident: $($source:ty),*) => { $crate::allocators!($version: $({} $source;)*); };
     ($version:ident: $({$($of:tt)*} $source:ty;)*) => { $(
-        // SAFETY: `Source` has the same contract; copies share the allocator, which outlives the reference, or is the
-        // process's.
+        // SAFETY: `Source` has an equal contract. Copies share the allocator, which outlives the reference or belongs
+        // to the process.
         unsafe impl<$($of)*> $version::alloc::Allocator for $source {
             fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, $version::alloc::AllocError> {
                 $crate::source::allocate(*self, layout, false).ok_or($version::alloc::AllocError)

@@ -6,21 +6,23 @@
 //!                       └── free_to: frees the marker and everything behind it
 //! ```
 //!
-//! - Allocate: as an [arena](super::linear), O(1). A [marker](StackAlloc::mark) takes 20 bytes of the memory.
-//! - [`free_to`](StackAlloc::free_to): O(1), and a load for each marker that is freed with it.
-//! - [`free`](StackAlloc::free) of a single block: immediate for the topmost one, with its padding; any other waits for a
-//!   marker. So blocks that are freed in reverse order leave nothing, except blocks that were shrunk below others.
-//! - Waste: the padding for alignments. Padding in front of a block has at least 8 bytes, which say where it begins. Blocks
-//!   have no header.
+//! - Allocate: O(1), like an [arena](super::linear). A [marker](StackAlloc::mark) takes 20 bytes of the memory.
+//! - [`free_to`](StackAlloc::free_to): O(1), plus a load for each marker that is freed with the given marker.
+//! - [`free`](StackAlloc::free) of a single block: the topmost block is freed immediately, with its padding. Any block
+//!   below the topmost waits for a marker. Blocks that are freed in reverse order leave nothing, except a shrunk block
+//!   below another block.
+//! - Waste: the padding for alignments. Padding in front of a block has at least 8 bytes, which store where the padding
+//!   begins. The blocks of a stack have no header.
 //!
-//! A marker is a value, because it is used once. The stack finds the valid markers in the memory itself: each record has the
-//! position of the previous one. So a marker that was freed with an earlier one is refused, however far the stack has grown
-//! since.
+//! A marker is a value, because it is used once. The stack stores the valid markers in the memory: each record has the
+//! position of the previous record. A marker that was freed with an earlier marker is refused, however far the stack
+//! has grown since.
 //!
-//! If scopes nest like the program's functions, use an [`Arena`](super::Arena), where the borrow checker enforces that.
+//! If scopes nest like the program's functions, use an [`Arena`](super::Arena), where the borrow checker enforces the
+//! nesting.
 //!
-//! Sources: Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010). In use as Unreal's `FMemMark` on `FMemStack`,
-//! Frostbite's scope stack, and every call stack.
+//! Sources: Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010). Users: Unreal's `FMemMark` on
+//! `FMemStack`, Frostbite's scope stack, and every call stack.
 
 use crate::area::Area;
 use crate::blocks::{MOST, NONE};
@@ -54,57 +56,56 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The records of the valid markers are below `head`, linked from `newest`, each to a lower one. So are the paddings of the
-/// blocks there, from the one in front of the block at `padded`; some of these blocks may be freed.
+/// The records of the valid markers are below `head`. Records are linked from `newest`, each record to a lower one. The
+/// paddings of blocks are linked, too, from the padding in front of the block at `padded`. Some of the padded blocks
+/// may already be freed.
 #[derive(Debug)]
 pub struct StackAlloc<A> {
     memory: Raw<A>,
     head: usize,
-    /// Position of the newest marker's record.
     newest: u32,
-    /// Position of the newest block with padding in front of it.
     padded: u32,
-    /// Number of markers made so far: the number of the next.
+    /// Number of markers made so far, which is the number of the next marker.
     marks: u64,
 }
 
-/// A position of a [`StackAlloc`], to free to. 24 bytes.
+/// A position of a [`StackAlloc`] to which the stack can be freed. A marker has a size of 24 bytes.
 ///
-/// It identifies its stack by the address of the memory. A dropped stack is not distinguished from a later one in the same
-/// memory.
+/// The address of the memory identifies the marker's stack. A dropped stack is not distinguished from a later stack in
+/// the same memory.
 #[must_use = "a marker that is not freed to takes up its bytes until an earlier one is"]
 #[derive(Debug)]
 pub struct Marker {
     stack: usize,
-    /// Position of its record.
     record: u32,
     number: u64,
 }
 
-/// Record of a marker: the position of the previous one, the two halves of its number, the head before it, and the block with
-/// the newest padding then. The marker itself has none of these, because it may belong to a dropped stack.
+/// Record of a marker: the position of the previous record, the two halves of the marker's number, the head before the
+/// marker, and the block with the newest padding. The marker itself has none of these fields, because it may belong to
+/// a dropped stack.
 const RECORD: Layout = Layout::new::<[u32; 5]>();
 
-/// Bytes at the end of a padding: its start, and the block with the previous padding.
+/// Number of bytes at the end of a padding: the padding's start, and the block with the previous padding.
 const PADDING: usize = size_of::<[u32; 2]>();
 
-/// Bytes of a block: at least one, so that no two begin at one position.
+/// Size of a block in bytes: at least one, so that no two blocks begin at one position.
 fn bytes(layout: Layout) -> usize {
     layout.size().max(1)
 }
 
-/// Reason why a stack does not free to a marker. Nothing was freed.
+/// Reason why a stack refuses to free to a marker. A refused marker frees nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadMarker {
-    /// It was freed before, with an earlier one.
+    /// The marker was already freed with an earlier marker.
     Freed {
         /// Position of the marker, in bytes from the start.
         at: usize,
     },
-    /// It belongs to another stack.
+    /// The marker belongs to another stack.
     Foreign {
-        /// Address of that stack's memory.
+        /// Address of the other stack's memory.
         address: usize,
     },
 }
@@ -125,7 +126,7 @@ impl<A: Area> StackAlloc<A> {
     /// Makes an empty stack in `area`.
     ///
     /// # Errors
-    /// [`PoolError::Positions`] for more than 2 GiB.
+    /// Returns [`PoolError::Positions`] for more than 2 GiB.
     pub fn new(area: A) -> Result<Self, PoolError> {
         let memory = Raw(area);
         let bytes = memory.size();
@@ -135,17 +136,16 @@ impl<A: Area> StackAlloc<A> {
         Ok(Self { memory, head: 0, newest: NONE, padded: NONE, marks: 0 })
     }
 
-    /// Start and end of `layout` after `head`.
     #[inline]
     fn place(&self, head: usize, layout: Layout) -> Result<(usize, usize), Refused> {
         let no_room = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
         let block = Layout::from_size_align(bytes(layout), layout.align()).map_err(|_| no_room)?;
         place(self.memory.address(), self.memory.size(), head, block).ok_or(no_room)
     }
-    /// Allocates memory for `layout`. Its bytes are unspecified. A block of no bytes takes one.
+    /// Allocates memory for `layout`. The bytes of the memory are unspecified. A block of no bytes takes one byte.
     ///
     /// # Errors
-    /// [`Refused::NoRoom`].
+    /// Returns [`Refused::NoRoom`] if the memory does not suffice.
     #[inline]
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let (mut at, mut end) = self.place(self.head, layout)?;
@@ -158,15 +158,16 @@ impl<A: Area> StackAlloc<A> {
         self.head = end;
         Ok(self.memory.at(at))
     }
-    /// Frees a block. If it is the topmost, its bytes and its padding are reusable immediately; otherwise they wait for a
-    /// marker, or a [reset](Self::reset).
+    /// Frees a block. The bytes and the padding of the topmost block are reusable immediately. The bytes of any other
+    /// block wait for a marker, or a [reset](Self::reset).
     ///
     /// # Errors
-    /// [`BadFree::Foreign`] for an address outside of the memory, [`BadFree::NotOut`] for one above the head. A second free
-    /// below the head is not detected.
+    /// Returns [`BadFree::Foreign`] for an address outside of the memory, and [`BadFree::NotOut`] for an address above
+    /// the head. A second free below the head is not detected.
     ///
     /// # Safety
-    /// The block was allocated from here with that layout, was not freed since, alone or by a marker, and is not used any more.
+    /// This stack must have allocated the block with `layout`. The block must not have been freed since, alone or by a
+    /// marker, and is no longer used.
     pub unsafe fn free(&mut self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let at = self.position(memory, layout)?;
         if at + bytes(layout) == self.head {
@@ -178,14 +179,16 @@ impl<A: Area> StackAlloc<A> {
         }
         Ok(())
     }
-    /// Resizes the topmost block in place, or shrinks any other one. Shrinking another one saves nothing: its end stays, so it
-    /// is not recognised as the topmost later. `false` if it fails.
+    /// Resizes the topmost block in place, or shrinks any other block. Shrinking a block below the topmost saves
+    /// nothing. A block that was shrunk keeps its end, so it is not recognised as topmost later. Returns `false` if the
+    /// block cannot be resized.
     ///
     /// # Errors
-    /// As [`free`](Self::free).
+    /// Returns the errors of [`free`](Self::free).
     ///
     /// # Safety
-    /// The block was allocated from here with that layout and not freed since; after a success it has `bytes` bytes.
+    /// This stack must have allocated the block with layout `old`, and not freed it since. After a success, the block
+    /// has `bytes` bytes.
     pub unsafe fn resize(&mut self, memory: NonNull<u8>, old: Layout, bytes: usize) -> Result<bool, BadFree> {
         let at = self.position(memory, old)?;
         if at + self::bytes(old) != self.head {
@@ -195,7 +198,6 @@ impl<A: Area> StackAlloc<A> {
         self.head = end.unwrap_or(self.head);
         Ok(end.is_some())
     }
-    /// Position of a block that may be in use.
     fn position(&self, memory: NonNull<u8>, layout: Layout) -> Result<usize, BadFree> {
         let address = memory.addr().get();
         match address.checked_sub(self.memory.address()).filter(|at| *at <= self.memory.size()) {
@@ -205,10 +207,10 @@ impl<A: Area> StackAlloc<A> {
         }
     }
 
-    /// Marks the current position, to free to.
+    /// Marks the current position, to free to it later.
     ///
     /// # Errors
-    /// [`Refused::NoRoom`].
+    /// Returns [`Refused::NoRoom`] if the memory does not suffice.
     pub fn mark(&mut self) -> Result<Marker, Refused> {
         let (head, number) = (self.head, self.marks);
         let (record, end) = self.place(head, RECORD)?;
@@ -221,10 +223,11 @@ impl<A: Area> StackAlloc<A> {
         self.newest = record as u32;
         Ok(Marker { stack: self.memory.address(), record: record as u32, number })
     }
-    /// Frees the marker, and everything allocated after it: these blocks must not be used any more.
+    /// Frees the marker and all later allocations, which must no longer be used.
     ///
     /// # Errors
-    /// It belongs to another stack, or was freed with an earlier one. Cost then: a load for each marker above its position.
+    /// Returns an error if the marker belongs to another stack, or was freed with an earlier marker. A refused marker
+    /// costs a load for each marker above its position.
     pub fn free_to(&mut self, marker: Marker) -> Result<(), BadMarker> {
         let Marker { stack, record, number } = marker;
         if stack != self.memory.address() {
@@ -246,17 +249,17 @@ impl<A: Area> StackAlloc<A> {
     fn number(&self, record: usize) -> u64 {
         u64::from(self.memory.peek(record + 8)) << 32 | u64::from(self.memory.peek(record + 4))
     }
-    /// Frees everything, markers included: blocks must not be used any more.
+    /// Frees all blocks and markers. Blocks of the stack must no longer be used after `reset`.
     pub fn reset(&mut self) {
         self.head = 0;
         self.newest = NONE;
         self.padded = NONE;
     }
-    /// Bytes up to the head, with padding and markers.
+    /// Number of bytes up to the head, including padding and markers.
     pub fn used(&self) -> usize {
         self.head
     }
-    /// Bytes of the memory.
+    /// Size of the memory in bytes.
     pub fn capacity(&self) -> usize {
         self.memory.size()
     }

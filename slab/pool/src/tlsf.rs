@@ -7,27 +7,28 @@
 //!   256..      1                    └─> free block <-> free block
 //! ```
 //!
-//! Free blocks are in lists by size [class](classes). A request begins at the first class in which all blocks are large enough;
-//! two bit scans find the first class from there on that has a block. The surplus of the block is cut off and put on its own
-//! list; a freed block is merged with its free neighbours immediately.
+//! Free blocks are in lists by size [class](classes). A request begins at the first class in which all blocks are large
+//! enough. Two bit scans find the first class that is not smaller and has a block. The surplus of the found block is
+//! cut off and put on the list of its class. A freed block merges with its free neighbours immediately.
 //!
-//! - Allocate and free: O(1), whatever the state of the memory. No list is ever searched: at most three words of bitmaps are
-//!   read, and one block is cut or two are joined.
-//! - Waste: a header of 4 bytes and rounding up to 16. Rounding up to a class takes no memory, but skips blocks: a request can
-//!   be refused although a block of its own class would hold it (*good* fit, not best fit). With `2^n` classes per doubling, a
-//!   request is always served if a free block is `1 + 1/2^n` times as large.
+//! - Allocate and free: O(1), whatever the state of the memory. An allocation or a free never searches a list. An
+//!   operation reads at most three words of bitmaps, and cuts one block or joins two.
+//! - Waste: a header of 4 bytes and rounding up to 16. Rounding up to a class takes no memory, but skips blocks. A
+//!   request can be refused although a block of its own class would hold it (*good* fit, not best fit). With `2^n`
+//!   classes per doubling, a request is always served if a free block is `1 + 1/2^n` times as large.
 //!
-//! The header is one number: the size, a flag for a free block, and a flag for a free block before it. The start of a free
-//! block before is in its last 4 bytes, which are unused, so a block in use pays 4 bytes. That is what the reference
-//! implementation (Conte, `tlsf`) pays on 32-bit machines; on 64-bit machines it pays 8. Links here are positions of 32 bits.
-//! List heads and bitmaps are outside the memory, on the heap ([`Tlsf::control_bytes`]): 4 bytes per class, where Conte's
-//! pointers take 8. There are at most 28 doublings, from 16 bytes to 2 GiB, and so at most 896 classes.
+//! The header is one number: the size, a flag for a free block, and a flag for a free predecessor. The last 4 bytes of
+//! a free block store its start. A used block stores no start, so it costs only a header of 4 bytes. The reference
+//! implementation (Conte, `tlsf`) also takes 4 bytes on 32-bit machines, and 8 bytes on 64-bit machines. Links in this
+//! heap are positions of 32 bits. List heads and bitmaps are outside the memory, on the heap ([`Tlsf::control_bytes`]).
+//! The list heads take 4 bytes per class, where Conte's pointers take 8. A heap has at most 28 doublings, from 16 bytes
+//! to 2 GiB, and thus at most 896 classes.
 //!
-//! Invariants: no two neighbours are free; a free block is in the list of its class; a bit is set if and only if its list, or
-//! its bitmap, is not empty.
+//! Invariants: no two neighbours are free; a free block is in the list of its class; a bit is set if and only if its
+//! list, or its bitmap, is not empty.
 //!
-//! Sources: Masmano, Ripoll, Crespo and Real, "TLSF: A New Dynamic Memory Allocator for Real-Time Systems" (2004). In use as
-//! Unity's dynamic heap, in the Vulkan Memory Allocator, and as MorphOS's system allocator.
+//! Sources: Masmano, Ripoll, Crespo and Real, "TLSF: A New Dynamic Memory Allocator for Real-Time Systems" (2004).
+//! Users: Unity's dynamic heap, the Vulkan Memory Allocator, and MorphOS's system allocator.
 
 pub mod classes;
 
@@ -43,11 +44,10 @@ use classes::{Class, Classes};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Bytes of a header.
 const HEADER: usize = 4;
 /// Header flag: the block is free.
 const FREE: u32 = 1;
-/// Header flag: the block before is free, and its last 4 bytes have its start.
+/// Header flag: the previous block is free, and its last 4 bytes store its start.
 const FREE_BEFORE: u32 = 2;
 const FLAGS: u32 = FREE | FREE_BEFORE;
 
@@ -78,27 +78,28 @@ pub struct Tlsf<A> {
 }
 
 impl<A: Area> Tlsf<A> {
-    /// Makes a heap in `area`, with 16 classes per doubling. Memory before its first multiple of 16, and behind its last, is
-    /// unused, and 16 bytes are its ends. Cost: writes each list head, and a few words of the memory.
+    /// Makes a heap in `area`, with 16 classes per doubling. Memory before the area's first multiple of 16, and after
+    /// its last, is unused. The heap uses 16 bytes to mark its ends. Cost: writes each list head, and a few words of
+    /// the memory.
     ///
     /// # Errors
-    /// [`PoolError::NoRoom`] for fewer than 32 bytes, [`PoolError::Positions`] for more than 2 GiB, [`PoolError::Memory`] if
-    /// memory for the list heads is short.
+    /// Returns [`PoolError::NoRoom`] for fewer than 32 bytes, [`PoolError::Positions`] for more than 2 GiB, and
+    /// [`PoolError::Memory`] if memory for the list heads is short.
     pub fn new(area: A) -> Result<Self, PoolError> {
         Self::with_steps(area, 4)
     }
-    /// Makes a heap with `2^bits` classes per doubling: more classes skip fewer blocks, and take more list heads.
+    /// Makes a heap with `2^bits` classes per doubling. More classes skip fewer blocks, and take more list heads.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`PoolError::Steps`] if `bits` is not 2 to 5.
+    /// Returns the errors of [`new`](Self::new), and [`PoolError::Steps`] if `bits` is not 2 to 5.
     pub fn with_steps(area: A, bits: u32) -> Result<Self, PoolError> {
         Ok(Self { blocks: Blocks::new(Raw(area), bits)?, usage: Usage::default() })
     }
-    /// Size classes of the heap.
+    /// The size classes of the heap.
     pub fn classes(&self) -> Classes {
         self.blocks.classes()
     }
-    /// Bytes of list heads and bitmaps, which are outside the memory.
+    /// Number of bytes of list heads and bitmaps, which are outside the memory.
     pub fn control_bytes(&self) -> usize {
         self.blocks.control_bytes()
     }
@@ -106,18 +107,19 @@ impl<A: Area> Tlsf<A> {
 
 blocks_by_pointer!(Tlsf);
 
-/// The heap's blocks by position: safe code, generic over the access to the memory's words.
+/// The heap's blocks by position, in safe code that is generic over the access to the memory's words.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Blocks<M> {
     memory: M,
     classes: Classes,
-    /// Position of the first block, whose payload is at a multiple of [`UNIT`]; then that of the header behind the last one.
+    /// The first field is the position of the first block, whose payload is at a multiple of [`UNIT`]. The second field
+    /// is the position of the header behind the last block.
     first: usize,
     end: usize,
     fl_bitmap: u32,
     sl_bitmaps: Vec<u32>,
-    /// The first free block of each class, all steps of a doubling adjacent.
+    /// The first free block of each class. The classes of one power of two are adjacent.
     heads: Vec<u32>,
 }
 
@@ -126,7 +128,7 @@ impl<M: Words> Blocks<M> {
     /// Makes a heap in which all of `memory` is free.
     ///
     /// # Errors
-    /// As [`Tlsf::with_steps`].
+    /// Returns the errors of [`Tlsf::with_steps`].
     pub fn new(memory: M, bits: u32) -> Result<Self, PoolError> {
         if !(2..=5).contains(&bits) {
             return Err(PoolError::Steps { bits });
@@ -150,26 +152,26 @@ impl<M: Words> Blocks<M> {
             sl_bitmaps: filled(doublings, 0)?,
             heads: filled(doublings * classes.steps(), NONE)?,
         };
-        // The block behind the last one: of size 0, and used.
+        // The block behind the last block has size 0 and is used.
         blocks.memory.store(blocks.end, 0);
         blocks.make_free(blocks.first, blocks.end - blocks.first);
         Ok(blocks)
     }
 
-    /// Memory of the heap, to read its words.
+    /// The memory of the heap, for reading its words.
     #[inline]
     pub fn memory(&self) -> &M {
         &self.memory
     }
-    /// The memory, to write to blocks.
+    /// The memory of the heap, for writing to blocks.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
-    /// Size classes of the heap.
+    /// The size classes of the heap.
     pub fn classes(&self) -> Classes {
         self.classes
     }
-    /// The bitmaps, first level and second.
+    /// The bitmaps of the first and the second level.
     pub fn bitmaps(&self) -> (u32, &[u32]) {
         (self.fl_bitmap, &self.sl_bitmaps)
     }
@@ -177,7 +179,7 @@ impl<M: Words> Blocks<M> {
     pub fn heads(&self) -> &[u32] {
         &self.heads
     }
-    /// Bytes of list heads and bitmaps.
+    /// Number of bytes of list heads and bitmaps.
     pub fn control_bytes(&self) -> usize {
         size_of_val(&self.fl_bitmap)
             + size_of_val(self.sl_bitmaps.as_slice())
@@ -187,7 +189,7 @@ impl<M: Words> Blocks<M> {
         &mut self.heads[class.fl * self.classes.steps() + class.sl]
     }
 
-    /// The first class with a free block, from `class` on, and the number of words read.
+    /// Returns the first class from `class` on that has a free block, and the number of words read.
     #[inline]
     pub fn find(&self, class: Class) -> (Option<Class>, u64) {
         let Some(bitmap) = self.sl_bitmaps.get(class.fl) else { return (None, 0) };
@@ -208,7 +210,7 @@ impl<M: Words> Blocks<M> {
         ((header & !FLAGS) as usize, header & FLAGS)
     }
 
-    /// Frees a block without free neighbours, and lists it.
+    /// Frees a block without free neighbours, and inserts it into its list.
     fn make_free(&mut self, at: usize, size: usize) {
         self.memory.store(at, size as u32 | FREE);
         self.memory.store(at + size - HEADER, at as u32);
@@ -225,7 +227,7 @@ impl<M: Words> Blocks<M> {
         self.sl_bitmaps[class.fl] |= 1 << class.sl;
     }
 
-    /// Removes a free block from its list. The caller writes its header and its neighbour's flag.
+    /// Removes a free block from its list. The caller must write the block's header and the neighbour's flag.
     fn unlist(&mut self, at: usize, size: usize) {
         let (next, prev) = (self.memory.load(at + HEADER), self.memory.load(at + HEADER + 4));
         if next != NONE {
@@ -244,24 +246,24 @@ impl<M: Words> Blocks<M> {
             }
         }
     }
-    /// Clears the flag of the block at `at`: no free block precedes it any more.
-    fn unflag(&mut self, at: usize) {
+    /// Clears a flag of the block at `at`, which no free block precedes any more.
+    fn clear_previous_free(&mut self, at: usize) {
         let header = self.memory.load(at);
         self.memory.store(at, header & !FREE_BEFORE);
     }
 
-    /// The first class in which all blocks hold `need` bytes at `align`, wherever they begin.
+    /// Returns the first class in which all blocks hold `need` bytes at `align`, whatever their start.
     pub fn first_class(&self, need: usize, align: usize) -> Option<Class> {
         let most = need.checked_add(align.saturating_sub(UNIT))?;
         Some(self.classes.of(self.classes.round_up(most)?))
     }
 
-    /// Allocates a block. Returns the position of its payload.
+    /// Allocates a block. Returns the position of the block's payload.
     #[inline]
     pub fn take(&mut self, layout: Layout) -> Option<usize> {
         self.take_by(layout, Self::find)
     }
-    /// Allocates a block, with the caller's [`find`](Self::find).
+    /// Allocates a block, with the caller's version of [`find`](Self::find).
     #[inline]
     pub fn take_by(
         &mut self,
@@ -281,7 +283,7 @@ impl<M: Words> Blocks<M> {
         let size = (self.memory.load(at) & !FLAGS) as usize;
         self.unlist(at, size);
         let (used, behind, left) = (at + gap, at + gap + need, size - gap - need);
-        // `make_free` writes into the following header: the used block's must be there before the gap is made.
+        // `make_free` writes into the following header, so the used block's header must exist before the gap is made.
         self.memory.store(used, need as u32);
         if gap > 0 {
             self.memory.tell(Event::Split);
@@ -291,7 +293,7 @@ impl<M: Words> Blocks<M> {
             self.memory.tell(Event::Split);
             self.make_free(behind, left);
         } else {
-            self.unflag(behind);
+            self.clear_previous_free(behind);
         }
         used
     }
@@ -316,15 +318,15 @@ impl<M: Words> Blocks<M> {
         }
         self.make_free(start, size);
     }
-    /// Frees the block; a header that becomes part of the preceding free block is also marked free, so that a second free is
-    /// detected.
+    /// Frees the block. A header that becomes part of the preceding free block is also marked free, so that a second
+    /// free is detected.
     #[inline]
     fn give_checked(&mut self, payload: usize) {
         let header = self.memory.load(payload - HEADER);
         self.memory.store(payload - HEADER, header | FREE);
         self.give(payload);
     }
-    /// Returns `true` if a block in use begins at `payload`, as far as the headers tell.
+    /// Returns `true` if the headers show a used block at `payload`.
     #[inline]
     fn is_out(&self, payload: usize) -> bool {
         let unit = payload.wrapping_sub(self.first + HEADER);
@@ -339,12 +341,12 @@ impl<M: Words> Blocks<M> {
             && size <= self.end - at
             && self.header(at + size).1 & FREE_BEFORE == 0
     }
-    /// Bytes of a block, without its header.
+    /// Size of a block in bytes, without its header.
     #[inline]
     pub fn size(&self, payload: usize) -> usize {
         self.header(payload - HEADER).0 - HEADER
     }
-    /// Resizes a block in place; `false` if the block behind it is in use or too small.
+    /// Resizes a used block in place. Returns `false` if the following block is in use or too small.
     pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
         let at = payload - HEADER;
         let header = self.memory.load(at);
@@ -365,12 +367,11 @@ impl<M: Words> Blocks<M> {
             self.memory.tell(Event::Split);
             self.make_free(at + need, left);
         } else {
-            self.unflag(at + need);
+            self.clear_previous_free(at + need);
         }
         true
     }
 
-    /// All blocks in address order: position, size, flags.
     fn blocks(&self) -> impl Iterator<Item = (usize, usize, u32)> {
         let mut at = self.first;
         core::iter::from_fn(move || {
@@ -386,11 +387,11 @@ impl<M: Words> Blocks<M> {
     fn free(&self) -> impl Iterator<Item = usize> {
         self.blocks().filter(|(.., flags)| flags & FREE != 0).map(|(_, size, _)| size)
     }
-    /// Bytes of each free block, in address order, without headers.
+    /// Returns the size in bytes of each free block, in address order, without headers.
     pub fn holes(&self) -> impl Iterator<Item = usize> {
         self.free().map(|size| size - HEADER)
     }
-    /// Returns `true` if `layout` would be served, found by searching all memory instead of the lists.
+    /// Returns `true` if a request for `layout` would be served. `room` searches all memory instead of the lists.
     pub fn room(&self, layout: Layout) -> bool {
         let first = need(layout.size(), HEADER).and_then(|need| self.first_class(need, layout.align()));
         first.is_some_and(|first| self.free().any(|size| self.classes.of(size) >= first))
@@ -399,19 +400,19 @@ impl<M: Words> Blocks<M> {
     /// Checks all headers, lists and bitmaps.
     ///
     /// # Errors
-    /// The first inconsistency, and its place.
+    /// Returns the first inconsistency, and its position, as an error.
     pub fn check(&self) -> Result<(), String> {
         let (mut end, mut was_free, mut free) = (self.first, false, 0);
         for (at, size, flags) in self.blocks() {
             if (flags & FREE_BEFORE != 0) != was_free {
-                return Err(format!("the block at {at} is wrong about the one before"));
+                return Err(format!("the block at {at} contradicts its predecessor"));
             }
             let is_free = flags & FREE != 0;
             if is_free && was_free {
                 return Err(format!("the free block at {at} was not merged with the one before"));
             }
             if is_free && self.memory.peek(at + size - HEADER) as usize != at {
-                return Err(format!("the free block at {at} does not say at its end where it begins"));
+                return Err(format!("the free block at {at} lacks its start address at its end"));
             }
             free += usize::from(is_free);
             (end, was_free) = (at + size, is_free);
@@ -455,7 +456,7 @@ mod tests {
     use crate::blocks::MOST;
 
     #[test]
-    fn an_impossible_heap_is_refused_with_the_reason() {
+    fn invalid_tlsf_heap_is_refused_with_the_reason() {
         let mut memory = StackArea::<64>::new();
         let refused = Tlsf::with_steps(memory.lend(), 6).err();
         assert_eq!(refused, Some(PoolError::Steps { bits: 6 }));
@@ -469,7 +470,7 @@ mod tests {
 
     /// The paper's bound: a request is served if a free block is `1 + 1/2^bits` times as large, both rounded to 16.
     #[test]
-    fn a_free_block_that_is_larger_by_a_step_serves_any_request() {
+    fn tlsf_block_one_step_larger_serves_the_request() {
         for bits in 2..=5 {
             for bytes in (100..60_000).step_by(997) {
                 let need = (bytes + HEADER).next_multiple_of(UNIT);

@@ -1,11 +1,12 @@
-//! A pool of one type, as large as its objects and one index: for a struct, a stack frame, a `Box`.
+//! A pool of one type, as large as its objects and one index: for a struct, a stack frame, or a `Box`.
 //!
-//! A slot is a union: an object, or the number of the next free slot. So `N` objects of 96 bytes take `N * 96` bytes and the
-//! head of the list. A [`PoolBox`] owns its object; it drops the object once and frees the slot. The borrow keeps the pool in
-//! place while boxes point into it. For objects that the *pool* owns and iterates, use [`LivePool`](super::LivePool).
+//! A slot is a union of an object and the number of the next free slot. `N` objects of 96 bytes take `N * 96` bytes and
+//! the head of the list. A [`PoolBox`] owns its object, drops the object once, and frees the slot. The borrow of the
+//! pool keeps it in place while boxes point into it. For objects that the *pool* owns and iterates over, use
+//! [`LivePool`](super::LivePool).
 //!
-//! Sources: the `PoolAllocator<T, N>` of the tutorial "Memory Allocators from Scratch"; the union is from act 2 of the pool
-//! article ("Arena pools: from naive pool to slot map").
+//! Sources: the `PoolAllocator<T, N>` of the tutorial "Memory Allocators from Scratch". The union is from act 2 of the
+//! pool article ("Arena pools: from naive pool to slot map").
 
 use core::cell::Cell;
 use core::fmt;
@@ -24,7 +25,7 @@ impl<T> Slot<T> {
     }
 }
 
-/// `N` objects of one type, in place. See the [module](self).
+/// `N` objects of one type, stored in the pool itself. See the [module](self).
 ///
 /// ```
 /// use uslab_pool::Pool;
@@ -41,13 +42,13 @@ impl<T> Slot<T> {
 /// assert_eq!((a[0], c[0], d[0]), (1, 3, 4));
 /// ```
 ///
-/// A slot that could not hold the index is a compile error:
+/// A slot that cannot hold the index is a compile error:
 ///
 /// ```compile_fail
 /// uslab_pool::Pool::<u16, 8>::new();
 /// ```
 ///
-/// A box that outlives its pool is one, too:
+/// A box that outlives its pool is a compile error, too:
 /// ```compile_fail
 /// let pool = uslab_pool::Pool::<u64, 8>::new();
 /// let object = pool.alloc(1).unwrap();
@@ -56,8 +57,8 @@ impl<T> Slot<T> {
 /// ```
 ///
 /// # Invariants
-/// From `head` on, each free slot names the next, once; the last one names `N`. All others have an object that a box owns (or
-/// owned: the object of a leaked box keeps its slot).
+/// From `head` on, each free slot names the next free slot, once. The last free slot names `N`. Every other slot has an
+/// object that a box owns. The object of a leaked box keeps its slot.
 #[doc(alias = "PoolAllocator")]
 pub struct Pool<T, const N: usize> {
     slots: [Cell<Slot<T>>; N],
@@ -70,7 +71,7 @@ impl<T, const N: usize> Pool<T, N> {
         "a slot must hold the index of the next one"
     );
 
-    /// Makes a pool of free slots. Cost: writes each.
+    /// Makes a pool of free slots. Cost: writes each slot.
     pub const fn new() -> Self {
         const { Self::SLOT };
         let mut slots = [const { Cell::new(Slot::free(0)) }; N];
@@ -82,10 +83,11 @@ impl<T, const N: usize> Pool<T, N> {
         Self { slots, head: Cell::new(0) }
     }
 
-    /// Moves `object` into a free slot, the most recently freed one first. Cost: a load from the slot, and the object's bytes.
+    /// Moves `object` into a free slot. The most recently freed slot is used first. Cost: a load from the slot, and
+    /// writing the object's bytes.
     ///
     /// # Errors
-    /// The object, if no slot is free.
+    /// Returns the object as an error if no slot is free.
     pub fn alloc(&self, object: T) -> Result<PoolBox<'_, T>, T> {
         let index = self.head.get();
         let Some(slot) = self.slots.get(index as usize) else { return Err(object) };
@@ -120,10 +122,10 @@ pub struct PoolBox<'p, T> {
 }
 
 impl<T> PoolBox<'_, T> {
-    /// Moves the object out, and frees its slot.
+    /// Moves the object out of the box, and frees its slot.
     pub fn into_inner(self) -> T {
         let this = ManuallyDrop::new(self);
-        // SAFETY: the box owns the object; it is read for the last time, and the slot is freed.
+        // SAFETY: the box owns the object, which is read for the last time before the slot is freed.
         unsafe {
             let object = ManuallyDrop::take(&mut (*this.slot.as_ptr()).object);
             this.give();
@@ -135,7 +137,7 @@ impl<T> PoolBox<'_, T> {
         self.slot.as_ptr().cast()
     }
     /// # Safety
-    /// The object was dropped or moved out, and the box is not used any more.
+    /// The object must have been dropped or moved out, and the box is no longer used.
     unsafe fn give(&self) {
         self.slot.set(Slot::free(self.head.replace(self.index)));
     }
@@ -183,7 +185,7 @@ mod tests {
     use std::rc::Rc;
 
     #[test]
-    fn slots_are_as_large_as_their_objects_and_the_pool_one_index_more() {
+    fn typed_pool_slots_have_the_size_of_the_object() {
         assert_eq!(size_of::<Slot<[u8; 96]>>(), 96);
         assert_eq!(size_of::<Slot<u64>>(), size_of::<u64>());
         assert_eq!(size_of::<Pool<[u8; 96], 24>>(), 24 * 96 + 4);
@@ -196,24 +198,24 @@ mod tests {
         assert_eq!(again.map(PoolBox::into_inner), [[4; 5], [5; 5], [6; 5]]);
     }
 
-    /// The tutorial's 8 to 16 bytes of header, measured by the C library's addresses.
+    /// Measures the 8 to 16 bytes of header in the tutorial by the addresses that the C library returns.
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     #[test]
-    fn the_c_library_takes_more_for_each_object() {
+    fn c_library_uses_more_memory_per_object() {
         use std::alloc::{GlobalAlloc, Layout, System};
         let layout = Layout::new::<[u8; 96]>();
-        // SAFETY: not of size zero, and freed below.
+        // SAFETY: the layout's size is not zero, and each object is freed below.
         let objects: Vec<_> = (0..1000).map(|_| unsafe { System.alloc(layout) }).collect();
         let mut addresses: Vec<_> = objects.iter().map(|object| object.addr()).collect();
         addresses.sort_unstable();
         let apart = addresses.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
-        // SAFETY: allocated above.
+        // SAFETY: the object was allocated above.
         objects.into_iter().for_each(|object| unsafe { System.dealloc(object, layout) });
         assert!((8..=16).contains(&(apart - 96)), "objects of 96 bytes lie {apart} apart");
     }
 
     #[test]
-    fn a_full_pool_returns_the_object_and_fills_holes_last_in_first_out() {
+    fn full_typed_pool_returns_the_object() {
         let pool = Pool::<u64, 3>::new();
         let mut boxes: Vec<_> = (0..3).map(|value| pool.alloc(value).unwrap()).collect();
         assert!(pool.is_full());
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn each_object_is_dropped_once() {
+    fn typed_pool_drops_each_object_once() {
         let count = Rc::new(());
         let pool = Pool::<Rc<()>, 8>::new();
         let mut boxes: Vec<_> = (0..8).map(|_| pool.alloc(count.clone()).unwrap()).collect();
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_whose_drop_panics_gives_its_slot_back() {
+    fn object_whose_drop_panics_frees_its_slot() {
         struct Bomb(#[allow(dead_code)] u32);
         impl Drop for Bomb {
             fn drop(&mut self) {
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_aligned_as_their_type_wants() {
+    fn typed_pool_aligns_objects_for_their_type() {
         #[repr(align(128))]
         struct Line(u8);
         let pool = Pool::<Line, 3>::new();
@@ -271,7 +273,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Objects keep their values, each has its own slot, and all slots are freed in the end.
+        /// Objects keep their values, each object has a separate slot, and all slots are free at the end.
         #[test]
         fn objects_keep_their_values_while_others_are_allocated_and_freed(steps in proptest::collection::vec(proptest::prelude::any::<u16>(), 1..200)) {
             let pool = Pool::<u64, 20>::new();

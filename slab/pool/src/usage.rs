@@ -9,13 +9,12 @@ pub struct Usage {
     pub allocs: u64,
     /// Number of frees so far.
     pub frees: u64,
-    /// Most objects in use at one time.
+    /// Maximum number of objects in use at one time.
     pub peak: u64,
-    /// Requested bytes of all allocations so far.
+    /// Number of requested bytes of all allocations so far.
     pub asked: u64,
-    /// Bytes of the slots of these allocations.
+    /// Number of bytes of the slots of all allocations so far.
     pub given: u64,
-    /// Sum of the number of objects in use after each allocation and each free.
     sum: u64,
 }
 
@@ -37,11 +36,12 @@ impl Usage {
     pub const fn live(&self) -> u64 {
         self.allocs - self.frees
     }
-    /// Mean number of objects in use: over allocations and frees, not over time. 0 before the first.
+    /// Mean number of objects in use, over allocations and frees, not over time; 0 before the first allocation.
     pub fn mean(&self) -> f64 {
         self.sum as f64 / (self.allocs + self.frees).max(1) as f64
     }
-    /// Bytes of slots beyond the requested sizes, over all allocations so far: internal waste. A pool has no other.
+    /// Number of bytes of slots beyond the requested sizes, over all allocations so far: internal waste. The rounding
+    /// up of sizes is the only waste of a pool.
     pub const fn wasted(&self) -> u64 {
         self.given - self.asked
     }
@@ -52,10 +52,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn load_mean_peak_and_waste_are_what_the_steps_say() {
+    fn usage_reports_load_mean_peak_and_waste() {
         let mut usage = Usage::default();
         assert_eq!(usage.mean(), 0.0);
-        // 1, 2, 1, 2, 3 objects in use.
+        // The numbers of objects in use are 1, 2, 1, 2, 3.
         usage.alloc(80, 96);
         usage.alloc(96, 96);
         usage.free();

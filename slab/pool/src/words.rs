@@ -1,7 +1,8 @@
-//! Memory by positions, for the metadata of byte allocators.
+//! Memory addressed by positions, for the metadata of byte allocators.
 //!
-//! Their algorithms are safe code on positions: numbers of 32 bits, counted from the start of the memory, half the size of
-//! pointers. Here the memory is an [`Area`]; a study of the same algorithms may use another, and count operations.
+//! Byte allocators are safe code on positions: numbers of 32 bits, counted from the start of the memory, half the size
+//! of pointers. The memory of this crate's allocators is an [`Area`]. A study of the algorithms may use another memory,
+//! and count operations.
 
 use crate::area::Area;
 use core::ptr::NonNull;
@@ -16,16 +17,16 @@ pub trait Span {
 
 /// Bytes that are read and written as words of 32 bits. A word is not read before it was written.
 pub trait Words: Span {
-    /// The word at `at`, for reports and checks.
+    /// Reads the word at `at`, for reports and checks.
     fn peek(&self, at: usize) -> u32;
-    /// The word at `at`, for the allocator.
+    /// Reads the word at `at`, for the allocator.
     #[inline]
     fn load(&mut self, at: usize) -> u32 {
         self.peek(at)
     }
     /// Writes the word at `at`.
     fn store(&mut self, at: usize, word: u32);
-    /// Reports an event to a study.
+    /// Reports an event of the allocator to an experiment.
     #[inline]
     fn tell(&mut self, _: Event) {}
 }
@@ -34,7 +35,7 @@ pub trait Words: Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A search ended after this number of steps.
+    /// A search ended after the given number of steps.
     Searched(u64),
     /// A block was split in two.
     Split,
@@ -45,15 +46,15 @@ pub enum Event {
 /// The memory of an area.
 ///
 /// # Invariants
-/// Its user reads only what it wrote, and does not write to bytes that it has handed out.
+/// The user of `Raw` reads only bytes that it wrote, and does not write to bytes that it has handed out.
 #[derive(Debug)]
 pub(crate) struct Raw<A>(pub(crate) A);
 
 impl<A: Area> Raw<A> {
-    /// Address of byte `at`, or of the end of the memory.
+    /// Returns the address of byte `at`, or of the end of the memory.
     ///
     /// # Panics
-    /// If `at` is beyond the end.
+    /// Panics if `at` is beyond the end.
     #[inline]
     pub(crate) fn at(&self, at: usize) -> NonNull<u8> {
         self.range(at, 0)
@@ -62,21 +63,20 @@ impl<A: Area> Raw<A> {
     fn word(&self, at: usize) -> NonNull<u32> {
         self.range(at, size_of::<u32>()).cast()
     }
-    /// Start of `bytes` bytes at `at`.
     #[inline]
     fn range(&self, at: usize, bytes: usize) -> NonNull<u8> {
         let memory = self.0.memory();
         if at > memory.len().wrapping_sub(bytes) || bytes > memory.len() {
             outside(at, memory.len());
         }
-        // SAFETY: inside the area's memory, or its end.
+        // SAFETY: the address is inside the area's memory, or its end.
         unsafe { memory.cast::<u8>().add(at) }
     }
 }
 
 #[cold]
 fn outside(at: usize, bytes: usize) -> ! {
-    panic!("position {at} of {bytes} bytes: somebody wrote to memory that was not theirs");
+    panic!("position {at} of {bytes} bytes: the free list was overwritten");
 }
 
 impl<A: Area> Span for Raw<A> {
@@ -93,12 +93,12 @@ impl<A: Area> Span for Raw<A> {
 impl<A: Area> Words for Raw<A> {
     #[inline]
     fn peek(&self, at: usize) -> u32 {
-        // SAFETY: four bytes of the area, which were written before, by the invariant.
+        // SAFETY: the four bytes are in the area and were written before, by the invariant.
         unsafe { self.word(at).read_unaligned() }
     }
     #[inline]
     fn store(&mut self, at: usize, word: u32) {
-        // SAFETY: four bytes of the area, which are not handed out, by the invariant.
+        // SAFETY: the four bytes are in the area and not handed out, by the invariant.
         unsafe { self.word(at).write_unaligned(word) };
     }
 }

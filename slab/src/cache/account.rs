@@ -1,4 +1,4 @@
-//! A common limit of several caches: see [`Account`].
+//! Accounts, which limit the memory of several caches together: see [`Account`].
 
 use super::Cache;
 use super::charges::Charges;
@@ -9,21 +9,21 @@ use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed};
 use uslab_magazine::sync::planted;
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
-/// An account across caches, of a tenant or a part of a program: their memory is charged to it, and limited. It is like a
-/// memory control group of Linux, for caches.
+/// An account limits and counts the memory of several caches, for example of a tenant or a part of a program. An account is
+/// like a memory control group of Linux, for caches.
 ///
-/// Pages of slabs are charged when a slab is made, and uncharged when it is freed. So the account is exact about memory, the
-/// fast paths cost nothing more, and a free object counts until its slab is empty and freed. (Linux charges its groups for each
-/// object since 5.9, from a stock on each CPU, because tenants share caches there. Here each tenant has separate caches, as in
-/// Linux before.)
+/// Pages of slabs are charged when a slab is made, and uncharged when it is freed. An account is therefore exact about memory,
+/// and the fast paths cost nothing more. A free object counts until its slab is empty and freed. (Since 5.9 Linux charges its
+/// groups for each object, from a stock on each CPU, because tenants share caches. In uslab each tenant has separate caches, as
+/// in earlier Linux.)
 ///
 /// At the limit an allocation first flushes the free objects of the account's other caches, then calls the
-/// [shrinkers](crate::shrinker) of each. If that does not help, it fails with
+/// [shrinkers](crate::shrinker) of each cache. If no memory becomes free, the allocation fails with
 /// [`AccountLimit`](crate::AllocError::AccountLimit), and [`acquire`](crate::KmemCache::acquire) waits until pages are freed.
 /// As long as the account has waiters, all its caches work without magazines, and free each slab that becomes empty. The
-/// waiters of one cache are served in order; there is no order between caches.
+/// waiters of one cache are served in order; waiters of different caches have no order.
 ///
 /// ```
 /// use uslab::cache::Account;
@@ -58,8 +58,8 @@ impl Account {
     pub(crate) fn on(core: &Arc<Core>, limit: usize) -> Self {
         Self { charges: Arc::new(Charges::new(limit)), core: core.clone() }
     }
-    /// Sets the name in reports, `account` by default. Only an account that has no cache and was not cloned can be named;
-    /// others keep their name.
+    /// Sets the account's name in reports, `account` by default. Only an account that has no cache and was not cloned can be
+    /// named; other accounts keep their name.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         if let Some(charges) = Arc::get_mut(&mut self.charges) {
@@ -67,16 +67,17 @@ impl Account {
         }
         self
     }
-    /// Most bytes that its caches may have together.
+    /// Maximum bytes that the account's caches may have together.
     pub fn limit(&self) -> usize {
         self.charges.limit()
     }
-    /// Changes the limit. Waiters of the account try again. If more is charged than the new limit allows, free objects and
-    /// slabs of the caches are freed immediately, then the [shrinkers](crate::shrinker) of each are called. Slabs with objects
-    /// in use stay usable, and no other is made.
+    /// Changes the account's limit, and makes its waiters try again.
     ///
-    /// Cost: the queue's lock of each cache of the account; below the charge, also the cost of an allocation at the limit. The
-    /// caller must not hold a lock that a shrinker takes.
+    /// If more is charged than the new limit allows, free objects and slabs of the caches are freed immediately, and then the
+    /// [shrinkers](crate::shrinker) of each cache are called. Slabs with objects in use stay usable, and no new slab is made.
+    ///
+    /// Cost: the queue's lock of each cache of the account; if the new limit is below the charge, also the cost of an
+    /// allocation at the limit. The caller must not hold a lock that a shrinker takes.
     ///
     /// ```
     /// use uslab::cache::Account;
@@ -101,26 +102,27 @@ impl Account {
                 self.core.shrink_until(Gfp::KERNEL, Some(&cache), again, result)
             });
         }
-        // Under each queue's lock: a waiter that the old limit refused reads it after that, and sees that it should try again.
-        planted!("a limit is raised and nobody is told" => return);
+        // Taking each queue's lock makes a refused waiter notice the new limit: the waiter reads the limit afterwards, and
+        // tries again.
+        planted!("raising a limit wakes no waiter" => return);
         self.core.of_account(&self.charges).for_each(|cache| cache.limit_changed());
     }
-    /// Bytes of all slabs now, including those that are just being allocated.
+    /// Bytes of all slabs now, including slabs that are just being allocated.
     pub fn charged(&self) -> usize {
         self.charges.bytes.load(Relaxed)
     }
-    /// Highest charge so far. It includes slabs for which no memory was found.
+    /// Highest charge so far, including slabs for which no memory was found.
     pub fn peak(&self) -> usize {
         self.charges.peak.get() as usize
     }
     /// Shrinks all caches of the account, as [`KmemCache::shrink`](crate::KmemCache::shrink) does. Returns the number of slabs
     /// freed.
     pub fn shrink(&self) -> usize {
-        self.core.shrink_account(&self.core.operation(What::Reclaim), &self.charges)
+        self.core.shrink_account(&self.core.operation(OperationKind::Reclaim), &self.charges)
     }
 }
 
-/// Numbers of an [`Account`] with caches: a snapshot, each number taken separately.
+/// Numbers of an [`Account`] with caches: a snapshot in which each number is taken separately.
 ///
 /// ```
 /// use uslab::cache::Account;
@@ -139,15 +141,15 @@ impl Account {
 pub struct AccountInfo {
     /// [Name](Account::named) of the account.
     pub name: String,
-    /// Most bytes that its caches may have together.
+    /// Maximum bytes that the account's caches may have together.
     pub limit: u64,
-    /// As [`Account::charged`].
+    /// Bytes of all slabs now: see [`Account::charged`].
     pub charged: u64,
-    /// As [`Account::peak`].
+    /// Highest charge so far: see [`Account::peak`].
     pub peak: u64,
-    /// Number of refused slabs. One allocation may be refused several times, and succeed in the end.
+    /// Number of refused slabs. An allocation may be refused several times and still succeed.
     pub refusals: u64,
-    /// Number of waiters in its caches.
+    /// Number of waiters in the account's caches.
     pub waiting: u64,
 }
 
@@ -155,12 +157,12 @@ impl Cache {
     fn is_charged_to(&self, charges: &Charges) -> bool {
         self.config.account.as_ref().is_some_and(|own| core::ptr::eq(&**own, charges))
     }
-    /// Reduces the charge, and notifies waiters.
+    /// Reduces the account's charge, and notifies waiters.
     pub(super) fn uncharge_account(&self, bytes: usize) {
         let Some(charges) = &self.config.account else { return };
         // Acquire: pairs with the Release of `begin_wait`.
         charges.bytes.fetch_sub(bytes, Acquire);
-        planted!("an account's charge comes back unnoticed" => return);
+        planted!("returning a charge wakes no waiter" => return);
         if charges.is_waited_for() {
             self.core.of_account(charges).for_each(|cache| cache.let_grow());
         }
@@ -190,7 +192,7 @@ impl Core {
     }
     /// Closes the magazines of all caches of the account, for its waiters, and flushes their free objects.
     pub(super) fn close_account(&self, op: &Operation, charges: &Charges) {
-        planted!("other caches of an account keep what they have" => return);
+        planted!("other caches of an account are not reclaimed" => return);
         self.of_account(charges).for_each(|cache| cache.follow_account());
         self.shrink_account(op, charges);
     }

@@ -1,4 +1,4 @@
-//! Allocation: a ladder. Each level is tried once, when the level above it has no object.
+//! Allocation of objects, level by level. Each level is tried once, after the level above it had no object.
 //!
 //! ```text
 //!  alloc          the CPU's stack, by the inlined path                            no lock
@@ -12,8 +12,7 @@
 //!  finish         the last steps of every object: tags, red zones, canaries, zeroing
 //! ```
 //!
-//! An object passes [`profile`](Cache::profile) and [`finish`](Cache::finish) exactly once on its way to a
-//! user.
+//! An object passes [`profile`](Cache::profile) and [`finish`](Cache::finish) exactly once on its way to a user.
 
 use super::checked::Checked;
 use super::slabs::Refusal;
@@ -26,14 +25,13 @@ use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::planted;
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Operation, Supplier};
 
-/// Objects taken for a bulk caller in one lock hold.
+/// Maximum number of objects that a bulk caller takes in one lock hold.
 pub(crate) const BULK: usize = 256;
 
-/// Places that a bulk caller wants filled. All or nothing: after an error, or a panic of a constructor, they
-/// are empty.
+/// Places that a bulk caller wants filled. After an error, or a panic of a constructor, all places are empty.
 struct Filling<'a> {
     cache: &'a Cache,
     out: &'a mut [Option<NonNull<u8>>],
@@ -58,27 +56,26 @@ impl Drop for Filling<'_> {
     }
 }
 
-/// The slabs as a supplier of the magazines, for one call.
+/// The cache's slabs, as a supplier of the magazines for one call.
 pub(super) struct SlabSupplier<'a> {
     cache: &'a Cache,
     gfp: Gfp,
-    /// `true` when allocating for the head of the wait queue. It may use free objects that other callers must
-    /// leave.
+    /// `true` when allocating for the head of the wait queue, which may use free objects that other callers must leave.
     is_waiter: bool,
-    /// Why the last growth failed.
+    /// Reason why the last growth of the cache failed.
     refusal: Cell<Option<Refusal>>,
 }
 
 impl<'a> SlabSupplier<'a> {
-    /// A supplier for the head of the wait queue.
+    /// Makes a supplier for the head of the wait queue.
     pub(super) fn for_waiter(cache: &'a Cache, gfp: Gfp) -> Self {
         Self { is_waiter: true, ..cache.source(gfp) }
     }
-    /// The reason why there is no object. Resumes the panic of a constructor.
+    /// Reason why no object was found. Resumes the panic of a constructor.
     pub(super) fn error(&self) -> AllocError {
         self.error_or(AllocError::Destroyed)
     }
-    /// As `error`; `silent` if the slabs were never tried.
+    /// Reason why no object was found; `silent` if the slabs were never tried.
     fn error_or(&self, silent: AllocError) -> AllocError {
         match self.refusal.take() {
             Some(Refusal::Panic(panic)) => resume_unwind(ManuallyDrop::into_inner(panic)),
@@ -92,7 +89,7 @@ impl Supplier<Object> for SlabSupplier<'_> {
     fn fill(&self, op: &Operation, node: u32, max: usize, mut put: impl FnMut(Object)) -> usize {
         let before = self.refusal.take();
         if matches!(before, Some(Refusal::Panic(_))) {
-            // The panic is on its way to the caller: no other node is tried.
+            // A constructor's panic is on its way to the caller, so no other node is tried.
             self.refusal.set(before);
             return 0;
         }
@@ -102,7 +99,7 @@ impl Supplier<Object> for SlabSupplier<'_> {
             return 0;
         }
         let refused = !self.is_waiter && self.cache.has_waiters();
-        planted!("an allocation passes those who wait" => let refused = false);
+        planted!("an allocation overtakes waiters" => let refused = false);
         if refused {
             self.refusal.set(Some(self.cache.limit_error().into()));
             return 0;
@@ -124,7 +121,7 @@ impl Supplier<Object> for SlabSupplier<'_> {
     }
 }
 
-/// A supplier without objects: the magazines then allocate only what they hold.
+/// A supplier without objects, with which the magazines allocate only what they hold.
 pub(super) struct DrainOnly<'a>(pub(super) &'a Cache);
 
 impl Supplier<Object> for DrainOnly<'_> {
@@ -144,28 +141,28 @@ impl Cache {
         SlabSupplier { cache: self, gfp, is_waiter: false, refusal: Cell::new(None) }
     }
 
-    /// One object, from the highest level that has one.
+    /// Allocates one object, from the highest level that has one.
     #[inline(always)]
     pub(crate) fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let all = || self.geometry().object_size();
         self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed(gfp, all()), Ok)
     }
-    /// As `alloc`, for a caller that will use the first `size` bytes: if objects are checked, the other bytes
-    /// are a red zone.
+    /// Allocates an object of which the caller will use the first `size` bytes. If objects are checked, the remaining bytes are
+    /// a red zone.
     #[inline(always)]
     pub(crate) fn alloc_of(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
         self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed(gfp, size), Ok)
     }
-    /// The inlined path alone: if it misses, there may still be memory.
+    /// Allocates by the inlined path alone; after a miss, other levels may still have an object.
     #[inline(always)]
     pub(crate) fn alloc_inlined(&self, gfp: Gfp) -> Option<NonNull<u8>> {
         // SAFETY: the cache keeps its layer in `parts`.
         let object = unsafe { self.allocs.alloc_fast() }?;
-        // The inlined path is open, so no object is checked.
+        // The inlined path is open, so objects are not checked.
         Some(self.hand_over(object, gfp))
     }
 
-    /// The levels behind the inlined path, which has missed or is closed.
+    /// Allocates from the levels behind the inlined path, which has missed or is closed.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
@@ -198,7 +195,7 @@ impl Cache {
         }
         Ok(memory)
     }
-    /// One object in many gets a separate, zeroed page: see [`guard`](crate::debug::guard).
+    /// Allocates one object in many in a separate, zeroed page: see [`guard`](crate::debug::guard).
     #[inline]
     fn guard_sample(&self, size: usize) -> Option<NonNull<u8>> {
         let guard = &self.core.guard;
@@ -207,23 +204,23 @@ impl Cache {
         let due = self.config.guarded && guard.is_due(one());
         if due { guard.alloc(size, self.geometry().align()) } else { None }
     }
-    /// From the depot on, for a caller that has reported the object to the profile.
+    /// Allocates from the depot or a slab, for a caller that has reported the object to the profile.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_profiled(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.take_slow(gfp).map(|object| self.finish(object, gfp))
     }
-    /// An object of the depot or of a slab. The rest of its magazine goes on the CPU's stack.
+    /// Takes an object from the depot or a slab, and puts the rest of its magazine on the CPU's stack.
     #[cold]
     #[inline(never)]
     fn take_slow(&self, gfp: Gfp) -> Result<Object, AllocError> {
-        let (source, op) = (self.source(gfp), &self.operation(What::Alloc));
+        let (source, op) = (self.source(gfp), &self.operation(OperationKind::Alloc));
         let object =
             self.config.per_cpu.take_or_refill(op, &source, || self.direct(op, &source, self.this_node()));
         object.map_or_else(|| self.alloc_elsewhere(op, &source, self.this_node()), Ok)
     }
 
-    /// One object of `node`; without [`Gfp::THIS_NODE`], of another node if `node` has no object.
+    /// Allocates an object of `node`. Without [`Gfp::THIS_NODE`], another node serves if `node` has no object.
     pub(crate) fn alloc_node(&self, gfp: Gfp, node: u32) -> Result<NonNull<u8>, AllocError> {
         if node >= self.core.memory.pages.nodes() {
             let error = uslab_buddy::AllocError {
@@ -236,15 +233,15 @@ impl Cache {
         if node == self.this_node() && !gfp.contains(Gfp::THIS_NODE) {
             return self.alloc(gfp);
         }
-        let (source, op) = (self.source(gfp), &self.operation(What::Alloc));
+        let (source, op) = (self.source(gfp), &self.operation(OperationKind::Alloc));
         match self.direct(op, &source, node) {
             Some(object) => Ok(self.hand_out(object, gfp)),
             None => self.alloc_elsewhere(op, &source, node).map(|object| self.hand_out(object, gfp)),
         }
     }
 
-    /// Fills every place of `out`, or returns an error and fills none: from this CPU's magazines and the
-    /// depot, then directly from the slabs.
+    /// Fills every place of `out`, or returns an error and fills none. Objects come from this CPU's magazines and the depot,
+    /// then directly from the slabs.
     pub(crate) fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
         let mut filling = Filling { cache: self, out, got: 0 };
         filling.out.fill(None);
@@ -260,7 +257,7 @@ impl Cache {
             let room = &mut filling.out[filling.got..];
             let mut places = room.iter_mut();
             let max = places.len().min(BULK);
-            let op = &self.operation(What::Alloc);
+            let op = &self.operation(OperationKind::Alloc);
             let taken = source.fill(op, node, max, |object| {
                 if let Some(place) = places.next() {
                     *place = Some(object.0);
@@ -281,7 +278,7 @@ impl Cache {
         Ok(())
     }
 
-    /// The ordinary levels of `node` failed: tries all others, once each.
+    /// Tries all remaining sources once each, after the ordinary levels of `node` failed.
     #[cold]
     fn alloc_elsewhere(
         &self,
@@ -302,7 +299,7 @@ impl Cache {
         result.inspect_err(|_| self.counts.failures.add(1))
     }
 
-    /// Reclaims against `error`, from each source once.
+    /// Reclaims memory after `error`, from each source once.
     pub(super) fn reclaim(
         &self,
         op: &Operation,
@@ -315,14 +312,14 @@ impl Cache {
         if self.core.memory.pages.nodes() > 1 {
             result = again();
         }
-        // This cache's objects on other CPUs and in depots.
+        // Flush this cache's objects from other CPUs and from depots.
         if result.is_err() && self.config.per_cpu.holds() {
-            planted!("other CPUs are not drained before an error" => return result);
+            planted!("an allocation fails without draining other CPUs" => return result);
             self.shrink_magazines();
             self.flush_all(op);
             result = again();
         }
-        // Unused memory of the account's other caches, and what their shrinkers can free.
+        // Free unused memory of the account's other caches, and objects that their shrinkers can free.
         if let Some(account) = &self.config.account
             && matches!(result, Err(AllocError::AccountLimit { .. }))
         {
@@ -334,14 +331,13 @@ impl Cache {
                 self.core.shrink_until(source.gfp, Some(&cache), again, result)
             });
         }
-        // Unused memory of other caches.
+        // Free unused memory of other caches.
         if matches!(result, Err(AllocError::Memory(_))) && self.reclaim_others(op) > 0 {
             result = again();
         }
         self.run_shrinkers(op, source.gfp, result, again)
     }
 
-    /// Runs the shrinkers.
     fn run_shrinkers<T>(
         &self,
         op: &Operation,
@@ -355,7 +351,7 @@ impl Cache {
             done => return done,
         };
         let again = || {
-            // The objects that they freed are in magazines.
+            // Objects that the shrinkers freed are in magazines.
             match limited {
                 Some(cache) => cache.flush_all(op),
                 None => self.core.shrink(op),
@@ -365,15 +361,15 @@ impl Cache {
         self.core.shrink_until(gfp, limited, again, result)
     }
 
-    /// Makes other caches return their empty slabs.
+    /// Frees the empty slabs of other caches.
     fn reclaim_others(&self, op: &Operation) -> usize {
-        planted!("a node's lock is held under pressure" => {
+        planted!("a node lock is held while reclaiming" => {
             core::mem::forget(super::node::Node::lock_all(&self.nodes));
         });
         self.core.reclaim(op, Some(self))
     }
 
-    /// One object of `node`, bypassing the magazines.
+    /// Takes an object of `node`, bypassing the magazines.
     pub(super) fn direct(&self, op: &Operation, source: &SlabSupplier<'_>, node: u32) -> Option<Object> {
         let mut object = None;
         source.fill(op, node, 1, |o| object = Some(o));
@@ -399,13 +395,12 @@ impl Cache {
         self.profile(object);
         self.finish(object, gfp)
     }
-    /// Reports an object to the profile, if one runs.
     #[inline(always)]
     fn profile(&self, object: Object) {
         let cpu = || self.core.cpus.current();
         self.core.profiler.allocated(cpu, object.0, self.geometry().object_size(), self.name());
     }
-    /// The last steps before a user gets the object.
+    /// Runs the last steps before a user gets the object.
     #[inline(always)]
     fn finish(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
         if let Some(checked) = &self.checked {
@@ -419,13 +414,13 @@ impl Cache {
         }
         self.hand_over(object, if self.config.harden.zero_on_alloc { gfp | Gfp::ZERO } else { gfp })
     }
-    /// Zeroes the object on request: the last step, and the only one if objects are neither checked nor
-    /// hardened.
+    /// Zeroes the object on request. Zeroing is the last step of an allocation, and the only step if objects are neither
+    /// checked nor hardened.
     #[inline(always)]
     pub(crate) fn hand_over(&self, Object(object): Object, gfp: Gfp) -> NonNull<u8> {
         self.core.memory.obj_out(object);
         if gfp.contains(Gfp::ZERO) && !self.has_hooks() {
-            // SAFETY: no other thread has the object until it is returned, and it is that many bytes long.
+            // SAFETY: no other thread has the object until it is returned, and it has `object_size` bytes.
             unsafe { object.write_bytes(0, self.geometry().object_size()) };
         }
         object
@@ -434,7 +429,7 @@ impl Cache {
     pub(super) fn this_node(&self) -> u32 {
         self.core.cpus.node_of(self.core.cpus.current())
     }
-    /// The flag for magazines, which hold objects of their own node only.
+    /// Flag for allocations from magazines, which hold only objects of their own node.
     fn strict(&self) -> Gfp {
         if self.core.memory.pages.nodes() > 1 { Gfp::THIS_NODE } else { Gfp::empty() }
     }
@@ -443,7 +438,7 @@ impl Cache {
         pages.pfn_of(object.as_ptr()).map_or(0, |pfn| pages.node_of(pfn))
     }
 
-    /// Allocates `n` objects for a caller that holds them in reserve; no user has them yet. All or none.
+    /// Allocates `n` objects, or none, for a caller that holds them in reserve. No user has a reserved object yet.
     pub(crate) fn reserve(&self, gfp: Gfp, n: usize, into: &mut Vec<NonNull<u8>>) -> Result<(), AllocError> {
         self.admits(n)?;
         into.try_reserve_exact(n)
@@ -458,7 +453,8 @@ impl Cache {
         }
         let (node, source) = (self.this_node(), self.source(gfp));
         while reserving.objects.len() < end {
-            let (op, max) = (&self.operation(What::Alloc), (end - reserving.objects.len()).min(BULK));
+            let (op, max) =
+                (&self.operation(OperationKind::Alloc), (end - reserving.objects.len()).min(BULK));
             let before = reserving.objects.len();
             let taken = source.fill(op, node, max, |object| reserving.objects.push(object.0));
             reserving.objects[before..].iter().for_each(|object| self.profile(Object(*object)));
@@ -473,12 +469,11 @@ impl Cache {
         reserving.had = end;
         Ok(())
     }
-    /// Hands out a reserved object.
     #[inline(always)]
     pub(crate) fn hand_out_reserved(&self, object: NonNull<u8>, gfp: Gfp) -> NonNull<u8> {
         self.finish(Object(object), gfp)
     }
-    /// Frees an object to the caller's reserve.
+    /// Frees an object to the caller's reserve, by `keep`.
     #[inline(always)]
     pub(crate) fn free_reserved(&self, object: NonNull<u8>, keep: impl FnOnce()) {
         if self.free_sample(object) {
@@ -500,11 +495,11 @@ impl Cache {
     }
 }
 
-/// Objects that are being reserved. If some cannot be allocated, the drop frees the others.
+/// Objects that are being reserved. If some objects cannot be allocated, the drop frees the others.
 struct Reserving<'a> {
     cache: &'a Cache,
     objects: &'a mut Vec<NonNull<u8>>,
-    /// Number of objects in the reserve before.
+    /// Number of objects that the reserve had before.
     had: usize,
 }
 
@@ -522,9 +517,9 @@ mod tests {
     use uslab_magazine::sync::{Counter, catch_panic};
     use uslab_magazine::{Cpus, on_cpu};
 
-    /// Once the next node was tried, and if that succeeded, the panic was lost.
+    /// After a constructor's panic the next node was once tried; if that succeeded, the panic was lost.
     #[test]
-    fn a_panic_of_a_constructor_ends_the_search_of_an_allocation() {
+    fn constructor_panic_ends_the_allocation() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(2, 2).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();

@@ -4,7 +4,7 @@ use crate::error::AllocError;
 use uslab_magazine::sync::Ordering::{Relaxed, Release};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, planted};
 
-/// Charges of an account.
+/// The charged bytes, limit and waiters of an account.
 #[derive(Debug)]
 pub(crate) struct Charges {
     limit: AtomicUsize,
@@ -23,17 +23,17 @@ impl Charges {
         Self { limit: AtomicUsize::new(limit), bytes, peak, refusals, name: "account".to_owned(), waiting }
     }
     pub(super) fn limit(&self) -> usize {
-        // Relaxed: a number. A waiter for a larger limit reads it under the queue's lock.
+        // Relaxed: the limit publishes no other data. A waiter for a larger limit reads it under the queue's lock.
         self.limit.load(Relaxed)
     }
     pub(super) fn set_limit(&self, bytes: usize) {
         self.limit.store(bytes, Relaxed);
     }
     pub(super) fn charge(&self, bytes: usize) -> Result<(), AllocError> {
-        // Relaxed: a number, which orders nothing about the slabs.
+        // Relaxed: the charge orders nothing about the slabs.
         let mut charged = self.bytes.load(Relaxed);
         while charged + bytes <= self.limit() {
-            planted!("an account is charged by load and store" => {
+            planted!("an account is charged without an atomic update" => {
                 self.bytes.store(charged + bytes, Relaxed);
                 return Ok(());
             });
@@ -48,7 +48,6 @@ impl Charges {
         self.refusals.add(1);
         Err(self.error())
     }
-    /// Returns `true` if the limit admits `slabs` slabs at all.
     pub(super) fn admits(&self, slabs: usize, bytes: usize) -> bool {
         slabs.saturating_mul(bytes) <= self.limit()
     }
@@ -57,7 +56,7 @@ impl Charges {
     }
     /// Returns `true` if a cache has a waiter for a charge.
     pub(super) fn is_waited_for(&self) -> bool {
-        // Relaxed: see "No lost wake-up" in `waiters`.
+        // Relaxed: see "No lost wake-up by a charge" in `waiters`.
         self.waiting.load(Relaxed) > 0
     }
     /// Counts one more cache with a waiter.

@@ -1,8 +1,8 @@
 //! Checks of a checked cache's objects, at each allocation and each free.
 //!
-//! All debugging is attached here. The cache's fast paths are disabled, so every object passes `Cache::on_checked_alloc` before
-//! its user gets it, and `Cache::on_checked_free` before it can be reallocated. Each object has a [tag](crate::debug::tags);
-//! further checks follow the cache's [flags](crate::debug::flags) and are in `debugged.rs`.
+//! A checked cache's fast paths are disabled. Every object therefore passes `Cache::on_checked_alloc` before its user gets it,
+//! and `Cache::on_checked_free` before it can be reallocated. Each object has a [tag](crate::debug::tags); further checks
+//! depend on the cache's [flags](crate::debug::flags) and are in `debugged.rs`.
 
 use super::object::Object;
 use crate::debug::flags::SlabDebug;
@@ -16,20 +16,17 @@ use uslab_magazine::FastPath;
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(super) tags: Arc<Tags>,
-    /// Tag of the cache.
     pub(super) tag: u8,
-    /// Fast path of the layer, used after the checks.
+    /// Fast path of the magazine layer, used after the checks.
     pub(super) fast_path: FastPath<Object, StackMemory>,
-    /// Further checks.
     pub(super) debugged: Option<Debugged>,
 }
 
 impl Checked {
-    /// Returns `true` if the object is out.
     pub(super) fn is_out(&self, object: NonNull<u8>) -> bool {
         self.tags.is_out(object, self.tag)
     }
-    /// For debuggers: address of the table of records; 0 if there is none.
+    /// For debuggers: address of the table of records; 0 without a table.
     pub(super) fn tracks_seen(&self) -> usize {
         let has_records = self.debugged.as_ref().is_some_and(Debugged::has_records);
         if has_records { self.tags.tracks.place() } else { 0 }
@@ -44,7 +41,7 @@ pub(super) struct Debugged {
 }
 
 impl Debugged {
-    /// The checks in `flags`; `None` if there are none beyond checked frees.
+    /// Makes the checks in `flags`; `None` if `flags` has nothing beyond checked frees.
     pub(super) fn new(flags: SlabDebug, watch: Watch) -> Option<Self> {
         let more = flags - SlabDebug::CHECKS;
         (!more.is_empty()).then_some(Self { flags, watch })
@@ -60,7 +57,7 @@ mod tests {
     use crate::{Config, KmemCache, Subsystem};
 
     #[test]
-    fn the_debugger_description_has_the_address_of_records() {
+    fn debugger_description_contains_the_address_of_records() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         for (flags, has_records) in [
             (SlabDebug::CHECKS, false),

@@ -14,11 +14,12 @@ use uslab_buddy::PageConfig;
 use uslab_buddy::{Order, ZoneKind};
 use uslab_magazine::Cpus;
 
-/// Most bytes of free pages that a subsystem of the default [`Config`] keeps: see [`PageConfig::keep_free`].
-/// [`Config::heed_limits`] may reduce it.
+/// Maximum bytes of free pages that a subsystem of the default [`Config`] keeps: see [`PageConfig::keep_free`].
+/// [`Config::heed_limits`] may reduce this number.
 pub const KEEP_FREE: usize = 16 << 20;
 
-/// Configuration of a subsystem. Write it with `..Config::default()` or `..Config::new(pages)`: it will have more fields.
+/// Configuration of a subsystem. Write a configuration with `..Config::default()` or `..Config::new(pages)`, because fields may
+/// be added.
 ///
 /// ```
 /// use uslab::buddy::PageConfig;
@@ -33,50 +34,55 @@ pub const KEEP_FREE: usize = 16 << 20;
 /// ```
 #[derive(Clone)]
 pub struct Config {
-    /// CPUs, nodes and zones, with the memory limit and the reserve; and the [`faults`](crate::faults) injected into the
-    /// subsystem.
+    /// Configuration of the pages: CPUs, nodes and zones, the memory limit and the reserve, and the [`faults`](crate::faults)
+    /// injected into the subsystem.
     pub pages: PageConfig,
-    /// If true, the free memory that is kept ([`PageConfig::keep_free`]) is at most an eighth of the room. That is the least of
-    /// the process's limits (`RLIMIT_AS`, `RLIMIT_DATA`) and of those of its control groups and their ancestors (`memory.max`,
-    /// `memory.high`; in version 1 the limit and the soft limit), less what is committed. Limits are read at the start, and by
-    /// [`Subsystem::end_interval`](crate::Subsystem::end_interval) and [`Uslab::reap`](crate::Uslab::reap). (A reaper opens no
-    /// file, because a sandbox may forbid that.) A file that cannot be read limits nothing. True by default, and false in
-    /// [`Config::new`].
-    pub heed_limits: bool,
-    /// Rule for the order of slabs.
-    pub rule: OrderRule,
-    /// Default magazines of caches.
-    pub magazines: Magazines,
-    /// Default of caches: true if each free checks immediately that the object belongs to the cache and is in use. Otherwise an
-    /// error is detected when the object reaches its slab. True in builds with debug assertions.
-    pub check_frees: bool,
-    /// Debug options by cache name: see [`flags`](crate::debug::flags). None by default.
-    pub slab_debug: DebugRules,
-    /// Hardening of malloc, and the default of caches. None by default. It implies checked frees.
-    pub harden: Harden,
-    /// Mean number of allocations per sample, for allocations of up to a page by [`Malloc`](crate::Malloc), kmalloc and caches.
-    /// A sample has a page between two inaccessible ones, and errors are reported with the call stacks of its allocation and
-    /// its free; faults are reported by a handler of `SIGSEGV` that is installed at the first sample. 0, the default, disables
-    /// sampling. A sample does not count as an object of its cache: neither in [`CacheInfo::used`](crate::CacheInfo::used) nor
-    /// for [`destroy`](crate::KmemCache::destroy). Caches with hooks, limits or accounts, and type-stable ones, do not sample.
+    /// If true, the free memory that is kept ([`PageConfig::keep_free`]) is at most an eighth of the room. True by default, and
+    /// false in [`Config::new`].
     ///
-    /// Cost: none on inlined paths; some 20 us per sample. Frees of kmalloc and of caches that sample leave the inlined path:
-    /// some nanoseconds each.
+    /// The room is the lowest limit, less the committed memory. Limits of the process (`RLIMIT_AS`, `RLIMIT_DATA`) count, and
+    /// limits of its control groups and their ancestors (`memory.max`, `memory.high`; in version 1 the limit and the soft
+    /// limit). Limits are read at the start, and by [`Subsystem::end_interval`](crate::Subsystem::end_interval) and
+    /// [`Uslab::reap`](crate::Uslab::reap). A reaper does not read limits, because a sandbox may forbid opening files. A file
+    /// that cannot be read does not limit.
+    pub heed_limits: bool,
+    /// Rule for the order of the subsystem's slabs.
+    pub rule: OrderRule,
+    /// Default magazine sizes of the subsystem's caches.
+    pub magazines: Magazines,
+    /// Default of the subsystem's caches: if true, each free checks immediately that the object belongs to the cache and is in
+    /// use. Without checked frees, an invalid free is detected when the object reaches its slab. True in builds with debug
+    /// assertions.
+    pub check_frees: bool,
+    /// Debug options by cache name, empty by default: see [`flags`](crate::debug::flags).
+    pub slab_debug: DebugRules,
+    /// Hardening of malloc, and the default of caches; off unless set. Hardening implies checked frees.
+    pub harden: Harden,
+    /// Mean number of allocations per guard sample, for allocations of up to a page by [`Malloc`](crate::Malloc), kmalloc and
+    /// caches. 0, the default, disables sampling.
+    ///
+    /// A sample has a page between two inaccessible pages, and errors are reported with the call stacks of its allocation and
+    /// its free. A handler of `SIGSEGV`, which the first sample installs, reports faults. A sample does not count as an object
+    /// of its cache, neither in [`CacheInfo::used`](crate::CacheInfo::used) nor for [`destroy`](crate::KmemCache::destroy).
+    /// Caches with hooks, limits or accounts, and type-stable caches, do not sample.
+    ///
+    /// Cost: nothing on inlined paths; some 20 us per sample. Frees of kmalloc and of sampling caches leave the inlined path,
+    /// at some nanoseconds each.
     pub guard_every: u32,
-    /// Most samples in use at a time; each takes a page.
+    /// Maximum number of guard samples in use at a time; each sample takes a page.
     pub guard_slots: u32,
-    /// Handler of invalid frees and of damage; the default reports and aborts.
+    /// Handler of invalid frees and of damage; the default handler reports and aborts.
     pub corruption: Arc<corruption::Handler>,
-    /// Interval at which a thread of the subsystem reaps, once there may be something to reap: see [`reaper`](crate::reaper).
-    /// `None`, the default: no thread.
+    /// Interval at which a thread of the subsystem reaps, once there may be memory to reap: see [`reaper`](crate::reaper). With
+    /// `None`, the default, the subsystem has no reaper thread.
     pub reap_every: Option<Duration>,
-    /// Most bytes of freed mappings above 4 MiB that are kept for reuse: see [`huge`](crate::huge). 0 keeps none.
+    /// Maximum bytes of freed mappings above 4 MiB that are kept for reuse: see [`huge`](crate::huge). 0 keeps none.
     pub huge_cache: usize,
 }
 
 impl Config {
-    /// The usual slabs and magazines on these pages; the order rule counts all CPUs as present. Free memory is kept up to
-    /// [`PageConfig::keep_free`]: by default all of it.
+    /// The usual slabs and magazines on the given pages; the order rule counts all CPUs as present. Free memory is kept up to
+    /// [`PageConfig::keep_free`], by default without a bound.
     pub fn new(pages: PageConfig) -> Self {
         Self {
             rule: OrderRule::for_cpus(pages.cpus.count()),
@@ -97,15 +103,15 @@ impl Config {
 
 #[cfg(not(any(loom, shuttle)))]
 impl Default for Config {
-    /// The machine's CPUs on one node and the page allocator's default range, of which up to [`KEEP_FREE`] bytes of free memory
-    /// stay committed. Limits are heeded.
+    /// The machine's CPUs on one node, and the page allocator's default range. Up to [`KEEP_FREE`] bytes of free memory stay
+    /// committed, within the process's limits.
     fn default() -> Self {
         Self::keeping(KEEP_FREE)
     }
 }
 
 impl Config {
-    /// The default, except that `most` bytes of free memory are kept.
+    /// The default configuration, except that `most` bytes of free memory are kept.
     pub(crate) fn keeping(most: usize) -> Self {
         let pages = PageConfig::default_for(Cpus::os());
         Self { heed_limits: true, ..Self::new(PageConfig { keep_free: Some(most), ..pages }) }
@@ -114,10 +120,12 @@ impl Config {
 
 #[cfg(any(loom, shuttle))]
 impl Config {
-    /// `pages` pages for two simulated CPUs of one node, and magazines of one object, so that every second operation is an
-    /// exchange. A slab is a page of two objects, which are [2048 bytes](crate::check::SPACING) apart. An invalid free panics.
+    /// Configuration of a model: `pages` pages for two simulated CPUs of one node. An invalid free panics.
     ///
-    /// A number that is not a power of two wastes pages: blocks do not cross its largest power.
+    /// Magazines have one object, so that every second operation is an exchange. A slab is a page of two objects, which are
+    /// [2048 bytes](crate::check::SPACING) apart.
+    ///
+    /// If `pages` is not a power of two, some pages are wasted, because no block crosses the largest power of two in `pages`.
     pub fn for_models(pages: u32) -> Self {
         let order = Order::new(pages.max(1).ilog2() as u8).unwrap_or(Order::MAX);
         let cpus = Cpus::simulated(2, 1).unwrap_or_else(|bad| unreachable!("{bad}"));
@@ -141,7 +149,7 @@ impl Config {
 
 #[cfg(any(loom, shuttle))]
 impl Default for Config {
-    /// [For models](Self::for_models), with four pages.
+    /// Configuration of a model ([`for_models`](Self::for_models)) with four pages.
     fn default() -> Self {
         Self::for_models(4)
     }

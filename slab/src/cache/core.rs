@@ -1,6 +1,5 @@
-//! The shared state of a subsystem's caches. The code that acts on it is elsewhere: reclaim in
-//! [`reclaim`](super::reclaim), large memory in [`large`](crate::size::large), reports in
-//! [`info`](crate::report::info).
+//! The shared state of a subsystem's caches. Other modules act on the shared state: [`reclaim`](super::reclaim),
+//! [`large`](crate::size::large) for large memory, and [`info`](crate::report::info) for reports.
 
 use super::config::Config;
 use super::per_cpu::Magazines;
@@ -35,12 +34,12 @@ use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{
     AtomicBool, AtomicU32, Contained, Counter, MODEL, Rank, assert_unlocked, contain_panic,
 };
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Cpus, Operation};
 
-/// Name in reports if no cache is known.
+/// Cache name in reports if no cache is known.
 pub(crate) const NO_CACHE: &str = "kmalloc";
-/// A subsystem is not retried with fewer pages than these, 4 MiB.
+/// Minimum number of pages with which the start of a subsystem is retried: 4 MiB.
 const LEAST_PAGES: usize = 1024;
 
 /// The shared state of a subsystem's caches.
@@ -63,21 +62,19 @@ pub(crate) struct Core {
     pub(crate) large: LargeBlocks,
     #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) deferred: Deferred,
-    /// Created with the first cache whose frees are checked; and the number of such caches so far.
+    /// Tags of checked frees, made with the first checked cache, and the number of checked caches so far.
     pub(crate) tags: ForkMutex<(Option<Arc<Tags>>, u64)>,
     pub(crate) huge: Huge,
-    /// Caches that have waiters.
+    /// Number of caches that have waiters.
     pub(crate) waited_for: AtomicU32,
     /// Number of times that objects with a destructor were freed to their slabs.
     pub(crate) idle_objects: Counter,
-    /// Forks, while other threads ran, between the process that made the subsystem and this one.
+    /// Number of forks, while other threads ran, between the process that made the subsystem and this process.
     pub(crate) forks: Counter,
     corruption: Contained<Arc<corruption::Handler>>,
-    /// All caches.
     pub(crate) caches: Registry<Cache>,
-    /// Caches that can be shared.
+    /// Caches that other users can share.
     pub(crate) mergeable: Registry<Owner>,
-    /// Registered shrinkers.
     pub(crate) shrinkers: Arc<Shrinkers>,
     pub(crate) background: Background,
     pub(crate) profiler: Profiler,
@@ -90,7 +87,7 @@ impl fmt::Debug for Core {
     }
 }
 
-/// The next cache's tag. Tags repeat; caches of one tag are then told apart by their slabs.
+/// Returns the next cache's tag. Tags repeat; slabs then distinguish the caches with the same tag.
 fn next_tag(caches: &mut u64) -> u8 {
     *caches += 1;
     (*caches % u64::from(u8::MAX)) as u8 + 1
@@ -148,7 +145,7 @@ impl Core {
         core.read_limits();
         Ok(core)
     }
-    /// What debuggers see.
+    /// Describes the subsystem for debuggers.
     fn seen(&self) -> gdb::SubsystemSeen {
         let (pages, frames) = (&self.memory.pages, self.memory.frames());
         let first = uslab_buddy::Pfn::new(0);
@@ -165,8 +162,8 @@ impl Core {
         }
     }
 
-    /// Runs `make` on a core with as many pages as the system grants: fewer, if it refuses addresses for pages
-    /// or tables.
+    /// Runs `make` on a core with as many pages as possible: fewer pages than configured, if the system refuses addresses for
+    /// pages or tables.
     pub(crate) fn start_with_fewer_pages<T>(
         mut config: Config,
         mut make: impl FnMut(&Arc<Self>) -> Result<T, CacheError>,
@@ -176,7 +173,7 @@ impl Core {
                 Self::new(config.clone()).and_then(|core| make(&core).map_err(|_| StartError::Kmalloc));
             let pages = config.pages.nodes.iter().flatten().map(|(_, pages)| *pages as usize).sum::<usize>();
             match started {
-                // The pages took all addresses that are available, and left none for the tables.
+                // The pages took all available addresses, and left too few for the tables.
                 Err(StartError::SideTable | StartError::Kmalloc) if pages > LEAST_PAGES => {
                     let limited = config.pages.limited;
                     config.pages = PageConfig { limited, ..config.pages.limit(pages / 2 * PAGE_SIZE) };
@@ -186,45 +183,45 @@ impl Core {
         }
     }
 
-    /// An operation of no cache.
-    pub(crate) fn operation(&self, what: What) -> Operation<'_> {
+    /// An operation that belongs to no cache.
+    pub(crate) fn operation(&self, what: OperationKind) -> Operation<'_> {
         Operation::of(self.memory.pages.tracepoints(), what, "")
     }
 
-    /// Notes that a cache was created with red zones, or without.
+    /// Records that a cache was created, with or without red zones.
     pub(crate) fn zones_are(&self, there: bool) {
         if there {
-            // Relaxed: a thread that has an object of the cache got it after this.
+            // Relaxed: a thread that has an object of the cache got the object after `zones` was set.
             self.zones.store(true, Relaxed);
         }
     }
     pub(crate) fn has_zones(&self) -> bool {
-        // Relaxed: a thread that has an object of such a cache got it after `zones_are`.
+        // Relaxed: a thread that has an object with red zones got the object after `zones_are`.
         self.zones.load(Relaxed)
     }
 
-    /// A shareable cache that `fits`.
+    /// Finds a shareable cache for which `fits` is true.
     pub(crate) fn mergeable(&self, fits: impl Fn(&Cache) -> bool) -> Option<Arc<Owner>> {
         self.mergeable.iter().find(|owner| fits(owner.cache()))
     }
 
-    /// The cache that a frame names as its owner.
+    /// The cache that a frame's owner word names; `None` for a large block.
     #[inline(always)]
     pub(crate) fn cache_of(&self, owner: *mut u8) -> Option<&Cache> {
         if owner.is_null() || owner == large() {
             return None;
         }
-        // SAFETY: a frame of this subsystem has no owner, `large`, or a cache of it, which lives as long as a
-        // frame names it.
+        // SAFETY: the owner word of a frame is null, `large`, or a cache of this subsystem. A cache lives as long as a frame
+        // names it.
         Some(unsafe { &*owner.cast::<Cache>() })
     }
 
-    /// The tags and the tag of one more checked cache; `None` if there is no memory.
+    /// The tags, and the tag of one more checked cache; `None` if memory is short.
     pub(crate) fn new_tag(&self) -> Option<(Arc<Tags>, u8)> {
         let mut made = None;
         let none = self.tags.lock().0.is_none();
         if none {
-            // Made with no lock held.
+            // Tags are made with no lock held.
             let pages = &self.memory.pages;
             let range = pages.address(uslab_buddy::Pfn::new(0));
             let (most, apart) = (pages.most_pages(), pages.apart());
@@ -239,11 +236,10 @@ impl Core {
         Some((tags, tag))
     }
 
-    /// As [`Subsystem::start_profile_from`](crate::Subsystem::start_profile_from).
     pub(crate) fn start_profile(&self, rate: usize, seed: Option<u64>) -> Result<(), NotStarted> {
         self.start_profile_with(rate, seed, rate >= OWN_MEMORY)
     }
-    /// As `start_profile`; `own` lets samples of a malloc have separate memory.
+    /// Starts a profile; `own` allows separate memory for samples of a malloc.
     pub(crate) fn start_profile_with(
         &self,
         rate: usize,
@@ -251,51 +247,49 @@ impl Core {
         own: bool,
     ) -> Result<(), NotStarted> {
         // If pages lack addresses, sized frees may take foreign addresses for pages.
-        let own = own && !self.memory.pages.gave_up_addresses();
+        let own = own && !self.memory.pages.has_unmapped_pages();
         let own = own.then_some(|| Own::new(self.backend, &self.faults));
         self.profiler
             .start(rate, seed, own, |with_frees| self.memory.pages.tables().close_inlined(with_frees))
     }
-    /// As [`Subsystem::stop_profile`](crate::Subsystem::stop_profile).
     pub(crate) fn stop_profile(&self) -> bool {
         self.profiler.stop(|| self.memory.pages.tables().open_inlined())
     }
-    /// Reports memory that is no object to the profile, before it is handed out.
+    /// Reports memory of large blocks and mappings to the profile, before the memory is handed out.
     pub(crate) fn note_large(&self, _memory: NonNull<u8>, _bytes: usize, _name: &str) {
         self.profiler.allocated(|| self.cpus.current(), _memory, _bytes, _name);
     }
-    /// Reports a free to the profile, before any other thread can have the memory.
+    /// Reports a free to the profile, before any other thread can get the memory.
     #[inline(always)]
     pub(crate) fn note_free(&self, _memory: NonNull<u8>) {
         self.profiler.freed(_memory);
     }
 
-    /// The cache in whose slab `memory` is.
     pub(crate) fn cache_at(&self, memory: NonNull<u8>) -> Option<&Cache> {
         let pfn = self.memory.pages.pfn_of(memory.as_ptr())?;
         self.cache_of(self.memory.frames().frame(pfn).owner())
     }
 
-    /// Starts the reaper when the subsystem is large enough to have memory to return.
+    /// Starts the reaper if the subsystem is large enough to have memory to return.
     #[inline]
     pub(crate) fn grown(&self) {
         if self.background.is_wanted() {
             self.background.start(self.memory.pages.committed_bytes() + self.huge.mapped_bytes());
         }
     }
-    /// Wakes the reaper: pages were returned.
+    /// Wakes the reaper, after pages were freed.
     #[inline]
     pub(crate) fn shed(&self) {
         self.background.wake();
     }
-    /// Starts or wakes the reaper: a new object with a destructor may hold unknown memory.
+    /// Starts or wakes the reaper, because a new object with a destructor may hold other memory.
     #[inline]
     pub(crate) fn grown_object(&self) {
         if self.background.is_wanted() {
             self.background.start_or_wake();
         }
     }
-    /// Wakes the reaper: objects with a destructor were freed to their slabs.
+    /// Wakes the reaper, after objects with a destructor were freed to their slabs.
     #[inline]
     pub(crate) fn shed_objects(&self) {
         {
@@ -324,7 +318,7 @@ mod tests {
     use core::cell::RefCell;
 
     #[test]
-    fn memory_of_no_bytes_is_hidden_where_that_is_asked_for_and_there_are_mappings() {
+    fn zero_size_address_is_inaccessible_if_hardened() {
         for (asked, backend) in
             [(true, Backend::Os), (true, Backend::Heap), (false, Backend::Os), (false, Backend::Heap)]
         {
@@ -337,10 +331,10 @@ mod tests {
         }
     }
 
-    /// It may allocate, and free.
+    /// The corruption handler may allocate and free.
     #[cfg(debug_assertions)]
     #[test]
-    fn a_handler_of_corruption_that_would_be_called_with_a_lock_held_is_not() {
+    fn corruption_handler_is_not_called_with_a_lock_held() {
         let mut config = Config::new(crate::shadow::pages(1, 1, 16 << 20));
         let called = Arc::new(uslab_magazine::sync::Counter::new(0));
         let count = called.clone();
@@ -357,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn half_as_many_pages_are_tried_again_down_to_the_least_and_no_fewer() {
+    fn start_retries_with_half_the_pages_down_to_the_minimum() {
         let (config, tried) = (Config::new(crate::shadow::pages(1, 1, 64 << 20)), RefCell::new(vec![]));
         let started = Core::start_with_fewer_pages(config, |core| {
             tried.borrow_mut().push(core.memory.frames().len() as usize);

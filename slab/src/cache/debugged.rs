@@ -1,8 +1,9 @@
 //! Objects of a cache with debug flags beyond checked frees: red zones, poison, users, traces ([`flags`](crate::debug::flags)).
 //!
-//! The record of an object is stored next to its tag ([`tracks`](crate::debug::tracks)); only red zones are in the slab. Both
-//! belong to the thread that has the object: to the allocation until its caller gets the object, to the free once it took the
-//! tag. So they need no lock, and reports are made with no lock held.
+//! The record of an object is stored next to the object's tag ([`tracks`](crate::debug::tracks)); only red zones are in the
+//! slab. Record and red zones belong to the thread that has the object: to the allocating thread until its caller gets the
+//! object, and to the freeing thread once it took the tag. Record and red zones therefore need no lock, and reports are made
+//! with no lock held.
 
 use super::alloc::BULK;
 use super::checked::{Checked, Debugged};
@@ -16,7 +17,7 @@ use crate::debug::lines::Lines;
 use crate::debug::report::{Bytes, ObjectReport};
 use crate::debug::stacks::CallStack;
 use crate::debug::traces::Traces;
-use crate::debug::tracks::{Deed, Record, Track, this_thread};
+use crate::debug::tracks::{Record, Track, TrackEvent, this_thread};
 use crate::debug::watch::{Damage, Part, State, Watch, fill_padding, inspect_padding};
 use core::fmt::Write;
 use core::ops::Range;
@@ -39,16 +40,16 @@ use uslab_magazine::Operation;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Validation {
-    /// Number of objects checked, free ones and those in use.
+    /// Number of objects checked, both free and in use.
     pub objects: u64,
-    /// Number of byte ranges of objects or slabs that were overwritten by an invalid write; each was reported.
+    /// Number of byte ranges of objects or slabs that an invalid write overwrote; each damaged range was reported.
     pub damages: u64,
-    /// Number of ranges that were repaired.
+    /// Number of damaged byte ranges that were repaired.
     pub repairs: u64,
 }
 
 impl Validation {
-    /// Damages plus repairs, which is what SLUB's tests count.
+    /// Number of damages plus repairs, which SLUB's tests count.
     pub fn errors(&self) -> u64 {
         self.damages + self.repairs
     }
@@ -59,7 +60,6 @@ impl Cache {
         let checked = self.checked.as_ref()?;
         Some((checked, checked.debugged.as_ref()?))
     }
-    /// Record of an object.
     fn record<'a>(
         &'a self,
         checked: &'a Checked,
@@ -69,7 +69,7 @@ impl Cache {
         // SAFETY: `cover_slab` made records for the slab, which lives as long as any of its objects is allocated.
         debugged.has_records().then(|| unsafe { checked.tags.tracks.record(place.slab, place.index) })
     }
-    /// Bytes of the object at `place` that its user requested.
+    /// Number of bytes that the object's user requested.
     fn used_bytes(&self, record: Option<&Record>) -> usize {
         record.map_or(self.geometry().object_size(), Record::size)
     }
@@ -80,14 +80,14 @@ impl Cache {
         let Ok(place) = self.place(object) else { return };
         let record = self.record(checked, debugged, place);
         let size = self.geometry().object_size();
-        // SAFETY: an object of the cache, which no user has yet.
+        // SAFETY: the object belongs to the cache, and has no user yet.
         unsafe {
             debugged.watch.inspect(object.0, State::Free, |damage| self.damaged(place, damage));
             debugged.watch.fill(object.0, State::InUse(size));
         }
         if let Some(record) = record {
             record.set_size(size);
-            self.did(debugged, record, Deed::Alloc);
+            self.did(debugged, record, TrackEvent::Alloc);
         }
         self.trace(debugged, "alloc", object);
     }
@@ -97,17 +97,17 @@ impl Cache {
         let Ok(place) = self.place(object) else { return };
         let record = self.record(checked, debugged, place);
         let state = State::InUse(self.used_bytes(record));
-        // SAFETY: an object of the cache that its user freed, and whose tag this thread took.
+        // SAFETY: the object belongs to the cache and was freed by its user, and this thread took its tag.
         unsafe {
             debugged.watch.inspect(object.0, state, |damage| self.damaged(place, damage));
             debugged.watch.fill(object.0, State::Free);
         }
         if let Some(record) = record {
-            self.did(debugged, record, Deed::Free);
+            self.did(debugged, record, TrackEvent::Free);
         }
         self.trace(debugged, "free", object);
     }
-    fn did(&self, debugged: &Debugged, record: &Record, deed: Deed) {
+    fn did(&self, debugged: &Debugged, record: &Record, deed: TrackEvent) {
         if debugged.flags.contains(SlabDebug::USERS) {
             record.did(deed, self.core.cpus.current());
         }
@@ -115,7 +115,7 @@ impl Cache {
     fn trace(&self, debugged: &Debugged, deed: &str, Object(object): Object) {
         if debugged.flags.contains(SlabDebug::TRACE) {
             let (name, thread) = (self.name(), this_thread());
-            // An error of standard error cannot be reported.
+            // A write error of standard error cannot be reported.
             let _ = writeln!(Lines::new(), "TRACE {name} {deed} {:#x} thread={thread}", object.addr());
         }
     }
@@ -127,7 +127,7 @@ impl Cache {
         })
     }
 
-    /// Restricts the caller of a new object to its first `size` bytes.
+    /// Restricts the caller of a new object to the object's first `size` bytes.
     pub(super) fn narrow(&self, object: NonNull<u8>, size: usize) {
         if let Some((checked, debugged)) = self.debugged()
             && let Ok(place) = self.place(Object(object))
@@ -138,8 +138,8 @@ impl Cache {
             unsafe { debugged.watch.resize(object, size, size, false) };
         }
     }
-    /// Changes the bytes that the user of an object has to `size`, and zeroes new ones if `zero`; `false` if the object is
-    /// smaller than `size` or not watched.
+    /// Changes the requested size of an object in use to `size`, and zeroes new bytes if `zero`. Returns `false` if the object
+    /// is smaller than `size` or not watched.
     pub(crate) fn resize_watched(&self, object: NonNull<u8>, size: usize, zero: bool) -> bool {
         let Some((checked, debugged)) = self.debugged() else { return false };
         let fits = (1..=self.geometry().object_size()).contains(&size);
@@ -152,7 +152,7 @@ impl Cache {
         };
         if out {
             let old = record.size();
-            // SAFETY: the object is in use by the caller.
+            // SAFETY: the caller is the object's user.
             unsafe {
                 debugged.watch.inspect(object, State::InUse(old), |damage| self.damaged(place, damage));
                 debugged.watch.resize(object, old, size, zero);
@@ -165,7 +165,7 @@ impl Cache {
     pub(crate) fn is_zoned(&self) -> bool {
         self.geometry().lead() > 0
     }
-    /// Bytes that the user of the object at `place` may use.
+    /// Number of bytes that the user of the object at `place` may use.
     pub(super) fn usable_bytes(&self, place: ObjectIndex) -> usize {
         match self.debugged() {
             Some((checked, debugged)) if self.is_zoned() => {
@@ -175,19 +175,19 @@ impl Cache {
         }
     }
 
-    /// Range of the objects and their zones in a slab of `objects` objects, in bytes from its start.
+    /// Range of the objects and their zones in a slab of `objects` objects, in bytes from the slab's start.
     fn watched_range(&self, debugged: &Debugged, objects: usize) -> Range<usize> {
         let geometry = self.geometry();
         geometry.lead() - debugged.watch.left..geometry.offset(objects) - debugged.watch.left
     }
-    /// Makes address space for the records of a new slab; `false` if addresses are limited and there are none.
+    /// Reserves address space for the records of a new slab; returns `false` if addresses are limited and used up.
     pub(super) fn has_tables(&self, slab: Pfn, order: Order) -> bool {
         let (memory, end) = (&self.core.memory, (slab.get() + order.pages()) as usize);
-        !memory.pages.gave_up_addresses()
+        !memory.pages.has_unmapped_pages()
             || memory.grow_beside(end)
                 && self.checked.as_ref().is_none_or(|checked| checked.tags.grow(&memory.pages, end))
     }
-    /// Makes the records of a new slab, and fills its watched bytes; `false` if memory is short.
+    /// Makes the records of a new slab, and fills its watched bytes; returns `false` if memory is short.
     pub(super) fn cover_slab(&self, op: &Operation, slab: Pfn, order: Order, objects: usize) -> bool {
         let Some(checked) = &self.checked else { return true };
         let Some(debugged) = &checked.debugged else { return checked.tags.cover(op, slab, order) };
@@ -212,14 +212,14 @@ impl Cache {
     pub(super) fn uncover_slab(&self, slab: Pfn, order: Order) {
         let Some((checked, debugged)) = self.debugged() else { return };
         self.inspect_padding(debugged, slab, order);
-        // Waits for `look_around`: a later call sees that the slab is no longer the cache's.
+        // Waits until `search_neighbours` has released this lock; later calls see that the slab no longer belongs to the cache.
         drop(self.nodes[self.core.memory.pages.node_of(slab) as usize].lists().lock());
         if debugged.has_records() {
-            // SAFETY: the records were made with the slab, and none of its objects is allocated.
+            // SAFETY: the records were made with the slab, and none of the slab's objects is allocated.
             unsafe { checked.tags.tracks.uncover(slab) };
         }
     }
-    /// Bytes of a slab that are accessible.
+    /// Number of accessible bytes of a slab.
     fn watched_bytes(&self, order: Order) -> usize {
         order.bytes() - self.geometry().guard()
     }
@@ -230,7 +230,7 @@ impl Cache {
         let base = self.core.memory.pages.address(slab);
         let objects = self.watched_range(debugged, self.geometry().objects_at(order));
         let see = |damage| self.damaged(ObjectIndex { slab, index: 0 }, damage);
-        // SAFETY: a slab of the cache with this order; bytes outside of the objects are not written.
+        // SAFETY: the slab belongs to the cache and has this order; bytes outside of the objects are not written.
         unsafe { inspect_padding(base, objects, self.watched_bytes(order), see) }
     }
 
@@ -251,7 +251,7 @@ impl Cache {
         let (index, report) = ((!padding).then_some(place.index), report.as_ref());
         self.core.corrupt(&Corruption { kind, address, cache: self.name(), owner: None, index, report });
     }
-    /// Describes the object at `place`, with its bytes, if more is known than its address. The slab stays during the call.
+    /// Describes the object at `place`, with its bytes, if more than its address is known. The slab stays during the call.
     fn look(&self, place: ObjectIndex, damage: Option<Damage>) -> Option<(Bytes, ObjectReport<'static>)> {
         let (checked, debugged) = self.debugged()?;
         let (memory, Object(object)) = (&self.core.memory, self.object(place));
@@ -261,7 +261,7 @@ impl Cache {
         let record = self.record(checked, debugged, place).filter(|_| !padding);
         let bytes = match self.config.no_access {
             true => Bytes::NONE,
-            // SAFETY: an object of a slab of the cache, with its zones. A concurrent write there would be the program's error.
+            // SAFETY: the object is in a slab of the cache, with its zones. A concurrent write would be the program's error.
             false => unsafe { Bytes::of(object, left, size, right) },
         };
         let report = ObjectReport {
@@ -274,24 +274,24 @@ impl Cache {
             left: &[],
             bytes: &[],
             right: &[],
-            allocated: record.and_then(|record| record.track(Deed::Alloc)),
-            freed: record.and_then(|record| record.track(Deed::Free)),
+            allocated: record.and_then(|record| record.track(TrackEvent::Alloc)),
+            freed: record.and_then(|record| record.track(TrackEvent::Free)),
             noticed: CallStack::NONE,
         };
         Some((bytes, report))
     }
-    /// Describes the object of the cache that has `address`.
-    pub(super) fn look_around(&self, address: NonNull<u8>) -> Option<(Bytes, ObjectReport<'static>)> {
+    /// Describes the cache's object that contains `address`.
+    pub(super) fn search_neighbours(&self, address: NonNull<u8>) -> Option<(Bytes, ObjectReport<'static>)> {
         let pages = &self.core.memory.pages;
         let pfn = pages.pfn_of(address.as_ptr())?;
-        // A slab loses its owner before `uncover_slab` takes this lock.
+        // A slab loses its owner before `uncover_slab` takes the node's lock.
         let _lists = self.nodes[pages.node_of(pfn) as usize].lists().lock();
         let is_ours = self.core.memory.frames().frame(pfn).owner() == self.owner();
         self.look(is_ours.then(|| self.place_around(address))??, None)
     }
 
-    /// Calls `each` for each slab on all lists, under the lock of its node, so that the slab stays. `many` estimates the number
-    /// of results.
+    /// Calls `each` for each listed slab, under the lock of the slab's node, so that the slab stays. `many` estimates the
+    /// number of results.
     fn of_slabs<T>(
         &self,
         many: fn(&NodeCount) -> u64,
@@ -299,8 +299,8 @@ impl Cache {
     ) -> Vec<T> {
         let memory = &self.core.memory;
         loop {
-            // Nothing is allocated under a node's lock: the global allocator may need this very node. That may add slabs, hence
-            // the spare room.
+            // Nothing is allocated under a node's lock, because the global allocator may need the node. The vector's own
+            // allocation may add slabs, hence the spare room.
             let expected = many(&self.count()) as usize;
             let mut found = Vec::with_capacity(expected + expected / 8 + BULK);
             let mut all = true;
@@ -334,7 +334,7 @@ impl Cache {
                     false => State::Free,
                 };
                 found.objects += 1;
-                // SAFETY: an object of a slab that is kept; no other thread uses the cache, by this function's contract.
+                // SAFETY: the object is in a slab that is kept. By contract, no other thread uses the cache.
                 found.damages +=
                     unsafe { debugged.watch.inspect(object, state, |damage| self.damaged(place, damage)) };
             }
@@ -344,7 +344,7 @@ impl Cache {
     }
 
     /// Calls `of` for each object in use, if frees are checked. `of` must not allocate or lock.
-    pub(crate) fn in_use<T>(&self, deed: Deed, of: impl Fn(InUse) -> T) -> Vec<T> {
+    pub(crate) fn in_use<T>(&self, deed: TrackEvent, of: impl Fn(InUse) -> T) -> Vec<T> {
         let Some(checked) = &self.checked else { return Vec::new() };
         let debugged = checked.debugged.as_ref();
         self.of_slabs(
@@ -367,7 +367,7 @@ impl Cache {
         )
     }
 
-    fn traces(&self, deed: Deed) -> Traces {
+    fn traces(&self, deed: TrackEvent) -> Traces {
         if !self.debugged().is_some_and(|(_, debugged)| debugged.has_records()) {
             return Traces::default();
         }
@@ -378,24 +378,23 @@ impl Cache {
     }
 }
 
-/// The report with its copied bytes.
 pub(super) fn with_bytes<'a>((bytes, report): &'a (Bytes, ObjectReport<'static>)) -> ObjectReport<'a> {
     let (left, right, noticed) = (bytes.left(), bytes.right(), CallStack::save());
     ObjectReport { left, bytes: bytes.object(), right, noticed, ..*report }
 }
 
-/// An object in use.
+/// An object in use, with its requested and usable sizes.
 pub(crate) struct InUse {
     pub(crate) object: NonNull<u8>,
-    /// Bytes that the user requested.
+    /// Number of bytes that the user requested.
     pub(crate) asked: usize,
-    /// Bytes that the user may use.
+    /// Number of bytes that the user may use.
     pub(crate) usable: usize,
-    /// Track of the requested event.
+    /// The object's last event of the requested kind.
     pub(crate) track: Option<Track>,
 }
 
-/// Keeps all slabs of a cache listed while it lives.
+/// Keeps all slabs of a cache listed while this value lives.
 struct Kept<'c>(&'c Cache);
 
 impl<'c> Kept<'c> {
@@ -411,28 +410,28 @@ impl Drop for Kept<'_> {
 }
 
 impl KmemCache {
-    /// Checks all objects, free ones and those in use: their red zones, their poison, and the padding of slabs must be
-    /// unchanged. Damage is [reported](crate::corruption) and then repaired. A cache without [`RED_ZONE`](SlabDebug::RED_ZONE)
-    /// and [`POISON`](SlabDebug::POISON) has nothing to check.
+    /// Checks all objects, free and in use: their red zones, their poison, and the padding of slabs must be unchanged. Damage
+    /// is [reported](crate::corruption) and then repaired. A cache without [`RED_ZONE`](SlabDebug::RED_ZONE) and
+    /// [`POISON`](SlabDebug::POISON) has nothing to check.
     ///
-    /// No other thread may allocate or free during the check: an object in transit would be reported as damaged. A reaper may
-    /// run: empty slabs stay until the check ends, and [`destroy`](Self::destroy) returns [`Busy`](crate::Busy).
+    /// No other thread may allocate or free during the check, because an object in transit would be reported as damaged. A
+    /// reaper may run: empty slabs stay until the check ends, and [`destroy`](Self::destroy) returns [`Busy`](crate::Busy).
     ///
     /// Cost: all of the cache's memory is read, and each node's lock is taken twice.
     #[doc(alias = "validate_slab_cache")]
     pub fn validate(&self) -> Validation {
         self.cache().validate()
     }
-    /// Objects in use by the call stack of their allocation. Empty without [`USERS`](SlabDebug::USERS). Approximate while other
-    /// threads use the cache.
+    /// Objects in use by the call stack of their allocation. Empty without [`USERS`](SlabDebug::USERS), and approximate while
+    /// other threads use the cache.
     ///
-    /// Cost: a read of each object's record, under the lock of its node. It allocates.
+    /// Cost: a read of each object's record, under the lock of its node. The call allocates.
     pub fn alloc_traces(&self) -> Traces {
-        self.cache().traces(Deed::Alloc)
+        self.cache().traces(TrackEvent::Alloc)
     }
-    /// Objects in use by the call stack of their preceding free.
+    /// Objects in use by the call stack of their preceding free, like [`alloc_traces`](Self::alloc_traces).
     pub fn free_traces(&self) -> Traces {
-        self.cache().traces(Deed::Free)
+        self.cache().traces(TrackEvent::Free)
     }
 }
 
@@ -445,13 +444,13 @@ mod tests {
     use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
     #[test]
-    fn a_full_result_is_collected_again_without_allocating_under_the_lock() {
+    fn full_listing_is_collected_again_without_allocating_under_the_lock() {
         std::thread_local! {
             static ASKED: Cell<usize> = const { Cell::new(0) };
         }
-        /// One eighth of them exceeds the spare room in any case.
+        /// Number of slabs, of which an eighth exceeds the spare room.
         const SLABS: usize = 16 * BULK;
-        /// Too low the first time.
+        /// An estimate that is too low the first time.
         fn many(_: &NodeCount) -> u64 {
             (ASKED.replace(ASKED.get() + 1) * SLABS) as u64
         }
@@ -463,30 +462,30 @@ mod tests {
         assert_eq!(ASKED.get(), 2);
     }
 
-    /// Once no records were found, or they were read while being freed.
+    /// Records were once not found, or read while they were being freed.
     #[test]
-    fn an_object_is_described_while_its_slab_is_freed() {
+    fn object_can_be_described_while_its_slab_is_freed() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("ends", 64).slab_debug(SlabDebug::USERS).build_in(&subsystem).unwrap();
         let object = cache.alloc(Gfp::KERNEL).unwrap();
         let (address, inner) = (object.addr(), cache.cache());
-        assert_eq!(inner.look_around(object).unwrap().1.object, address.get());
-        // SAFETY: allocated above, freed once.
+        assert_eq!(inner.search_neighbours(object).unwrap().1.object, address.get());
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(object) };
         subsystem.shrink();
-        assert!(inner.look_around(object).is_none());
+        assert!(inner.search_neighbours(object).is_none());
         let (at, done) = (AtomicUsize::new(address.get()), AtomicBool::new(false));
         std::thread::scope(|s| {
             s.spawn(|| {
                 let range = subsystem.core().memory.pages.address(Pfn::new(0));
                 while !done.load(Relaxed) {
-                    _ = inner.look_around(range.with_addr(NonZero::new(at.load(Relaxed)).unwrap()));
+                    _ = inner.search_neighbours(range.with_addr(NonZero::new(at.load(Relaxed)).unwrap()));
                 }
             });
             for _ in 0..2_000 {
                 let object = cache.alloc(Gfp::KERNEL).unwrap();
                 at.store(object.addr().get(), Relaxed);
-                // SAFETY: allocated above, freed once.
+                // SAFETY: the object was allocated above, and is freed once.
                 unsafe { cache.free(object) };
                 subsystem.shrink();
             }

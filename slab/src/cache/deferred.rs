@@ -1,4 +1,4 @@
-//! Deferred frees: objects in batches on their way to the RCU collector.
+//! Deferred frees: objects wait in batches for the RCU collector.
 
 use super::Cache;
 use super::core::Core;
@@ -12,21 +12,21 @@ use uslab_magazine::sync::Ordering::Acquire;
 use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed, contain_panic, planted};
 
 impl Cache {
-    /// Increments `count`, of objects or slabs that wait for readers, before one does. Wakes threads that sleep because they
-    /// have seen 0.
+    /// Increments `count`, the number of objects or slabs that wait for readers, before another object or slab waits. Wakes
+    /// threads that sleep because they have seen 0.
     #[cfg(not(loom))]
     pub(super) fn begin_grace(&self, count: &AtomicU64) {
         // Acquire: pairs with the Release of `has_in_grace`.
         let is_first = count.fetch_add(1, Acquire) == 0;
-        planted!("what begins to wait for readers wakes no thread" => let is_first = false);
+        planted!("a new deferred free wakes no collector thread" => let is_first = false);
         if is_first {
             self.wake_threads();
         }
     }
-    /// Threads of loom's models do not wait for it.
+    /// Increments `count`, for which threads of loom's models do not wait.
     #[cfg(loom)]
     pub(super) fn begin_grace(&self, count: &AtomicU64) {
-        // Relaxed: a number.
+        // Relaxed: the count publishes no other data.
         count.fetch_add(1, Relaxed);
     }
 }
@@ -40,7 +40,8 @@ impl Core {
         if let Some(full) = self.deferred.push(self.cpus.current(), object) {
             self.wait_for(full);
         }
-        // After the batch's lock, which a new waiter takes, too. Relaxed: that lock orders it.
+        // Waiters are checked after the batch's lock was held, which a new waiter takes, too. Relaxed: the batch's lock orders
+        // the load.
         if self.waited_for.load(Relaxed) > 0 {
             self.flush_deferred();
         }
@@ -55,9 +56,9 @@ impl Core {
         let core = self.clone();
         let free = move || {
             for object in batch.objects() {
-                // Kept alive: the free of its last object may destroy the cache.
+                // The cache is kept alive, because the free of its last object may destroy it.
                 let cache = core.cache_at(object).and_then(Cache::kept);
-                // The panic hook has reported a reset's panic already. The rest of the batch belongs to other users.
+                // The panic hook has reported a reset's panic already. Other objects of the batch belong to other users.
                 contain_panic(|| {
                     // SAFETY: the user freed the object, and all readers that might have found it have exited.
                     if !unsafe { core.free_object(object) } {
@@ -69,14 +70,14 @@ impl Core {
                         }
                     }
                 });
-                // Last: a thread that waits for 0 finds everything else done.
+                // The count is decremented last, so that a thread that waits for 0 finds all other work done.
                 if let Some(cache) = cache {
-                    // Relaxed: a number.
+                    // Relaxed: the count publishes no other data.
                     cache.deferred().fetch_sub(1, Relaxed);
                 }
             }
         };
-        planted!("deferred frees wait for nobody" => {
+        planted!("deferred frees do not wait for readers" => {
             free();
             return;
         });

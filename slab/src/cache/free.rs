@@ -1,4 +1,4 @@
-//! Frees: the ladder of [allocation](super::alloc), upwards.
+//! Frees of objects: the levels of [allocation](super::alloc), upwards.
 //!
 //! ```text
 //!  free           the CPU's stack, by the inlined path                            no lock
@@ -23,24 +23,24 @@ use crate::debug::harden::Hardened;
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_magazine::sync::{MODEL, assert_unlocked, catch_panic, planted};
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
 impl Cache {
-    /// Frees an object.
+    /// Frees an object of this cache.
     ///
     /// # Safety
-    /// As [`KmemCache::free`](crate::KmemCache::free).
+    /// The conditions of [`KmemCache::free`](crate::KmemCache::free) hold.
     #[inline(always)]
     pub(crate) unsafe fn free(&self, object: NonNull<u8>) {
-        // SAFETY: by contract the object is the caller's to free.
+        // SAFETY: by contract, the caller may free the object.
         if !unsafe { self.free_inlined(object) } {
             self.free_missed(object);
         }
     }
-    /// The inlined part of `free`. `false` if it did nothing: then call [`free_missed`](Self::free_missed).
+    /// The inlined part of `free`. On `false` nothing was done, and the caller must call [`free_missed`](Self::free_missed).
     ///
     /// # Safety
-    /// As [`free`](Self::free).
+    /// The conditions of [`free`](Self::free) hold.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free_inlined(&self, object: NonNull<u8>) -> bool {
@@ -49,14 +49,14 @@ impl Cache {
         unsafe { self.frees.free_fast(Object(object)) }
     }
 
-    /// As `free`, for a caller without a handle: all handles may be dropped, and this free may end the cache.
+    /// Frees an object for a caller without a handle. All handles may be dropped, and this free may end the cache.
     ///
     /// # Safety
-    /// As [`free`](Self::free); it is an object of `cache`, which may be destroyed when this returns.
+    /// The conditions of [`free`](Self::free) hold. The object belongs to `cache`, which may be destroyed when this returns.
     #[inline(always)]
     pub(crate) unsafe fn free_without_handle(cache: NonNull<Self>, object: NonNull<u8>) {
-        // SAFETY: the object is in use up to the store that puts it on a stack: so the cache lives, and with
-        // it the layer. After that store nothing of the cache is accessed, hence the copy.
+        // SAFETY: the object is in use up to the store that puts it on a stack, so the cache and its layer live until then. The
+        // code accesses nothing of the cache after the store, hence the copy.
         unsafe {
             cache.as_ref().watch_free(object);
             let frees = cache.as_ref().frees;
@@ -66,25 +66,24 @@ impl Cache {
         }
     }
     /// # Safety
-    /// As [`free_without_handle`](Self::free_without_handle).
+    /// The conditions of [`free_without_handle`](Self::free_without_handle) hold.
     #[cold]
     #[inline(never)]
     unsafe fn free_with_ref(cache: NonNull<Self>, object: NonNull<u8>) {
-        // SAFETY: the object is in use: its cache lives.
+        // SAFETY: the object is in use, so its cache lives.
         let frees = unsafe {
             cache.as_ref().core.note_free(object);
             cache.as_ref().frees
         };
-        // SAFETY: the object is in use until it is on a stack, so the cache and its layer live; a drain waits
-        // for the claim.
+        // SAFETY: the object is in use until it is on a stack, so the cache and its layer live; a drain waits for the claim.
         if unsafe { frees.free_claimed(Object(object)) } {
             return;
         }
-        // SAFETY: the object is in use: its cache lives.
+        // SAFETY: the object is in use, so its cache lives.
         if unsafe { cache.as_ref() }.is_freed_again(object) {
             return;
         }
-        // SAFETY: the object is in use: its cache lives.
+        // SAFETY: the object is in use, so its cache lives.
         let Some(cache) = unsafe { cache.as_ref() }.kept() else {
             unreachable!("an object in use keeps its cache")
         };
@@ -92,18 +91,18 @@ impl Cache {
         if cache.has_free_hook { cache.free_with_hook(object, push) } else { push(object) }
     }
 
-    /// The inlined path missed, or is disabled because a free hook must run.
+    /// Frees an object after the inlined path missed, or is disabled because a free hook must run.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_missed(&self, object: NonNull<u8>) {
         // A running profile has closed the inlined path.
         let profiled = self.core.profiler.runs();
         if profiled {
-            planted!("a sample is forgotten when its object has been taken back" => {
+            planted!("a sample is removed after its object is freed" => {
                 self.push(object);
                 return self.core.note_free(object);
             });
-            // Before any other thread can have the object.
+            // The profile must see the free before any other thread can have the object.
             self.core.note_free(object);
         // SAFETY: the cache keeps its layer in `parts`.
         } else if unsafe { self.frees.free_claimed(Object(object)) } || self.is_freed_again(object) {
@@ -113,8 +112,8 @@ impl Cache {
         if self.has_free_hook { self.free_with_hook(object, push) } else { push(object) }
     }
 
-    /// Reports a double free, and returns `true`, if the object is the last one that this CPU took back: then
-    /// its push has missed. Caches with a free hook detect more, and models watch each object.
+    /// Reports a double free, and returns `true`, if the object is the last one that this CPU freed, whose second push misses.
+    /// Caches with a free hook detect more double frees, and models watch each object.
     fn is_freed_again(&self, object: NonNull<u8>) -> bool {
         let again =
             !MODEL && !self.has_free_hook && self.config.per_cpu.has_on_top(&DrainOnly(self), Object(object));
@@ -125,8 +124,8 @@ impl Cache {
         again
     }
 
-    /// For models, which watch the owner of each object. If a hook runs first,
-    /// [`free_with_hook`](Self::free_with_hook) calls this after it.
+    /// Reports a free to models, which watch the owner of each object. If a hook runs first,
+    /// [`free_with_hook`](Self::free_with_hook) calls this after the hook.
     #[inline(always)]
     fn watch_free(&self, object: NonNull<u8>) {
         if MODEL && !self.has_free_hook {
@@ -134,8 +133,8 @@ impl Cache {
         }
     }
 
-    /// Runs the free hooks, passes the object through the quarantine, and pushes what the quarantine releases. `missed` handles objects
-    /// that do not fit on the CPU's stack.
+    /// Runs the free hooks, passes the object through the quarantine, and pushes what the quarantine releases. `missed` handles
+    /// objects that do not fit on the CPU's stack.
     fn free_with_hook(&self, object: NonNull<u8>, missed: impl Fn(NonNull<u8>)) {
         if self.free_sample(object) {
             return;
@@ -152,16 +151,16 @@ impl Cache {
         });
     }
 
-    /// Frees the object if it is a sample of the guard, which is in no slab. Returns `true` if so.
+    /// Frees the object and returns `true`, if it is a sample of the guard, which is in no slab.
     #[inline(always)]
     pub(super) fn free_sample(&self, object: NonNull<u8>) -> bool {
         self.config.guarded && self.core.free_sample(object, self.name())
     }
 
-    /// Runs the free hooks of an object, and then `take_back`. A panic of a reset is resumed after that.
+    /// Runs the free hooks of an object, and then `take_back`. A panic of a reset is resumed after `take_back`.
     #[inline(always)]
     pub(super) fn on_free(&self, object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
-        planted!("a tag is cleared when its object has been taken back" => {
+        planted!("a tag is cleared after its object is freed" => {
             take_back(self);
             return self.checked.iter().for_each(|checked| _ = self.on_checked_free(checked, object));
         });
@@ -169,7 +168,7 @@ impl Cache {
             return;
         }
         if self.config.zero_on_free && !self.is_poisoned() {
-            // SAFETY: its user freed it, no other thread has it yet, and it is that many bytes long.
+            // SAFETY: the object was freed by its user, has no other user yet, and has `object_size` bytes.
             unsafe { object.write_bytes(0, self.geometry().object_size()) };
         }
         match self.config.hooks.as_ref().and_then(|hooks| hooks.reset.as_ref()) {
@@ -177,7 +176,7 @@ impl Cache {
             Some(reset) => self.reset(&***reset, object, take_back),
         }
     }
-    /// Returns `true` if a free has poisoned the object already.
+    /// Returns `true` if a free has already poisoned the object.
     fn is_poisoned(&self) -> bool {
         if let Some(debugged) = self.checked.as_ref().and_then(|checked| checked.debugged.as_ref()) {
             return debugged.watch.poison;
@@ -194,7 +193,7 @@ impl Cache {
         }
     }
 
-    /// The levels behind the CPU's stack, which is full.
+    /// Frees an object to the levels behind the CPU's stack, which is full.
     #[inline(never)]
     fn push_missed(&self, object: NonNull<u8>) {
         self.config
@@ -202,21 +201,20 @@ impl Cache {
             .put_or_flush(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
     }
 
-    /// Frees an object that no user has had: no hook runs.
+    /// Frees an object that no user has had, without running hooks.
     pub(super) fn take_back(&self, object: NonNull<u8>) {
         self.core.note_free(object);
         self.core.memory.obj_in(object);
         self.push(object);
     }
-    /// Puts an object on the CPU's stack, or in the levels behind it.
+    /// Puts an object on the CPU's stack, or frees it to the levels behind the stack.
     #[inline(never)]
     pub(super) fn push(&self, object: NonNull<u8>) {
         self.config.per_cpu.free(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
     }
 
-    /// Frees an object to its slab.
     fn free_direct(&self, object: Object) {
-        let op = self.operation(What::Free);
+        let op = self.operation(OperationKind::Free);
         if self.core.memory.pages.nodes() > 1 && self.node_of(object) != self.this_node() {
             self.counts.other_node_frees.add(1);
         }
@@ -225,8 +223,8 @@ impl Cache {
         self.counts.direct_paths.count(&op);
     }
 
-    /// Marks an object as free. Returns `false`, and reports it, if it is no object of this cache in use. Only
-    /// for checked caches; otherwise the slabs detect it.
+    /// Marks an object of a checked cache as free. Reports any other address, and returns `false`. In unchecked caches the
+    /// slabs detect the error.
     #[inline(always)]
     fn check_and_mark_free(&self, object: NonNull<u8>) -> bool {
         if let Some(checked) = &self.checked
@@ -236,12 +234,12 @@ impl Cache {
         }
         self.report_bad_free(object)
     }
-    /// Marks an object of a checked cache as free. Returns `false` if it is not in use, or not of the cache.
+    /// Marks an object of a checked cache as free. Returns `false` if the object is not in use, or belongs to another cache.
     #[inline(always)]
     #[must_use]
     pub(super) fn on_checked_free(&self, checked: &Checked, object: NonNull<u8>) -> bool {
         let was_out = checked.tags.clear(object, checked.tag);
-        // Before poison overwrites the bytes that are checked.
+        // Canaries are checked before poison overwrites them.
         if was_out && let Some(hardened) = &self.hardened {
             self.check_canaries(hardened, object);
         }
@@ -252,24 +250,23 @@ impl Cache {
     }
     /// Reports writes past the end of a freed object, and past the end of the object in front of it.
     fn check_canaries(&self, hardened: &Hardened, object: NonNull<u8>) {
-        // SAFETY: its user freed it, and no other thread has it yet.
+        // SAFETY: the object was freed by its user, and no other thread has it yet.
         if let Err(kind) = unsafe { hardened.on_free(object) } {
             self.refuse(kind, object, self.place(Object(object)).ok().map(|place| place.index));
-            // SAFETY: no other thread has the freed object. Its canary was overwritten.
+            // SAFETY: no other thread has the freed object, whose canary was overwritten.
             unsafe { hardened.prepare(object) };
         }
         if hardened.checks_others()
             && let Ok(ObjectIndex { slab, index: index @ 1.. }) = self.place(Object(object))
             && let Object(front) = self.object(ObjectIndex { slab, index: index - 1 })
-            // SAFETY: an object of the same slab, which was prepared when the slab was made.
+            // SAFETY: the object is in the same slab, whose objects were prepared when the slab was made.
             && !unsafe { hardened.is_whole(front) }
         {
             self.refuse(CorruptionKind::Overflow, front, Some(index - 1));
-            // SAFETY: an object of the same slab. Its canary was overwritten.
+            // SAFETY: the object is in the same slab, and its canary was overwritten.
             unsafe { hardened.prepare(front) };
         }
     }
-    /// Reports the error of a free, if there is one.
     #[cold]
     #[inline(never)]
     fn report_bad_free(&self, object: NonNull<u8>) -> bool {
@@ -282,7 +279,7 @@ impl Cache {
         false
     }
 
-    /// Slab and index of an object, from its page's frame; or the reason why it is no object of this cache.
+    /// Slab and index of an object, from its page's frame; or the reason why the address is not an object of this cache.
     #[inline]
     pub(crate) fn place(&self, Object(object): Object) -> Result<ObjectIndex, CorruptionKind> {
         let memory = &self.core.memory;
@@ -306,7 +303,7 @@ impl Cache {
         Ok(ObjectIndex { slab, index })
     }
 
-    /// Usable bytes of the object at `memory`, which is in use; if frees are not checked, it may be free.
+    /// Number of usable bytes of the object in use at `memory`. Unless frees are checked, a free object is not detected.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let place = self.place(Object(memory))?;
         if self.checked.as_ref().is_some_and(|checked| !checked.is_out(memory)) {
@@ -316,7 +313,7 @@ impl Cache {
             return Ok(0);
         }
         if let Some(hardened) = &self.hardened
-            // SAFETY: an object of the cache, which is in use, by the caller's contract, or has no content.
+            // SAFETY: the object belongs to the cache. By contract, the object is in use, or has no content.
             && let Some(size) = unsafe { hardened.size(memory) }
         {
             return Ok(size);
@@ -326,21 +323,21 @@ impl Cache {
         }
         Ok(self.usable_bytes(place))
     }
-    /// Returns `true` if the canary of the object at `memory` was overwritten. The object has a size.
+    /// Returns `true` if the canary of the object at `memory` was overwritten. The object's size is recorded.
     pub(crate) fn is_overrun(&self, memory: NonNull<u8>) -> bool {
-        // SAFETY: an object of the cache, in use.
+        // SAFETY: the object belongs to the cache, and is in use.
         let canary = self.hardened.as_ref().map(|hardened| unsafe { hardened.on_free(memory) });
         canary.is_some_and(|canary| canary.is_err())
     }
-    /// Sets the size that the caller uses of the object at `memory`. Returns `false` if nothing in the cache
-    /// depends on the size.
+    /// Sets the number of bytes that the caller uses of the object at `memory`. Returns `false` if nothing in the cache depends
+    /// on the size.
     ///
     /// # Safety
-    /// It is an object of this cache, at least that large, and the caller's.
+    /// The caller owns the object, which belongs to this cache and has at least `size` bytes.
     pub(crate) unsafe fn resize(&self, memory: NonNull<u8>, size: usize) -> bool {
         let Some(hardened) = &self.hardened else { return false };
-        // SAFETY: the object is the caller's and large enough, by contract. The canary is checked first, because
-        // the new one may overwrite it.
+        // SAFETY: by contract, the caller owns the object, which is large enough. The old canary is checked first, because the
+        // new canary may overwrite it.
         unsafe {
             if let Err(kind) = hardened.on_free(memory) {
                 self.refuse(kind, memory, self.place(Object(memory)).ok().map(|place| place.index));
@@ -349,16 +346,16 @@ impl Cache {
         }
     }
 
-    /// Frees an object that [`begins_object`](Self::begins_object) cannot recognise because of red zones.
-    /// Refuses other addresses.
+    /// Frees an object that [`begins_object`](Self::begins_object) cannot recognise because of red zones, and refuses other
+    /// addresses.
     ///
     /// # Safety
-    /// As [`free_without_handle`](Self::free_without_handle).
+    /// The conditions of [`free_without_handle`](Self::free_without_handle) hold.
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn free_at_frame(&self, object: NonNull<u8>) {
         match self.place(Object(object)) {
-            // SAFETY: by contract the object is the caller's to free.
+            // SAFETY: by contract, the caller may free the object.
             Ok(_) if self.multiples == 0 => unsafe { Self::free_without_handle(NonNull::from(self), object) },
             _ => self.refuse(CorruptionKind::Interior, object, None),
         }
@@ -368,7 +365,6 @@ impl Cache {
         let owner = self.core.cache_at(object).filter(|owner| owner.owner() != self.owner());
         self.core.tell(kind, object, self.name(), owner.map(Self::name), index);
     }
-    /// The object that an address in a slab of the cache is in.
     pub(super) fn place_around(&self, address: NonNull<u8>) -> Option<ObjectIndex> {
         let memory = &self.core.memory;
         let slab = memory.frames().frame(memory.pages.pfn_of(address.as_ptr())?).head();
@@ -382,7 +378,7 @@ impl Cache {
 }
 
 impl Core {
-    /// Reports an invalid free, with what is known of the object that the address is in.
+    /// Reports an invalid free, with all that is known about the object that contains the address.
     #[cold]
     pub(crate) fn tell(
         &self,
@@ -392,7 +388,7 @@ impl Core {
         owner: Option<&str>,
         index: Option<usize>,
     ) {
-        let seen = self.cache_at(address).and_then(|of| of.look_around(address));
+        let seen = self.cache_at(address).and_then(|of| of.search_neighbours(address));
         let report = seen.as_ref().map(with_bytes);
         self.corrupt(&Corruption {
             kind,
@@ -403,10 +399,10 @@ impl Core {
             report: report.as_ref(),
         });
     }
-    /// Frees an object of any cache; `false` if no object begins there.
+    /// Frees an object of any cache; returns `false` if no object begins at `memory`.
     ///
     /// # Safety
-    /// `memory` came from this subsystem and is not used any more.
+    /// `memory` came from this subsystem and is no longer used.
     #[inline]
     #[must_use]
     pub(crate) unsafe fn free_object(&self, memory: NonNull<u8>) -> bool {
@@ -415,7 +411,7 @@ impl Core {
         let Some(cache) = self.cache_of(frame.owner()) else { return false };
         let begins = cache.begins_object(self.memory.pages.offset_from(frame.head(), memory.as_ptr()));
         if begins {
-            // SAFETY: `memory` is an object of this cache, and the caller's to free, by contract.
+            // SAFETY: by contract, the caller may free `memory`, which is an object of this cache.
             unsafe { Cache::free_without_handle(NonNull::from(cache), memory) };
         }
         begins

@@ -8,10 +8,10 @@ use super::{Cache, Object};
 use crate::error::Busy;
 use core::cell::Cell;
 use uslab_magazine::sync::{planted, relax};
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Operation, Supplier};
 
-/// Receives the flushed objects, and counts the slabs that are freed with them.
+/// A supplier that receives flushed objects, and counts the slabs that are freed with them.
 struct Flushing<'a>(&'a Cache, Cell<usize>);
 
 impl Supplier<Object> for Flushing<'_> {
@@ -24,13 +24,13 @@ impl Supplier<Object> for Flushing<'_> {
 }
 
 impl Cache {
-    /// Flushes all free objects to their slabs, destructs them there, frees all empty slabs, and sorts the partial ones.
-    /// Returns the number of slabs freed.
+    /// Flushes all free objects to their slabs, destructs them, frees all empty slabs, and sorts the partial slabs. Returns the
+    /// number of slabs freed.
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
         self.flush_deferred();
         self.flush_all(op) + self.shrink_slabs(op)
     }
-    /// The same, after a sweep has taken all stacks.
+    /// Shrinks the cache as [`shrink`](Self::shrink) does, after a sweep has taken all stacks.
     pub(crate) fn shrink_swept(&self, op: &Operation) -> usize {
         let flushing = Flushing(self, Cell::new(0));
         self.config.per_cpu.flush_swept(op, &flushing);
@@ -44,7 +44,7 @@ impl Cache {
         slabs + self.release(op, unlisted)
     }
 
-    /// Frees the empty slabs. Returns their number.
+    /// Frees the cache's empty slabs. Returns the number of slabs freed.
     pub(crate) fn discard_empty(&self, op: &Operation) -> usize {
         let mut unlisted = Unlisted::default();
         self.nodes.iter().for_each(|node| node.discard_empty(&self.core.memory, &mut unlisted));
@@ -68,22 +68,22 @@ impl Cache {
     pub(crate) fn reap(&self) -> u64 {
         self.flush_deferred();
         let objects = self.config.per_cpu.reap(&DrainOnly(self));
-        self.destruct_idle(&self.operation(What::Reclaim));
+        self.destruct_idle(&self.operation(OperationKind::Reclaim));
         self.discard_idle();
         objects
     }
 
-    /// The same, after a sweep has taken the idle stacks.
+    /// Reaps the cache as [`reap`](Self::reap) does, after a sweep has taken the idle stacks.
     pub(crate) fn reap_swept(&self) -> u64 {
         let objects = self.config.per_cpu.reap_swept(&DrainOnly(self));
-        self.destruct_idle(&self.operation(What::Reclaim));
+        self.destruct_idle(&self.operation(OperationKind::Reclaim));
         self.discard_idle();
         objects
     }
 
     /// Makes the magazines smaller from now on, because memory is short.
     pub(crate) fn shrink_magazines(&self) {
-        self.config.per_cpu.shrink(&self.operation(What::Reclaim), &DrainOnly(self));
+        self.config.per_cpu.shrink(&self.operation(OperationKind::Reclaim), &DrainOnly(self));
     }
 
     /// Drains the stacks of `cpus` to the slabs.
@@ -98,32 +98,32 @@ impl Cache {
     /// Frees all slabs for good, if no object is in use.
     pub(crate) fn destroy(&self) -> Result<(), Busy> {
         self.flush_deferred();
-        // A later free puts its object into its slab, not into a magazine.
+        // From now on, a free puts its object into its slab, not into a magazine.
         self.config.per_cpu.close();
-        self.flush_all(&self.operation(What::Reclaim));
-        let ended = self.end_at_last().map_err(|live| {
+        self.flush_all(&self.operation(OperationKind::Reclaim));
+        let ended = self.end_after_destructors().map_err(|live| {
             self.reopen();
             Busy { live, aliases: 0 }
         });
-        planted!("who waits is not told that the cache is destroyed" => return ended);
+        planted!("destroying a cache does not wake its waiters" => return ended);
         // Waiters get the object, or the error.
         self.let_grow();
         ended
     }
 
-    /// Closes the magazines of a cache without handles: later frees go to the slabs.
+    /// Closes the magazines of a cache without handles, so that later frees bypass them.
     pub(crate) fn close_magazines(&self) {
         self.flush_deferred();
-        planted!("the magazines of a cache that is left stay open" => {
-            self.flush_all(&self.operation(What::Reclaim));
+        planted!("dropping a cache does not close its magazines" => {
+            self.flush_all(&self.operation(OperationKind::Reclaim));
             return;
         });
         self.close_for_good();
-        self.flush_all(&self.operation(What::Reclaim));
+        self.flush_all(&self.operation(OperationKind::Reclaim));
     }
-    /// As [`end`](Self::end), once no thread destructs free objects. A destructor does not wait for destructors: it may be one
-    /// of them, or two may wait for each other.
-    fn end_at_last(&self) -> Result<(), u64> {
+    /// Ends the cache as [`end`](Self::end) does, once no thread destructs free objects. A destructor does not wait for
+    /// destructors, because two destructors may wait for each other.
+    fn end_after_destructors(&self) -> Result<(), u64> {
         loop {
             match self.end() {
                 Err((0, destructing)) if DESTRUCTING.with(Cell::get) => return Err(destructing),
@@ -132,24 +132,24 @@ impl Cache {
             }
         }
     }
-    /// Frees all slabs for good, if all objects are in them: one in a magazine counts as in use.
+    /// Frees all slabs for good, if all objects are in their slabs. An object in a magazine counts as in use.
     ///
     /// # Errors
-    /// As [`Node::close`].
+    /// Fails as [`Node::close`] does.
     pub(crate) fn end(&self) -> Result<(), (u64, u64)> {
         let mut unlisted = Unlisted::default();
         let ended = Node::close(&self.nodes, &self.core.memory, &mut unlisted);
-        self.release(&self.operation(What::Reclaim), unlisted);
+        self.release(&self.operation(OperationKind::Reclaim), unlisted);
         ended
     }
 
     /// Takes a snapshot of the objects in use, after the magazines were flushed.
     pub(crate) fn live(&self, live: &mut Live) {
-        self.flush_all(&self.operation(What::Reclaim));
+        self.flush_all(&self.operation(OperationKind::Reclaim));
         live.clear();
         for node in &self.nodes {
-            // Allocates outside the lock, and again if slabs were added meanwhile: the global allocator may need this very
-            // node.
+            // Memory for the snapshot is allocated outside the node's lock, because the global allocator may need the node. The
+            // allocation is repeated if slabs were added.
             while !node.live(&self.core.memory, live) {
                 let NodeCount { objects, .. } = node.count();
                 live.make_room(node.count().slabs(), objects);
@@ -164,7 +164,7 @@ mod tests {
     use std::sync::{Arc, Weak};
     use uslab_magazine::sync::{AtomicBool, Mutex, Ordering::Relaxed};
 
-    /// Once it waited for itself for ever.
+    /// A destructor that destroyed its own cache once waited for itself for ever.
     #[test]
     fn a_destructor_that_destroys_its_own_cache_is_refused() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(subsystem.check().unwrap().slabs, 0);
     }
 
-    /// Once each waited for the other.
+    /// Two destructors once waited for each other.
     #[test]
     fn two_destructors_that_destroy_each_others_caches_end() {
         let subsystem = Subsystem::new(Config::default()).unwrap();

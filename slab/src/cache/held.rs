@@ -1,47 +1,49 @@
-//! Memory that constructed objects hold in addition to their own bytes: buffers, strings, files. The allocator does not see it,
-//! so the builder [declares](super::kmem_cache::KmemCacheBuilder::holds) or [weighs](crate::ObjectCacheBuilder::weigh) it.
+//! Held memory: memory that constructed objects own in addition to their bytes, such as buffers or strings. The allocator does
+//! not see held memory, so the builder [declares](super::kmem_cache::KmemCacheBuilder::holds) or
+//! [weighs](crate::ObjectCacheBuilder::weigh) it.
 //!
-//! * It is charged to limits in bytes and to accounts when an object is constructed, and uncharged when it is destructed.
-//! * Free objects in slabs hold at most [`HELD_SURPLUS`] bytes: a free that adds more destructs them. Magazines are sized by
-//!   what objects hold, if it is declared.
-//! * Weights are averages: the mean over objects weighed at their construction and at their free to the slab.
-//! * Waiters at a limit are woken by destructions: an object that is freed to its slab, or a slab that is freed.
+//! * Held memory is charged to limits in bytes and to accounts when an object is constructed, and uncharged when the object is
+//!   destructed.
+//! * Free objects in slabs hold at most [`HELD_SURPLUS`] bytes: a free that exceeds this bound destructs free objects. Declared
+//!   held memory also determines the size of magazines.
+//! * The weight of an object is the mean over objects weighed at their construction and at their free to the slab.
+//! * Destructions wake waiters at a limit: an object that is freed to its slab, or a slab that is freed.
 
-use super::hooks::Holds;
+use super::hooks::HeldBytes;
 use super::{Cache, Object};
 use crate::error::AllocError;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{assert_unlocked, contain_panic};
 
-/// Most bytes that free objects in the slabs of a cache hold.
+/// Maximum bytes that free objects in the slabs of a cache hold.
 pub const HELD_SURPLUS: usize = 2 << 20;
 
 impl Cache {
     fn is_weight_known(&self) -> bool {
-        !matches!(self.config.holds, Holds::Unknown)
+        !matches!(self.config.holds, HeldBytes::Unknown)
     }
     /// Mean number of bytes that an object holds.
     fn weight(&self) -> u64 {
         match &self.config.holds {
-            Holds::Unknown => 0,
-            Holds::Declared(bytes) => *bytes as u64,
-            // Relaxed: a number.
-            Holds::Weighed(_) => self.counts.weight.load(Relaxed),
+            HeldBytes::Unknown => 0,
+            HeldBytes::Declared(bytes) => *bytes as u64,
+            // Relaxed: the weight publishes no other data.
+            HeldBytes::Weighed(_) => self.counts.weight.load(Relaxed),
         }
     }
     /// Bytes that all constructed objects hold.
     pub(super) fn held_bytes(&self) -> u64 {
-        // Relaxed: a number.
+        // Relaxed: the number publishes no other data.
         self.counts.held.load(Relaxed)
     }
 
-    /// Charges what an object will hold, before it is constructed.
+    /// Charges the bytes that an object will hold, before the object is constructed.
     ///
     /// # Errors
-    /// The limit is reached.
+    /// Fails if the limit is reached.
     pub(super) fn begin_object(&self) -> Result<(), AllocError> {
-        // Relaxed, here and below: numbers, which order nothing about the objects.
+        // Relaxed, here and below: the numbers order nothing about the objects.
         let live = self.counts.live.fetch_add(1, Relaxed) + 1;
         if !self.is_weight_known() {
             return Ok(());
@@ -56,7 +58,7 @@ impl Cache {
             _ = self.charge_held(live);
         }
     }
-    /// Sets the charge to what `live` objects hold.
+    /// Sets the charge to the bytes that `live` objects hold.
     fn charge_held(&self, live: u64) -> Result<(), AllocError> {
         let wanted = live.saturating_mul(self.weight());
         let mut charged = self.counts.held.load(Relaxed);
@@ -90,20 +92,20 @@ impl Cache {
 
     /// Weighs an object that only the caller has.
     pub(super) fn weigh(&self, object: Object) {
-        let Holds::Weighed(weigh) = &self.config.holds else { return };
+        let HeldBytes::Weighed(weigh) = &self.config.holds else { return };
         assert_unlocked();
         contain_panic(|| {
             let bytes = weigh(object.0) as u64;
-            // Relaxed: a mean, for which concurrent updates do not matter.
+            // Relaxed: concurrent updates of a mean do not matter.
             let mean = self.counts.weight.load(Relaxed);
             let next = if mean == 0 { bytes } else { mean - mean / 8 + bytes / 8 };
             self.counts.weight.store(next, Relaxed);
         });
-        // Memory that is already held cannot be refused; the next object is.
+        // Memory that is already held cannot be refused, but the next object is refused.
         _ = self.charge_held(self.counts.live.load(Relaxed));
     }
 
-    /// Destructs free objects in slabs if they hold more than [`HELD_SURPLUS`]. Returns the number of slabs freed.
+    /// Destructs free objects in slabs if they hold more than [`HELD_SURPLUS`] bytes. Returns the number of slabs freed.
     pub(super) fn destruct_surplus(&self, op: &Operation) -> usize {
         let weight = self.weight();
         if weight == 0 {

@@ -1,4 +1,4 @@
-//! Hooks: users' functions that run on the objects of a cache.
+//! Hooks: user functions that run on the objects of a cache.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -22,19 +22,19 @@ impl fmt::Debug for Hooks {
     }
 }
 
-/// Source of the bytes that a constructed object holds.
+/// Source of the number of bytes that a constructed object holds.
 #[derive(Default)]
-pub(crate) enum Holds {
-    /// Not known.
+pub(crate) enum HeldBytes {
+    /// The number of held bytes is unknown.
     #[default]
     Unknown,
-    /// The same number for each object.
+    /// Each object holds the same number of bytes.
     Declared(usize),
-    /// Measured for each object by a function.
+    /// A function measures the bytes that each object holds.
     Weighed(Hook<usize>),
 }
 
-impl fmt::Debug for Holds {
+impl fmt::Debug for HeldBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown => f.write_str("Unknown"),
@@ -44,8 +44,8 @@ impl fmt::Debug for Holds {
     }
 }
 
-impl Holds {
-    /// Declared bytes of an object; 0 if they are not declared.
+impl HeldBytes {
+    /// Declared number of bytes that an object holds; 0 if not declared.
     pub(crate) fn declared(&self) -> usize {
         if let Self::Declared(bytes) = self { *bytes } else { 0 }
     }

@@ -4,14 +4,15 @@ use super::Cache;
 use uslab_magazine::Paths;
 use uslab_magazine::sync::Ordering::Relaxed;
 
-/// Numbers of one cache. Exact while no other thread uses the cache; otherwise a snapshot with each number taken separately:
-/// moving objects may be counted twice or not at all.
+/// Numbers of one cache, which are exact while no other thread uses the cache. While other threads use the cache, each number
+/// is taken separately, and moving objects may be counted twice or not at all.
 ///
-/// Frees of another node's objects are counted ([`other_node_frees`](Self::other_node_frees)), which costs nothing. The CPU on
-/// which an object was allocated is not recorded; the cost of frees between CPUs of a node shows as
-/// [`depot_exchanges`](Self::depot_exchanges).
+/// Frees of another node's objects are counted ([`other_node_frees`](Self::other_node_frees)), which costs nothing. The
+/// allocating CPU of an object is not recorded; [`depot_exchanges`](Self::depot_exchanges) shows the cost of frees between CPUs
+/// of a node.
 ///
-/// Cost: reads each CPU's and magazine's words, and takes each node's lock once; the fast paths count nothing for it.
+/// Cost: a snapshot reads each CPU's and magazine's words, and takes each node's lock once. The fast paths count nothing for a
+/// snapshot.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -30,66 +31,66 @@ use uslab_magazine::sync::Ordering::Relaxed;
 pub struct CacheInfo {
     /// Name of the cache.
     pub name: String,
-    /// Requested bytes of an object.
+    /// Requested size of an object in bytes.
     pub object_size: u64,
-    /// Bytes from one object to the next.
+    /// Number of bytes from one object to the next.
     pub slab_size: u64,
     /// Alignment of the objects, in bytes.
     pub align: u64,
-    /// Order of a slab: it has `2^order` pages.
+    /// Order of a slab, which has `2^order` pages.
     pub order: u8,
-    /// Objects per slab.
+    /// Number of objects per slab.
     pub objs_per_slab: u64,
-    /// Slabs with free objects that a node keeps before it frees empty ones.
+    /// Number of slabs with free objects that a node keeps before it frees empty slabs.
     pub min_partial: u64,
-    /// Most slabs that the cache may have; `None` without a limit.
+    /// Maximum number of slabs of the cache; `None` without a limit.
     pub limit: Option<u64>,
-    /// True if pages outlive a grace period.
+    /// True if the cache's pages stay until a grace period has passed.
     pub type_stable: bool,
-    /// Number of caches that share this one under other names.
+    /// Number of other caches that share this cache under other names.
     pub aliases: u64,
 
-    /// Slabs on all lists.
+    /// Number of slabs on all lists.
     pub slabs: u64,
-    /// Slabs whose objects are all out.
+    /// Number of slabs whose objects are all out.
     pub full: u64,
-    /// Slabs with objects out and free objects.
+    /// Number of slabs that have both free objects and objects that are out.
     pub partial: u64,
-    /// Slabs with no object out.
+    /// Number of slabs with no object out.
     pub empty: u64,
-    /// Pages inside slabs that no object in use touches and whose memory was returned to the system.
+    /// Number of pages inside slabs that no object in use touches and whose memory was returned to the system.
     pub discarded: u64,
-    /// Slabs that wait for the end of a grace period; not included in `slabs`.
+    /// Number of slabs that wait for the end of a grace period; not included in `slabs`.
     pub grace: u64,
-    /// Pages of all slabs, including those that wait for a grace period.
+    /// Number of pages of all slabs, including slabs that wait for a grace period.
     pub pages: u64,
     /// Highest number of slabs so far.
     pub slabs_peak: u64,
-    /// Slabs made so far.
+    /// Number of slabs made so far.
     pub slabs_made: u64,
-    /// Slabs freed so far.
+    /// Number of slabs freed so far.
     pub slabs_released: u64,
-    /// Slabs made with the smallest order because memory was short.
+    /// Number of slabs made with the smallest order because memory was short.
     pub order_fallbacks: u64,
 
-    /// Objects in all slabs.
+    /// Number of objects in all slabs.
     pub objects: u64,
-    /// Objects in use.
+    /// Number of objects in use.
     pub used: u64,
-    /// Freed objects that wait for a grace period, included in `used`.
+    /// Number of freed objects that wait for a grace period, included in `used`.
     pub deferred: u64,
-    /// Objects on CPUs' stacks.
+    /// Number of objects on CPUs' stacks.
     pub in_magazines: u64,
-    /// Objects in the depots.
+    /// Number of objects in the depots.
     pub in_depot: u64,
-    /// Freed objects in the [quarantine](crate::Harden::quarantine).
+    /// Number of freed objects in the [quarantine](crate::Harden::quarantine).
     pub quarantined: u64,
-    /// Objects free in slabs.
+    /// Number of objects that are free in slabs.
     pub free_in_slabs: u64,
 
-    /// Futures and threads that wait for an object at the limit, in [`acquire`](crate::KmemCache::acquire).
+    /// Number of futures and threads that wait for an object at the limit, in [`acquire`](crate::KmemCache::acquire).
     pub waiting: u64,
-    /// Finished waits: with an object, or cancelled.
+    /// Number of finished waits, whether with an object or cancelled.
     pub waits: u64,
     /// Total duration of the finished waits, in nanoseconds.
     pub waited_ns: u64,
@@ -98,35 +99,36 @@ pub struct CacheInfo {
     pub allocs: u64,
     /// Number of frees.
     pub frees: u64,
-    /// Allocations and frees by where they were served.
+    /// Numbers of allocations and frees by where they were served.
     pub paths: Paths,
-    /// Visits to the depots that moved a magazine.
+    /// Number of visits to the depots that moved a magazine.
     pub depot_exchanges: u64,
-    /// Visits to the depots that waited for another one.
+    /// Number of visits to the depots that waited for another visit.
     pub depot_contention: u64,
-    /// Magazines filled from slabs.
+    /// Number of magazines filled from slabs.
     pub fills: u64,
-    /// Magazines flushed to slabs.
+    /// Number of magazines flushed to slabs.
     pub flushes: u64,
-    /// Allocations that got an object of another node than requested, because that node had no memory. The requested node is
-    /// the current CPU's, or that of [`alloc_node`](crate::KmemCache::alloc_node).
+    /// Number of allocations that got an object of another node than requested, because that node had no memory. The requested
+    /// node is the current CPU's node, or the argument of [`alloc_node`](crate::KmemCache::alloc_node).
     pub other_node_allocs: u64,
-    /// Frees of another node's objects.
+    /// Number of frees of another node's objects.
     pub other_node_frees: u64,
-    /// Objects in a full magazine; 0 without magazines.
+    /// Number of objects in a full magazine; 0 without magazines.
     pub magazine_capacity: u64,
-    /// True if the cache was configured with magazines and works without: there was no class number left, or no memory.
+    /// True if the cache was configured with magazines but works without, because no class number was left, or memory was
+    /// short.
     pub magazines_refused: bool,
     /// Number of constructor runs.
     pub constructed: u64,
     /// Number of destructor runs.
     pub destructed: u64,
-    /// Bytes that constructed objects hold in addition to their own, if they are [declared](crate::KmemCacheBuilder::holds) or
+    /// Number of bytes that constructed objects hold in addition to their own, if [declared](crate::KmemCacheBuilder::holds) or
     /// [weighed](crate::ObjectCacheBuilder::weigh).
     pub held_bytes: u64,
     /// Number of failed allocations.
     pub failures: u64,
-    /// Refused frees (double, foreign, interior, wrong cache), and damage found.
+    /// Number of refused frees (double, foreign, interior, wrong cache), and of found damages.
     pub corruptions: u64,
 }
 
@@ -138,14 +140,14 @@ impl CacheInfo {
 }
 
 impl Cache {
-    /// Objects of all slabs, and those in use. Allocates nothing.
+    /// Number of objects in all slabs, and number of objects in use. Does not allocate.
     pub(crate) fn objects(&self) -> (u64, u64) {
         let (count, layer) = (self.count(), self.config.per_cpu.stats());
         let kept = layer.in_magazines + layer.in_depot + self.config.per_cpu.quarantined();
         (count.objects, count.inuse.saturating_sub(kept))
     }
 
-    /// Number of allocations. Allocates nothing.
+    /// Number of allocations of the cache. Does not allocate.
     pub(crate) fn allocs(&self) -> u64 {
         self.config.per_cpu.stats().allocs + self.counts.direct_allocs.get()
     }
@@ -153,7 +155,7 @@ impl Cache {
     pub(crate) fn info(&self) -> CacheInfo {
         CacheInfo { name: self.name().to_owned(), ..self.numbers() }
     }
-    /// The numbers without the name. Allocates nothing.
+    /// The cache's numbers without its name. Does not allocate.
     pub(crate) fn numbers(&self) -> CacheInfo {
         let (count, counts, geometry) = (self.count(), &self.counts, self.geometry());
         let dear = counts.direct_paths.now();
@@ -176,7 +178,7 @@ impl Cache {
             partial: count.partial,
             empty: count.empty,
             discarded: count.discarded,
-            // Relaxed: numbers.
+            // Relaxed: the counters publish no other data.
             grace: counts.grace.load(Relaxed),
             deferred: counts.deferred.load(Relaxed),
             slabs_peak: counts.peak.get(),

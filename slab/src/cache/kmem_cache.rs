@@ -2,7 +2,7 @@
 
 use super::alloc::BULK;
 use super::core::Core;
-use super::hooks::{Holds, Hook, Hooks};
+use super::hooks::{HeldBytes, Hook, Hooks};
 use super::info::CacheInfo;
 use super::per_cpu::PerCpu;
 use super::{Account, Acquiring, Cache, CacheConfig, Owner};
@@ -21,13 +21,13 @@ use std::time::Duration;
 use uslab_buddy::Gfp;
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::sync::MODEL;
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
 /// A cache of objects of one size and alignment.
 ///
 /// Dropping the handle frees all memory of the cache. If objects are still in use, the cache stays in the reports without a
-/// handle: its magazines are flushed, each later free returns its object directly to the slab, and the free of the last object
-/// destroys the cache.
+/// handle. The magazines of such a cache are flushed, each later free returns its object directly to the slab, and the free of
+/// the last object destroys the cache.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -43,14 +43,14 @@ use uslab_magazine::tracepoints::What;
 #[doc(alias = "kmem_cache")]
 pub struct KmemCache {
     cache: Arc<Cache>,
-    /// Dropping the last handle destroys the cache.
+    /// Owner of the cache, whose drop by the last handle destroys the cache.
     _owner: Arc<Owner>,
     /// The requested name, if a cache of another name was shared.
     alias: Option<Box<str>>,
 }
 
-/// Limit of a cache's memory. It is charged by slab, which costs nothing on the fast paths, so it is rounded up to slabs of the
-/// cache's order.
+/// Limit of a cache's memory. A limit is charged by slab, which costs nothing on the fast paths, and is therefore rounded up to
+/// slabs of the cache's order.
 ///
 /// ```
 /// use uslab::{AllocError, Gfp, KmemCache, Limit};
@@ -65,13 +65,13 @@ pub struct KmemCache {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
-    /// Limit in slabs.
+    /// Maximum number of slabs.
     Slabs(u32),
-    /// Limit in objects, spread evenly over as few slabs as hold them. It is exact if one slab holds them all; otherwise it may
-    /// exceed the given number by one for each slab. A slab may hold fewer objects when memory is short.
+    /// Maximum number of objects, spread evenly over as few slabs as hold them. If one slab holds all objects, the limit is
+    /// exact; otherwise it may exceed the given number by one for each slab. A slab may hold fewer objects when memory is
+    /// short.
     Objects(u64),
-    /// Limit in bytes of slabs. Memory that objects [hold](KmemCacheBuilder::holds) in addition is counted, too, if it is
-    /// known.
+    /// Maximum bytes of slabs, and of known memory that objects [hold](KmemCacheBuilder::holds) in addition.
     Bytes(u64),
 }
 
@@ -108,7 +108,7 @@ pub struct KmemCacheBuilder {
     align: usize,
     hooks: Option<Hooks>,
     whole_slabs: bool,
-    holds: Holds,
+    holds: HeldBytes,
     page_flags: Gfp,
     limit: Option<Limit>,
     type_stable: bool,
@@ -135,31 +135,34 @@ impl KmemCacheBuilder {
         self.align = self.align.max(align);
         self
     }
-    /// Aligns objects to the cache line, or to the fraction of it that they fill.
+    /// Aligns objects to the cache line, or to the fraction of a line that they fill.
     #[doc(alias = "SLAB_HWCACHE_ALIGN")]
     pub fn hardware_align(self) -> Self {
         let align = Geometry::hardware_align(self.size);
         self.align(align)
     }
-    /// Sets the constructor. It gets the object's zeroed bytes when the object leaves its slab for the first time, and is not
-    /// run on later allocations: a free object keeps what its last user left. It runs in the allocating thread, without any
-    /// lock held, and may panic.
+    /// Sets the constructor, which gets the object's zeroed bytes when the object leaves its slab for the first time. Later
+    /// allocations do not run the constructor: a free object keeps what its last user left.
+    ///
+    /// The constructor runs in the allocating thread, with no lock held, and may panic.
     pub fn ctor(self, construct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
         self.try_ctor(move |object| {
             construct(object);
             true
         })
     }
-    /// Sets a constructor that may fail, for instance for want of memory. It returns `true` if the object is constructed. If
-    /// not, the allocation fails with [`AllocError::Constructor`]; the next allocation tries again.
+    /// Sets a constructor that may fail, for instance if memory is short. The constructor returns `true` if the object is
+    /// constructed. On `false` the allocation fails with [`AllocError::Constructor`], and the next allocation tries again.
     pub fn try_ctor(mut self, construct: impl Fn(&mut [u8]) -> bool + Send + Sync + 'static) -> Self {
         let hook = self.hook(construct);
         self.hooks_mut().construct = hook;
         self
     }
-    /// Sets the destructor. It gets the bytes of a free object as its last user left them, and frees what the constructor
-    /// allocated in addition. It runs when the cache is shrunk, reaped, destroyed or dropped, and in any thread whose
-    /// allocation, free or [reaper](crate::reaper) frees slabs. No lock is held. A panic ends that run and nothing else.
+    /// Sets the destructor, which gets the bytes of a free object as its last user left them. The destructor must free memory
+    /// that the constructor allocated.
+    ///
+    /// The destructor runs when the cache is shrunk, reaped, destroyed or dropped, and in any thread whose allocation, free or
+    /// [reaper](crate::reaper) frees slabs. No lock is held. A panic ends only the current run of the destructor.
     ///
     /// An object with a destructor and no constructor starts as zeros.
     pub fn dtor(mut self, destruct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
@@ -167,20 +170,23 @@ impl KmemCacheBuilder {
         self.hooks_mut().destruct = Some(hook);
         self
     }
-    /// Constructs all objects of a slab when the slab is made, and destructs them when it is freed, as Linux does. By default
-    /// an object is constructed when it leaves its slab for the first time, and a shrink or a reap destructs free objects.
+    /// Constructs all objects of a slab when the slab is made, and destructs them when the slab is freed, as Linux does. By
+    /// default an object is constructed when it leaves its slab for the first time, and a shrink or a reap destructs free
+    /// objects.
     ///
-    /// Cost: the allocation that makes a slab runs the constructor for each of its objects, and what they hold stays as long as
-    /// the slab. In return, allocations find a whole magazine of constructed objects. Slabs of more than 256 objects are always
-    /// constructed this way.
+    /// Cost: the allocation that makes a slab runs the constructor for each of the slab's objects, and their memory stays as
+    /// long as the slab. In return, allocations find a whole magazine of constructed objects. Slabs of more than 256 objects
+    /// are always constructed this way.
     pub fn construct_slabs(mut self) -> Self {
         self.whole_slabs = true;
         self
     }
     /// Declares that each constructed object holds `bytes` bytes in addition to its own, such as a buffer that its constructor
-    /// allocates. They are charged to a [limit](Limit::Bytes) in bytes and to the [account](Self::account), and
-    /// [reported](crate::CacheInfo::held_bytes). CPUs and depots keep fewer of such objects, and frees destruct free objects in
-    /// slabs that together hold more than [2 MiB](crate::cache::HELD_SURPLUS).
+    /// allocates.
+    ///
+    /// Held bytes are charged to a [limit](Limit::Bytes) in bytes and to the [account](Self::account), and
+    /// [reported](crate::CacheInfo::held_bytes). CPUs and depots keep fewer objects that hold memory. Frees destruct free
+    /// objects in slabs that together hold more than [2 MiB](crate::cache::HELD_SURPLUS).
     ///
     /// ```
     /// use uslab::{AllocError, Limit, ObjectCache};
@@ -196,18 +202,18 @@ impl KmemCacheBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn holds(mut self, bytes: usize) -> Self {
-        self.holds = Holds::Declared(bytes);
+        self.holds = HeldBytes::Declared(bytes);
         self
     }
-    /// Sets a function that measures what an object holds, in bytes.
+    /// Sets a function that measures the bytes that an object holds.
     pub(crate) fn weigh(mut self, weigh: Hook<usize>) -> Self {
-        self.holds = Holds::Weighed(weigh);
+        self.holds = HeldBytes::Weighed(weigh);
         self
     }
     fn hook<R>(&self, run: impl Fn(&mut [u8]) -> R + Send + Sync + 'static) -> Hook<R> {
         let size = self.size;
         Hook::new(Box::new(move |object| {
-            // SAFETY: the object is the caller's alone and `size` bytes long; its pages were zeroed.
+            // SAFETY: only the caller has the object, which has `size` bytes; its pages were zeroed.
             run(unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) })
         }))
     }
@@ -220,17 +226,17 @@ impl KmemCacheBuilder {
         self.hooks = Some(hooks);
         self
     }
-    /// Limits the cache's memory. Free objects on CPUs are flushed before an allocation fails.
+    /// Limits the cache's memory. At the limit, an allocation flushes free objects from CPUs before it fails.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limit = Some(limit);
         self
     }
-    /// Charges the cache's slabs to `account`, too.
+    /// Charges the cache's slabs to `account`, in addition to the cache's own limit.
     pub fn account(mut self, account: &Account) -> Self {
         self.account = Some(account.clone());
         self
     }
-    /// Declares that the objects can be freed under pressure: their pages are grouped with other reclaimable ones.
+    /// Declares that the objects can be freed under memory pressure. Their pages are grouped with other reclaimable pages.
     #[doc(alias = "SLAB_RECLAIM_ACCOUNT")]
     pub fn reclaimable(self) -> Self {
         self.page_flags(Gfp::RECLAIMABLE)
@@ -244,7 +250,7 @@ impl KmemCacheBuilder {
         self.page_flags |= flags;
         self
     }
-    /// Keeps the pages until a grace period has passed: see [`rcu`](crate::rcu).
+    /// Keeps freed pages until a grace period has passed: see [`rcu`](crate::rcu).
     #[doc(alias = "SLAB_TYPESAFE_BY_RCU")]
     #[cfg(any(not(loom), crossbeam_loom))]
     pub fn type_stable(mut self) -> Self {
@@ -252,20 +258,20 @@ impl KmemCacheBuilder {
         self
     }
     /// If `check`, each free checks immediately that the object belongs to the cache and is in use, and reports invalid and
-    /// double frees: see [`corruption`](crate::corruption). Default: as the subsystem.
+    /// double frees: see [`corruption`](crate::corruption). The subsystem sets the default.
     ///
-    /// Cost: a call and a write to a byte outside the slab for each allocation and free; an eighth of the slabs' memory.
+    /// Cost: a call and a write to a byte outside the slab for each allocation and free, and an eighth of the slabs' memory.
     #[doc(alias = "SLAB_CONSISTENCY_CHECKS")]
     pub fn check_frees(mut self, check: bool) -> Self {
         self.check_frees = Some(check);
         self
     }
-    /// Turns on debug checks of the objects, in addition to the subsystem's [option](crate::Config::slab_debug) for its name:
-    /// see [`flags`](crate::debug::flags). A cache with more than `F` does not [share](Self::merge) slabs.
+    /// Turns on debug checks of the objects, in addition to the subsystem's [option](crate::Config::slab_debug) for the cache's
+    /// name: see [`flags`](crate::debug::flags). A cache with more than `F` does not [share](Self::merge) slabs.
     ///
-    /// Cost, for an object of 64 bytes: with red zones it takes up 80 bytes, and each allocation and free writes and checks
-    /// them; with poison each allocation and free writes and checks the object; with users each of them records a call stack,
-    /// some microseconds, and takes 64 more bytes.
+    /// Cost, for an object of 64 bytes: with red zones the object takes 80 bytes, and each allocation and free writes and
+    /// checks the zones. With poison each allocation and free writes and checks the object. With the flag `U` each allocation
+    /// and free records a call stack in some microseconds, and the object takes 64 more bytes.
     #[doc(alias = "SLAB_RED_ZONE")]
     #[doc(alias = "SLAB_POISON")]
     #[doc(alias = "SLAB_STORE_USER")]
@@ -276,23 +282,27 @@ impl KmemCacheBuilder {
         self
     }
     /// Fills each object with zeros when it is freed, so that no free memory of the cache has a user's data: Linux's
-    /// `init_on_free` for one cache. With a constructor or a destructor it is an error, [`CacheError::ZeroOnFree`]: such
-    /// objects stay constructed, and have a [reset](crate::ObjectCacheBuilder::reset).
+    /// `init_on_free` for one cache.
     ///
-    /// Cost: frees leave the inlined path, some nanoseconds each, and write the object.
+    /// A cache with a constructor or a destructor fails to build with [`CacheError::ZeroOnFree`], because its objects stay
+    /// constructed. Use a [reset](crate::ObjectCacheBuilder::reset) for constructed objects.
+    ///
+    /// Cost: frees leave the inlined path, at some nanoseconds each, and write the object.
     #[doc(alias = "init_on_free")]
     pub fn zero_on_free(mut self) -> Self {
         self.zero_on_free = true;
         self
     }
-    /// Sets the hardening of this cache. Default: as the subsystem.
+    /// Sets the hardening of this cache. The subsystem sets the default.
     pub fn harden(mut self, harden: Harden) -> Self {
         self.harden = Some(harden);
         self
     }
-    /// Shares a cache with others that request the same configuration and whose objects are of this size, or less than a word
-    /// larger: fewer partly used slabs, and fewer magazines. In return the users cannot be distinguished: numbers, reports, and
-    /// [`destroy`](KmemCache::destroy) concern all of them. So it is off by default.
+    /// Shares one cache among users that request the same configuration and an equal object size, or a size less than a word
+    /// smaller. Sharing saves partly used slabs and magazines.
+    ///
+    /// Numbers, reports, and [`destroy`](KmemCache::destroy) then concern all users of the shared cache. Sharing is therefore
+    /// off by default.
     ///
     /// A cache is not shared if it has a constructor, a destructor, a limit, an account or a grace period, zeroes on free, or
     /// is [debugged](Self::slab_debug) beyond `F`.
@@ -305,12 +315,12 @@ impl KmemCacheBuilder {
         let is_plain = self.hooks.is_none() && self.limit.is_none() && self.account.is_none();
         self.merge && is_plain && !self.type_stable && !self.zero_on_free
     }
-    /// Marks the pages with this class: see [`page_classes`](crate::memory::page_classes).
+    /// Marks the cache's pages with this class: see [`page_classes`](crate::memory::page_classes).
     pub(crate) fn page_class(mut self, class: usize) -> Self {
         self.page_class = u16::try_from(class).ok();
         self
     }
-    /// Allows slabs of this order even if the subsystem's rule has a smaller one.
+    /// Allows slabs of this order even if the subsystem's rule has a smaller maximum.
     pub(crate) fn max_order(mut self, order: u8) -> Self {
         self.max_order = Some(order);
         self
@@ -320,11 +330,11 @@ impl KmemCacheBuilder {
         self.no_access = true;
         self
     }
-    /// Allocates every object from a slab, none from the sampled guard.
+    /// Allocates every object from a slab, never from the sampled guard.
     pub(crate) fn unsampled(self) -> Self {
         Self { unsampled: true, ..self }
     }
-    /// Sets the magazine sizes. Default: as the subsystem.
+    /// Sets the magazine sizes. The subsystem sets the default.
     pub fn magazines(mut self, magazines: Magazines) -> Self {
         self.magazines = Some(magazines);
         self
@@ -353,6 +363,17 @@ impl KmemCacheBuilder {
             });
         }
         planned.build(self, core)
+    }
+
+    /// Returns `true` if guard pages may sample the cache's objects. Objects are not sampled if they stay constructed, are
+    /// readable when free, or count to a limit. A malloc samples separately.
+    fn may_be_sampled(&self, stride: usize) -> bool {
+        stride <= PAGE_SIZE
+            && self.hooks.is_none()
+            && !(self.type_stable || self.no_access || self.unsampled)
+            && self.page_class.is_none()
+            && self.limit.is_none()
+            && self.account.is_none()
     }
 
     /// Checks the configuration and computes the cache's layout.
@@ -408,7 +429,7 @@ impl KmemCacheBuilder {
     }
 }
 
-/// A checked configuration, of which a cache can be made.
+/// A checked configuration, from which a cache can be made.
 struct Planned {
     geometry: Geometry,
     magazines: Magazines,
@@ -422,15 +443,7 @@ impl Planned {
     fn build(self, builder: KmemCacheBuilder, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
         let Self { geometry, magazines, debug, harden, zero_on_free, merges } = self;
         let (key, stride) = (core.secret.next(), geometry.stride());
-        // Not sampled: objects that stay constructed or readable when free, and objects that count to a limit. A malloc samples
-        // on its own.
-        let guarded = core.guard.is_on()
-            && stride <= PAGE_SIZE
-            && builder.hooks.is_none()
-            && !(builder.type_stable || builder.no_access || builder.unsampled)
-            && builder.page_class.is_none()
-            && builder.limit.is_none()
-            && builder.account.is_none();
+        let guarded = core.guard.is_on() && builder.may_be_sampled(stride);
         let config = CacheConfig {
             per_cpu: PerCpu::new(
                 core.memory.pages.tables(),
@@ -449,13 +462,15 @@ impl Planned {
                 Constructed::OneByOne
             },
             held_limit: match builder.limit {
-                Some(Limit::Bytes(bytes)) if !matches!(builder.holds, Holds::Unknown) => Some(bytes as usize),
+                Some(Limit::Bytes(bytes)) if !matches!(builder.holds, HeldBytes::Unknown) => {
+                    Some(bytes as usize)
+                }
                 _ => None,
             },
             holds: builder.holds,
             hooks: builder.hooks,
             page_flags: builder.page_flags,
-            // Objects between red zones have no page class: the frame records it.
+            // Objects between red zones have no page class, because the frame records it.
             page_class: builder.page_class.filter(|_| geometry.lead() == 0),
             type_stable: builder.type_stable,
             account: builder.account.map(|account| account.charges),
@@ -471,9 +486,9 @@ impl Planned {
         };
         let cache = Cache::new(core.clone(), config).ok_or(CacheError::Memory)?;
         core.caches.push(&cache);
-        // Not earlier: a sweep that finds this cache then has the listed caches collect.
+        // The cache joins sweeps only after it is listed, because only listed caches collect their objects after a sweep.
         cache.config.per_cpu.join_sweeps();
-        // The account may have waiters.
+        // The account may already have waiters.
         cache.follow_account();
         let owner = Owner::new(cache.clone());
         if merges.is_some() {
@@ -493,7 +508,7 @@ impl KmemCache {
             align: 0,
             hooks: None,
             whole_slabs: false,
-            holds: Holds::Unknown,
+            holds: HeldBytes::Unknown,
             page_flags: Gfp::empty(),
             limit: None,
             type_stable: false,
@@ -515,7 +530,8 @@ impl KmemCache {
         &self.cache
     }
 
-    /// Requested name of the cache. The reports of a [shared](KmemCacheBuilder::merge) cache have the name of its first user.
+    /// Requested name of the cache. Reports show a [shared](KmemCacheBuilder::merge) cache under the name that its first user
+    /// requested.
     pub fn name(&self) -> &str {
         self.alias.as_deref().unwrap_or(self.cache.name())
     }
@@ -524,18 +540,20 @@ impl KmemCache {
         self.cache.geometry()
     }
 
-    /// Allocates an object of [`object_size`](Geometry::object_size) bytes, owned by the caller until it is freed. Its bytes
-    /// are unspecified, or zero with [`Gfp::ZERO`]; with a constructor or a destructor, as constructed or as the last user left
-    /// them.
+    /// Allocates an object of [`object_size`](Geometry::object_size) bytes, which the caller owns until it is freed.
     ///
-    /// Cost: one operation on this CPU's magazine; once per magazine the depot's or the node's lock; rarely a page allocation.
+    /// The object's bytes are unspecified, or zero with [`Gfp::ZERO`]. With a constructor or a destructor, the object is as
+    /// constructed or as its last user left it.
+    ///
+    /// Cost: one operation on this CPU's magazine. Once per magazine an allocation also takes the depot's or the node's lock,
+    /// and rarely it allocates pages.
     ///
     /// # Errors
-    /// No object is available even after other CPUs' objects were flushed and other caches' empty slabs were freed. The error
-    /// names the limit that was reached.
+    /// Fails if no object is available even after other CPUs' objects were flushed and other caches' empty slabs were freed.
+    /// The error names the limit that was reached.
     ///
     /// # Panics
-    /// If a constructor panics; no object is lost.
+    /// Panics if a constructor panics; no object is lost.
     #[inline(always)]
     #[doc(alias = "kmem_cache_alloc")]
     pub fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
@@ -553,95 +571,97 @@ impl KmemCache {
         self.cache.alloc_missed(gfp, self.cache.geometry().object_size())
     }
 
-    /// Allocates as [`alloc`](Self::alloc) does, and waits for an object at the cache's limit. Waiters are served in order and
-    /// are not overtaken: [`alloc`](Self::alloc) and its variants fail as long as there are waiters. A waiter may get an object
-    /// of any node, even with [`Gfp::THIS_NODE`]. A dropped future gives up its place, and its object is passed to the next
-    /// waiter. In the child of a fork the future has to be polled once more, because its waker is lost.
+    /// Allocates an object; at the cache's limit, waits for one. Waiters are served in order, and no other allocation overtakes
+    /// them: while the cache has waiters, [`alloc`](Self::alloc) and its variants fail.
     ///
-    /// Cost: as [`alloc`](Self::alloc) while the cache is below its limit. A cache with waiters works without its magazines:
-    /// two locks for each allocation and free.
+    /// A waiter may get an object of any node, even with [`Gfp::THIS_NODE`]. A dropped future gives up its place, and its
+    /// object is passed to the next waiter. In the child of a fork a future must be polled once more, because its waker is
+    /// lost.
+    ///
+    /// Cost: one [`alloc`](Self::alloc) while the cache is below its limit. A cache with waiters works without its magazines,
+    /// and takes two locks for each allocation and free.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), except [`AllocError::CacheLimit`] and [`AllocError::AccountLimit`], at which it waits. It
-    /// does not wait if the limit admits not even one slab.
+    /// Fails as [`alloc`](Self::alloc) does, except that it waits at [`AllocError::CacheLimit`] and
+    /// [`AllocError::AccountLimit`]. A limit below one slab fails without waiting.
     ///
     /// # Panics
-    /// As [`alloc`](Self::alloc). A panic of a waker is contained, because it runs within another user's call.
+    /// Panics as [`alloc`](Self::alloc) does. A panic of a waker is contained, because it runs within another user's call.
     pub fn acquire(&self, gfp: Gfp) -> Acquiring<'_> {
         self.cache.acquire(gfp)
     }
-    /// Waits for an object as [`acquire`](Self::acquire) does, sleeping for `timeout` at most. Threads and futures wait in one
-    /// queue.
+    /// Allocates an object; at the cache's limit, blocks the thread for at most `timeout`. Threads and futures wait in one
+    /// queue: see [`acquire`](Self::acquire).
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc): [`AllocError::CacheLimit`] or [`AllocError::AccountLimit`] after `timeout`.
+    /// Fails as [`alloc`](Self::alloc) does; with [`AllocError::CacheLimit`] or [`AllocError::AccountLimit`] after `timeout`.
     ///
     /// # Panics
-    /// As [`alloc`](Self::alloc).
+    /// Panics as [`alloc`](Self::alloc) does.
     pub fn acquire_timeout(&self, gfp: Gfp, timeout: Duration) -> Result<NonNull<u8>, AllocError> {
         self.cache.acquire_timeout(gfp, timeout)
     }
 
-    /// Allocates as [`alloc`](Self::alloc) does, from memory node `node`. If that node has no memory, another one is used and
+    /// Allocates an object from memory node `node`. If `node` has no memory, another node serves and is
     /// [counted](CacheInfo::other_node_allocs), unless `gfp` has [`Gfp::THIS_NODE`].
     ///
-    /// Cost: as [`alloc`](Self::alloc) for the node of this CPU; the node's lock for other nodes, and with the flag.
+    /// Cost: one [`alloc`](Self::alloc) for the node of this CPU; for other nodes, or with [`Gfp::THIS_NODE`], the node's lock.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// Fails as [`alloc`](Self::alloc) does.
     #[doc(alias = "kmem_cache_alloc_node")]
     pub fn alloc_node(&self, gfp: Gfp, node: u32) -> Result<NonNull<u8>, AllocError> {
         self.cache.alloc_node(gfp, node)
     }
 
-    /// Fills all of `out` with objects, or none of it: first what this CPU and the depot hold, then directly from the slabs,
-    /// many objects per lock hold.
+    /// Fills all of `out` with objects, or none of it: first objects of this CPU and the depot, then objects directly from the
+    /// slabs, many per lock hold.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); `out` is all `None` then. A request for more objects than the cache or its pages can ever
-    /// hold fails immediately ([`AllocError::CacheLimit`], [`AllocError::TooLarge`]).
+    /// Fails as [`alloc`](Self::alloc) does, and leaves `out` all `None`. A request for more objects than the cache or its
+    /// pages can ever hold fails immediately ([`AllocError::CacheLimit`], [`AllocError::TooLarge`]).
     ///
     /// # Panics
-    /// As [`alloc`](Self::alloc); `out` is all `None` then, too.
+    /// Panics as [`alloc`](Self::alloc) does, and leaves `out` all `None`.
     #[doc(alias = "kmem_cache_alloc_bulk")]
     pub fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
         self.cache.alloc_bulk(gfp, out)
     }
 
-    /// Frees an object. The object's bytes are not touched: what its last user wrote stays.
+    /// Frees an object, without touching the object's bytes: what its last user wrote stays.
     ///
-    /// Cost: as [`alloc`](Self::alloc).
+    /// A free costs the same as [`alloc`](Self::alloc).
     ///
     /// # Safety
-    /// `object` was allocated from this cache, and it is not used after this call. If the cache has a constructor, the object
-    /// is in the state that its next user expects.
+    /// `object` was allocated from this cache, and is not used after this call. If the cache has a constructor, the object is
+    /// in the state that its next user expects.
     #[inline(always)]
     #[doc(alias = "kmem_cache_free")]
     pub unsafe fn free(&self, object: NonNull<u8>) {
-        // SAFETY: the object is of this cache and no longer used, by this function's contract.
+        // SAFETY: by contract, the object belongs to this cache and is no longer used.
         unsafe { self.cache.free(object) };
     }
     /// Fast half of [`free`](Self::free); `false` is a miss.
     ///
     /// # Safety
-    /// As [`free`](Self::free).
+    /// The conditions of [`free`](Self::free) hold.
     #[inline(always)]
     #[doc(hidden)]
     #[must_use]
     pub unsafe fn free_inlined(&self, object: NonNull<u8>) -> bool {
-        // SAFETY: the object is of this cache and no longer used, by this function's contract.
+        // SAFETY: by contract, the object belongs to this cache and is no longer used.
         unsafe { self.cache.free_inlined(object) }
     }
     /// Slow half of [`free`](Self::free), after a miss.
     ///
     /// # Safety
-    /// As [`free`](Self::free).
+    /// The conditions of [`free`](Self::free) hold.
     #[doc(hidden)]
     pub unsafe fn free_missed(&self, object: NonNull<u8>) {
         self.cache.free_missed(object);
     }
 
-    /// Reports a use of the object to the models, which check that its page is allocated. Does nothing in other builds.
+    /// Reports a use of the object to models, which check that its page is allocated. Does nothing in other builds.
     #[inline(always)]
     pub(crate) fn touch(&self, object: NonNull<u8>) {
         let pages = &self.cache.core().memory.pages;
@@ -653,16 +673,16 @@ impl KmemCache {
     /// Frees many objects.
     ///
     /// # Safety
-    /// As [`free`](Self::free), for each of them.
+    /// The conditions of [`free`](Self::free) hold for each object.
     #[doc(alias = "kmem_cache_free_bulk")]
     pub unsafe fn free_bulk(&self, objects: impl IntoIterator<Item = NonNull<u8>>) {
         for object in objects {
-            // SAFETY: each object is of this cache and no longer used, by this function's contract.
+            // SAFETY: by contract, each object belongs to this cache and is no longer used.
             unsafe { self.cache.free(object) };
         }
     }
 
-    /// Allocates `n` objects, each in an owner that frees it on drop; none if fewer are available.
+    /// Allocates `n` objects, each in an owner that frees it on drop. If fewer are available, allocates none.
     pub(crate) fn alloc_owners<T>(
         &self,
         gfp: Gfp,
@@ -682,16 +702,19 @@ impl KmemCache {
         Ok(owners)
     }
 
-    /// Frees an object after a grace period: a reader that was [pinned](crate::rcu::pin) before the call and has found the
-    /// object may read it until it unpins. Objects wait in batches, one per CPU for the whole subsystem. [`reap`](Self::reap),
-    /// [`shrink`](Self::shrink) and [`destroy`](Self::destroy) of any cache flush the batches that are not full. Until then the
-    /// object counts as used.
+    /// Frees an object after a grace period. A reader that was [pinned](crate::rcu::pin) before the call and has found the
+    /// object may read it until the reader unpins.
+    ///
+    /// Objects wait in batches, one per CPU for the whole subsystem. [`reap`](Self::reap), [`shrink`](Self::shrink) and
+    /// [`destroy`](Self::destroy) of any cache flush the batches that are not full. Until the object is freed, it counts as
+    /// used.
     ///
     /// Cost: the lock of this CPU's batch; once in 64 objects a visit to the collector, which allocates from the global
     /// allocator. With waiters at a limit: all CPUs' batches, and a wake-up of sleeping threads.
     ///
     /// # Safety
-    /// As [`free`](Self::free), except that a reader pinned before the object was unpublished may still read it.
+    /// The conditions of [`free`](Self::free) hold, except that a reader pinned before the object was unpublished may still
+    /// read it.
     #[doc(alias = "kfree_rcu")]
     #[doc(alias = "call_rcu")]
     #[cfg(any(not(loom), crossbeam_loom))]
@@ -700,14 +723,14 @@ impl KmemCache {
     }
 
     /// Flushes the objects on CPUs and in depots to their slabs, and frees all empty slabs. Sorts the partial slabs so that the
-    /// fullest are used first. Returns the number of slabs freed.
+    /// fullest slabs are used first. Returns the number of slabs freed.
     #[doc(alias = "kmem_cache_shrink")]
     pub fn shrink(&self) -> usize {
-        self.cache.shrink(&self.cache.operation(What::Reclaim))
+        self.cache.shrink(&self.cache.operation(OperationKind::Reclaim))
     }
 
-    /// Ends a working-set interval and flushes what the magazines kept beyond their working set. Returns the number of objects
-    /// flushed.
+    /// Ends a working-set interval and flushes objects that the magazines kept beyond their working set. Returns the number of
+    /// objects flushed.
     pub fn reap(&self) -> u64 {
         self.cache.reap()
     }
@@ -720,12 +743,12 @@ impl KmemCache {
     /// Destroys the cache if no object is in use, and frees all its memory. Later allocations fail with
     /// [`AllocError::Destroyed`].
     ///
-    /// # Errors
-    /// Objects are in use, or wait for a grace period; the cache continues unchanged. [`live`](Self::live) lists them. A
-    /// [shared](KmemCacheBuilder::merge) cache is in use by its other users.
+    /// The call waits while other threads [destruct](KmemCacheBuilder::dtor) free objects. A destructor that calls `destroy`
+    /// does not wait: it gets [`Busy`] while any thread destructs free objects of the cache.
     ///
-    /// It waits while other threads [destruct](KmemCacheBuilder::dtor) free objects. A destructor that calls it does not wait:
-    /// it gets [`Busy`] while any thread destructs free objects of the cache.
+    /// # Errors
+    /// Fails if objects are in use, or wait for a grace period; the cache then continues unchanged. [`live`](Self::live) lists
+    /// the objects. Other users of a [shared](KmemCacheBuilder::merge) cache count as a use.
     #[doc(alias = "kmem_cache_destroy")]
     pub fn destroy(&self) -> Result<(), Busy> {
         // No other reference is taken from here on, unless the cache continues.
@@ -738,14 +761,14 @@ impl KmemCache {
         outcome
     }
 
-    /// Registers a shrinker for as long as the registration lives. It is called when an allocation would fail at the cache's
-    /// limit, or for want of memory: see [`shrinker`](crate::shrinker).
+    /// Registers a [shrinker](crate::shrinker), which is called when an allocation would fail at the cache's limit, or because
+    /// memory is short. Dropping the registration removes the shrinker.
     pub fn register_shrinker(&self, shrinker: impl Shrinker + 'static) -> Registration {
         self.cache.core().add_shrinker(Box::new(shrinker), Some(&self.cache))
     }
 
     /// Snapshot of the objects in use, for instance after [`destroy`](Self::destroy) failed. If other threads use the cache, or
-    /// the reaper runs, it may include objects that were freed and are on their way to their slabs.
+    /// the reaper runs, the snapshot may include freed objects on their way to their slabs.
     ///
     /// Cost: the magazines are drained, and the bitmap of every slab is copied under its node's lock.
     pub fn live(&self) -> Live {
@@ -753,7 +776,7 @@ impl KmemCache {
         self.live_into(&mut live);
         live
     }
-    /// Replaces the contents of `live` by such a snapshot.
+    /// Replaces the contents of `live` by a snapshot of the objects in use.
     pub(crate) fn live_into(&self, live: &mut Live) {
         self.cache.live(live);
     }
@@ -774,9 +797,9 @@ impl Drop for KmemCache {
 mod tests {
     use super::*;
 
-    /// Caches that do are refused on the process's malloc (`Uslab::build`).
+    /// The process's malloc refuses caches whose pages wait for readers (`Uslab::build`).
     #[test]
-    fn a_builder_reports_if_pages_outlive_readers() {
+    fn builder_rejects_pages_that_must_outlive_readers() {
         let builder = || KmemCache::builder("node", 64);
         assert!(builder().type_stable().is_type_stable() && !builder().is_type_stable());
     }
@@ -789,9 +812,9 @@ mod tests {
         assert_eq!((objects(builder()), objects(builder().max_order(5))), (1, 6));
     }
 
-    /// A free that may be sampled leaves the inlined path.
+    /// A free that may be of a sample leaves the inlined path.
     #[test]
-    fn only_frees_of_sampled_caches_leave_the_inlined_path() {
+    fn frees_leave_the_inlined_path_only_in_sampled_caches() {
         for (guard_every, size, expected) in
             [(0, 64, false), (1, 64, true), (1, 4096, true), (1, 8192, false)]
         {

@@ -1,8 +1,8 @@
 //! Snapshot of the objects in use of a cache: a copy of the slabs' bitmaps.
 //!
-//! It is iterated slab by slab, in address order within each, and without touching free objects: 64 objects are one word, and
-//! neighbours form one run. An iteration holds no lock, so its user may call anything, and may be repeated as long as nothing
-//! changes.
+//! An iteration visits slab by slab, in address order within each slab, and does not touch free objects. One word covers 64
+//! objects, and neighbouring objects form one run. An iteration holds no lock, so its user may call any function. An iteration
+//! may be repeated as long as the cache does not change.
 
 use core::cmp::Ordering;
 use core::iter::FusedIterator;
@@ -10,8 +10,10 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use uslab_pool::bits::lowest_run;
 
-/// The objects of a [`KmemCache`](crate::KmemCache) that were in use when [`live`](crate::KmemCache::live) was called. It has
-/// addresses only: a caller that dereferences one must know that the object is still allocated.
+/// Snapshot of the objects of a [`KmemCache`](crate::KmemCache) that were in use when [`live`](crate::KmemCache::live) was
+/// called.
+///
+/// A snapshot has only addresses: a caller that dereferences an address must know that the object is still allocated.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -26,18 +28,18 @@ use uslab_pool::bits::lowest_run;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// Bytes before a slab's first object; then the stride.
+    /// Number of bytes before a slab's first object.
     lead: usize,
     stride: usize,
-    /// Address of each slab's first object, and the index of its first word.
+    /// Address of each slab's first object, and the index of the slab's first word.
     slabs: Vec<(NonNull<u8>, usize)>,
-    /// A bit per object.
+    /// Bitmap of the objects in use.
     words: Vec<u64>,
 }
 
-// SAFETY: it has addresses only, which it does not dereference.
+// SAFETY: a snapshot has only addresses, and does not dereference them.
 unsafe impl Send for Live {}
-// SAFETY: it has addresses only, which it does not dereference.
+// SAFETY: a snapshot has only addresses, and does not dereference them.
 unsafe impl Sync for Live {}
 
 impl Live {
@@ -53,42 +55,42 @@ impl Live {
         let (slabs, words) = (slabs as usize, (slabs + objects / 64) as usize);
         self.slabs.capacity() - self.slabs.len() >= slabs && self.words.capacity() - self.words.len() >= words
     }
-    /// Reserves that room.
+    /// Reserves room for `slabs` more slabs with `objects` objects.
     pub(crate) fn make_room(&mut self, slabs: u64, objects: u64) {
         self.slabs.reserve(slabs as usize);
         self.words.reserve((slabs + objects / 64) as usize);
     }
-    /// Appends a slab whose objects start at `base`. Returns the words, to which the slab's bitmap is appended.
+    /// Appends a slab whose objects start at `base`. Returns the words, to which the caller appends the slab's bitmap.
     pub(crate) fn slab(&mut self, base: NonNull<u8>) -> &mut Vec<u64> {
         debug_assert!(self.slabs.len() < self.slabs.capacity(), "an allocation under a node's lock");
         self.slabs.push((behind(base, self.lead), self.words.len()));
         &mut self.words
     }
 
-    /// Number of objects. Cost: a pass over the words.
+    /// Number of objects in the snapshot. Cost: a pass over the bitmap's words.
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
-    /// Returns `true` if there is no object.
+    /// Returns `true` if the snapshot has no object.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
-    /// Iterates the addresses, slab by slab.
+    /// Iterates the addresses of the objects, slab by slab.
     pub fn iter(&self) -> impl Iterator<Item = NonNull<u8>> + Clone {
         self.runs().flat_map(move |(first, count)| (0..count).map(move |i| behind(first, i * self.stride)))
     }
-    /// Iterates runs of neighbours: the first one's address and their number; they are a stride apart. A run ends at the 64th
-    /// object, too. [`for_each`](Iterator::for_each) is faster than a loop, because it keeps no position.
+    /// Iterates runs of neighbouring objects, which are a stride apart: the address of the first object, and the number of
+    /// objects. A run also ends at the 64th object. [`for_each`](Iterator::for_each) is faster than a loop, because it keeps no
+    /// position.
     pub fn runs(&self) -> Runs<'_> {
         Runs { live: self, slab: 0, word: 0, bits: self.words.first().copied().unwrap_or(0) }
     }
-    /// Range of the words of slab `i`.
     fn words_of(&self, i: usize) -> Range<usize> {
         self.slabs[i].1..self.slabs.get(i + 1).map_or(self.words.len(), |next| next.1)
     }
 }
 
-/// Adjacent objects: address of the first, and their number.
+/// A run of adjacent objects: address of the first object, and number of objects.
 pub type Run = (NonNull<u8>, usize);
 
 /// Iterator over the runs of a [`Live`].
@@ -106,19 +108,18 @@ pub type Run = (NonNull<u8>, usize);
 pub struct Runs<'l> {
     live: &'l Live,
     slab: usize,
-    /// The current word, and its remaining bits.
+    /// Index of the current word, and its remaining bits.
     word: usize,
     bits: u64,
 }
 
-/// As `add`, for an address that may be past the allocation.
+/// Adds `bytes` to an address; the result may be past the allocation.
 #[inline(always)]
 fn behind(first: NonNull<u8>, bytes: usize) -> NonNull<u8> {
     first.map_addr(|address| address.saturating_add(bytes))
 }
 
 impl Runs<'_> {
-    /// Address of object `index` of the slab at `base`.
     #[inline(always)]
     fn object(&self, base: NonNull<u8>, index: usize) -> NonNull<u8> {
         behind(base, index * self.live.stride)
@@ -172,9 +173,9 @@ mod tests {
     use crate::{Config, Gfp, KmemCache, Magazines, Subsystem};
     use std::collections::BTreeSet;
 
-    /// 16 objects per slab, a slab that fills whole words, and one whose bitmap is in the side table.
+    /// Covers 16 objects per slab, a slab that fills whole words, and a slab whose bitmap is in the side table.
     #[test]
-    fn what_is_in_use_is_walked_and_nothing_else() {
+    fn walk_visits_only_objects_in_use() {
         for (size, objects) in [(256, 1000), (64, 1000), (8, 3000)] {
             let subsystem = Subsystem::new(Config::default()).unwrap();
             let cache = KmemCache::builder("live", size).build_in(&subsystem).unwrap();
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_holds_no_lock() {
+    fn walk_of_live_objects_holds_no_lock() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("live", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let blocks = cache.alloc_blocks(Gfp::KERNEL, 10).unwrap();

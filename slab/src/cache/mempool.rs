@@ -1,4 +1,4 @@
-//! Linux's mempool: see [`Mempool`].
+//! Caches with a reserve, like Linux's mempool: see [`Mempool`].
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::AllocError;
@@ -9,13 +9,13 @@ use uslab_magazine::sync::{Counter, Mutex, Rank, abandoned, planted};
 /// A cache with a reserve of objects, for callers that must not fail: Linux's `mempool`.
 ///
 /// An allocation tries the cache first, and takes from the reserve only if the cache refuses; a free fills the reserve before
-/// it frees to the cache. So as long as fewer objects of the pool are out than its reserve holds, the next allocation succeeds,
-/// however short memory is. Writeback that frees memory depends on that.
+/// it frees to the cache. As long as fewer objects of the pool are out than its reserve holds, the next allocation succeeds,
+/// however short memory is. Writeback that frees memory depends on a mempool's guarantee.
 ///
-/// A [fork](crate::Fork) of the subsystem does not take the lock of the reserve. If another thread held it at the fork, it
-/// stays locked in the child for ever: a pool that other threads use belongs to the parent.
+/// A [fork](crate::Fork) of the subsystem does not take the lock of the reserve. A lock of the reserve that another thread held
+/// at the fork stays locked in the child for ever. In the child, use only pools that no other thread was using at the fork.
 ///
-/// Source: Linux's `mm/mempool.c`, as documented. Unlike there, an allocation does not wait: [`KmemCache::acquire`] does.
+/// Source: Linux's `mm/mempool.c`, as documented. Unlike in Linux, an allocation does not wait; [`KmemCache::acquire`] does.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, Limit, Mempool};
@@ -35,26 +35,25 @@ pub struct Mempool {
     reserve: Mutex<Vec<Reserve>>,
     /// Number of objects that the reserve should hold.
     least: usize,
-    /// Number of objects missing in the reserve: a hint, so that frees need no lock while it is full.
+    /// Number of objects missing in the reserve. The number is a hint, so that frees need no lock while the reserve is full.
     lacks: Counter,
 }
 
-/// An object in the reserve.
 #[derive(Debug)]
 struct Reserve(NonNull<u8>);
 
-// SAFETY: it has no user, and may be handed to any thread.
+// SAFETY: a reserved object has no user, and may be handed to any thread.
 unsafe impl Send for Reserve {}
 
 impl Mempool {
     /// Makes a pool on `cache` with `least` objects in reserve.
     ///
     /// # Errors
-    /// As [`KmemCache::alloc_blocks`]: fewer objects are available; nothing is allocated then.
+    /// Fails as [`KmemCache::alloc_blocks`] does if fewer objects are available, and then allocates nothing.
     #[doc(alias = "mempool_create_slab_pool")]
     pub fn new(cache: KmemCache, least: usize) -> Result<Self, AllocError> {
         cache.cache().admits(least)?;
-        // Room for all of them: nothing is allocated under the lock.
+        // The vector has room for all objects, because nothing is allocated under the lock.
         let (mut objects, mut reserve) = (Vec::new(), Vec::new());
         reserve
             .try_reserve_exact(least)
@@ -66,30 +65,31 @@ impl Mempool {
         Ok(pool)
     }
 
-    /// The underlying cache, whose own allocations do not use the reserve.
+    /// The underlying cache. Allocations directly from the cache do not use the reserve.
     pub fn cache(&self) -> &KmemCache {
         &self.cache
     }
-    /// Number of objects in the reserve now, and when it is full.
+    /// Number of objects in the reserve now, and number of objects in a full reserve.
     pub fn reserve(&self) -> (usize, usize) {
         (self.reserve.lock().len(), self.least)
     }
 
     /// Allocates an object, from the reserve if the cache has none.
     ///
-    /// Cost: as [`KmemCache::alloc`]; if that fails, the lock of the reserve.
+    /// Cost: one [`KmemCache::alloc`]; if the cache refuses, also the lock of the reserve.
     ///
     /// # Errors
-    /// As [`KmemCache::alloc`], and the reserve is empty: at least as many objects of the pool are out as the reserve holds.
+    /// Fails as [`KmemCache::alloc`] does, if the reserve is also empty: at least as many objects of the pool are out as the
+    /// reserve holds.
     ///
     /// # Panics
-    /// As [`KmemCache::alloc`].
+    /// Panics as [`KmemCache::alloc`] does.
     #[doc(alias = "mempool_alloc")]
     pub fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.cache.alloc(gfp).or_else(|error| {
             let mut reserve = self.reserve.lock();
             let Reserve(object) = reserve.pop().ok_or(error)?;
-            planted!("a pool does not miss what it takes from its reserve" => {
+            planted!("a mempool does not count what it takes from its reserve" => {
                 drop(reserve);
                 return Ok(self.cache.cache().hand_out_reserved(object, gfp));
             });
@@ -99,15 +99,15 @@ impl Mempool {
         })
     }
 
-    /// Frees an object: to the reserve if that is not full, else to the cache.
+    /// Frees an object: to the reserve unless it is full, otherwise to the cache.
     ///
-    /// Cost: as [`KmemCache::free`]; the lock of the reserve while it is not full.
+    /// Cost: one [`KmemCache::free`], or the lock of the reserve while it is not full.
     ///
     /// # Safety
-    /// As [`KmemCache::free`]; the object came from this pool or its cache.
+    /// The conditions of [`KmemCache::free`] hold; the object came from this pool or its cache.
     #[doc(alias = "mempool_free")]
     pub unsafe fn free(&self, object: NonNull<u8>) {
-        // A free of an object from the reserve comes after its allocation, and so sees that the reserve is not full.
+        // A free of an object from the reserve comes after its allocation, and therefore sees that the reserve is not full.
         if self.lacks.get() > 0 {
             let cache = self.cache.cache();
             return cache.free_reserved(object, || {
@@ -120,7 +120,7 @@ impl Mempool {
                 cache.unreserve(object);
             });
         }
-        // SAFETY: the object is of this cache and no longer used, by this function's contract.
+        // SAFETY: by contract, the object belongs to this cache and is no longer used.
         unsafe { self.cache.free(object) };
     }
 }
@@ -142,7 +142,7 @@ mod tests {
     use crate::{Config, Limit, Subsystem};
 
     #[test]
-    fn the_reserve_serves_at_the_limit_and_again_after_frees() {
+    fn mempool_reserve_serves_at_the_limit_and_refills() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
         let pool = Mempool::new(cache, 5).unwrap();
@@ -158,7 +158,7 @@ mod tests {
             assert_eq!(pool.reserve(), (5, 5));
         }
         drop(others);
-        // Now the cache serves, and the reserve stays full.
+        // From here on the cache serves, and the reserve stays full.
         let blocks: Vec<_> = (0..20).filter_map(|_| pool.alloc_block(Gfp::KERNEL).ok()).collect();
         assert_eq!((blocks.len() > 5, pool.reserve()), (true, (5, 5)));
         drop(blocks);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_larger_than_its_cache_may_be_is_refused() {
+    fn mempool_larger_than_its_cache_limit_is_refused() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         assert!(matches!(Mempool::new(cache, 1000), Err(AllocError::CacheLimit { slabs: 1 })));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_take_turns_with_the_last_objects_never_fail() {
+    fn threads_sharing_the_last_reserve_objects_never_fail() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         let pool = Mempool::new(cache, 4).unwrap();

@@ -1,4 +1,4 @@
-//! A cache of equal objects: magazines in front, slabs behind.
+//! Caches of equal objects, with magazines in front of slabs.
 //!
 //! ```text
 //! alloc ── magazines ── fill: one lock hold of the node, partial slabs first, then empty ones
@@ -9,29 +9,26 @@
 //!
 //! # Locks
 //!
-//! A node's lock, and no other lock under it (except `Node::close` and a fork, see ARCHITECTURE.md): pages are
-//! allocated and freed, objects constructed and destructed, and corruption reported with no lock held. The
-//! magazines call the slabs without their locks, too; the registry's lock is released before a cache that it
-//! names is used.
+//! No lock is taken under a node's lock, except by `Node::close` and a fork (see ARCHITECTURE.md). Pages are allocated and
+//! freed, objects are constructed and destructed, and corruption is reported with no lock held. The magazines also call the
+//! slabs with no lock held. The registry's lock is released before a listed cache is used.
 //!
 //! # Invariants
 //!
-//! * A frame whose owner is a cache belongs to a slab of that cache, which is on a list of the slab's node or
-//!   known to one thread only. The cache outlives it: a cache lives as long as it has slabs (see `owner.rs`).
-//! * An object whose bit is set is in exactly one place: a caller, a magazine, or a local of one thread.
-//! * `charge` is the number of slabs, including slabs under construction and slabs that wait for a grace
-//!   period.
+//! * A frame whose owner is a cache belongs to a slab of that cache, which is on a list of the slab's node or known to one
+//!   thread only. A cache lives as long as it has slabs (see `owner.rs`).
+//! * An object whose bit is set is in exactly one place: with a caller, in a magazine, or in a local variable of one thread.
+//! * `charge` is the number of slabs, including slabs under construction and slabs that wait for a grace period.
 //!
 //! # Constructors
 //!
-//! An object is constructed when it leaves its slab for the first time, by the allocating thread, and stays
-//! constructed through frees, magazines and its slab. A shrink or a reap destructs the free objects in slabs;
-//! releasing a slab destructs its objects. So a slab has a second bitmap, of constructed objects (illumos also
-//! constructs on the way out of a slab, and destructs on the way back).
-//! [`KmemCacheBuilder::construct_slabs`](kmem_cache::KmemCacheBuilder::construct_slabs) is Linux's way: all
-//! objects with their slab. If a constructor panics, its object is free and zero, a slab that was made for it
-//! is released, and the panic propagates to the caller of the allocation, with no lock held and no magazine in
-//! use.
+//! The allocating thread constructs an object when the object leaves its slab for the first time. The object stays constructed
+//! in magazines and when it is freed to its slab. A shrink or a reap destructs the free objects in slabs; releasing a slab
+//! destructs its objects. A slab therefore has a second bitmap, of constructed objects (illumos also constructs objects that
+//! leave a slab, and destructs objects that return).
+//! [`KmemCacheBuilder::construct_slabs`](kmem_cache::KmemCacheBuilder::construct_slabs) constructs all objects with their slab,
+//! as Linux does. If a constructor panics, its object is free and zero, and a slab that was made for the object is released.
+//! The panic propagates to the caller of the allocation, with no lock held and no magazine in use.
 
 mod account;
 mod addresses;
@@ -84,7 +81,7 @@ use crate::memory::slab::Constructed;
 use charges::Charges;
 use checked::Checked;
 use checked::Debugged;
-use hooks::{Holds, Hooks};
+use hooks::{HeldBytes, Hooks};
 use node::{Node, NodeCount};
 pub(crate) use object::Object;
 use per_cpu::{Magazines, PerCpu};
@@ -92,56 +89,52 @@ use refs::CacheRefs;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 use uslab_magazine::sync::{AtomicU32, AtomicU64, Counter, Ordering::Relaxed, unique};
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{FastPath, Operation, PathCounts};
 use uslab_magazine::{StaticWords, Words};
 use wait_queue::Waiters;
 
-// A free reads one line of its cache.
+// A free reads one cache line of its cache.
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
 const _: () = assert!(std::mem::offset_of!(Cache, allocs) % 64 != 0);
 
-/// The options of a cache.
 #[derive(Debug)]
 pub(crate) struct CacheConfig {
     pub(crate) name: Box<str>,
     pub(crate) geometry: Geometry,
     pub(crate) per_cpu: PerCpu,
     pub(crate) hooks: Option<Hooks>,
-    /// When `hooks` construct.
+    /// Time at which `hooks` construct objects.
     pub(crate) constructed: Constructed,
-    /// Memory that each constructed object holds.
-    pub(crate) holds: Holds,
-    /// Limit of the bytes of slabs and of the memory that objects hold.
+    /// Source of the bytes that each constructed object holds.
+    pub(crate) holds: HeldBytes,
+    /// Limit in bytes of slabs and of the memory that objects hold.
     pub(crate) held_limit: Option<usize>,
     /// Flags of every page allocation of the cache.
     pub(crate) page_flags: Gfp,
-    /// The class recorded for its pages.
     pub(crate) page_class: Option<u16>,
-    /// The most slabs.
+    /// Maximum number of slabs.
     pub(crate) limit: Option<u32>,
-    /// Account that its slabs are charged to as well.
     pub(crate) account: Option<Arc<Charges>>,
     pub(crate) type_stable: bool,
     /// True if frees are checked immediately, and objects by the other checks.
     pub(crate) check_frees: bool,
     pub(crate) debug: SlabDebug,
-    /// True if objects are zeroed when they are freed.
     pub(crate) zero_on_free: bool,
     pub(crate) harden: Harden,
-    /// True if its objects are inaccessible: they are only addresses.
+    /// True if the cache's objects are inaccessible, and only their addresses are used.
     pub(crate) no_access: bool,
-    /// True if one in many of its objects is a sample of the guard.
+    /// True if the guard samples some of the cache's objects.
     pub(crate) guarded: bool,
-    /// Seed of its random order and its canaries.
+    /// Seed of the cache's random order and canaries.
     pub(crate) key: Key,
-    /// `Some` if caches with these magazines may share it.
+    /// Magazine sizes of caches that may share this one; `None` if the cache is not shared.
     pub(crate) merges: Option<Magazines>,
 }
 
 impl CacheConfig {
-    /// The checks of its objects. Objects that stay constructed, or that readers may see when they are free,
-    /// are not poisoned.
+    /// The watched bytes of the cache's objects. Objects that stay constructed, or that readers may see when free, are not
+    /// poisoned.
     fn watch(&self) -> Watch {
         let (left, right) = self.geometry.zones();
         let poison = self.debug.contains(SlabDebug::POISON) && self.hooks.is_none() && !self.type_stable;
@@ -149,25 +142,24 @@ impl CacheConfig {
     }
 }
 
-/// A cache. Users hold it as [`KmemCache`](crate::KmemCache).
+/// A cache of objects, which users hold as a [`KmemCache`](crate::KmemCache).
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Cache {
-    // First, and not at the beginning of a line: a load that follows a store to the same offset in another
-    // page waits for it.
+    // The first field, so that `frees` is not at the beginning of a cache line: a load that follows a store to the same offset
+    // in another page waits for the store.
     min_partial: usize,
-    /// The inlined path of the layer in `parts`. Disabled without a layer, or if the cache has a free hook.
+    /// The inlined free path of the layer in `parts`. Disabled without a layer, or if the cache has a free hook.
     frees: FastPath<Object, StackMemory>,
     /// Factor that recognises multiples of the stride; 0 if objects are not at multiples: see
-    /// [`begins_object`](Self::begins_object). On the line of `frees`.
+    /// [`begins_object`](Self::begins_object). The factor is on the cache line of `frees`.
     multiples: u64,
-    /// True if a hook runs on each object before it is freed.
     has_free_hook: bool,
     core: Arc<Core>,
-    /// This cache: objects that wait for a grace period, and references, keep it alive.
+    /// Reference to the cache itself, by which objects that wait for a grace period keep the cache alive.
     this: Weak<Self>,
-    /// As `frees`, for allocations; disabled, too, if objects are checked. Not at the beginning of its line,
-    /// as `frees`.
+    /// The inlined allocation path of the layer in `parts`. Disabled without a layer, or if objects are checked. Like `frees`,
+    /// not at the beginning of its line.
     allocs: FastPath<Object, StackMemory>,
     checked: Option<Checked>,
     hardened: Option<Hardened>,
@@ -176,12 +168,12 @@ pub(crate) struct Cache {
     refs: CacheRefs<Self>,
     waiters: Waiters,
     counts: Counts,
-    /// Unique among all caches that ever existed. 0 is no cache.
+    /// Number of the cache, unique among all caches that ever existed, and never 0.
     number: u64,
     seen: gdb::CacheSeen,
 }
 
-/// Creating and releasing a slab writes the first line of this. Allocations read nothing of that line.
+/// Counters of a cache. Creating and releasing a slab writes their first line, and allocations read nothing of that line.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Counts {
@@ -189,35 +181,35 @@ struct Counts {
     peak: Counter,
     made: Counter,
     released: Counter,
-    /// Pages of all slabs, including slabs that wait for a grace period.
+    /// Number of pages of all slabs, including slabs that wait for a grace period.
     pages: Counter,
-    /// Slabs that wait for readers, raised by `begin_grace`.
+    /// Number of slabs that wait for readers; `begin_grace` increments it.
     grace: AtomicU64,
     grace_pages: Counter,
     order_fallbacks: Counter,
-    /// Objects that bypassed the magazines.
+    /// Number of allocations that bypassed the magazines.
     direct_allocs: Counter,
     direct_frees: Counter,
     direct_paths: PathCounts,
-    /// Objects of another node than the requested one.
+    /// Number of allocations that got an object of another node than requested.
     other_node_allocs: Counter,
-    /// Frees of another node's objects that bypassed the magazines.
+    /// Number of frees of another node's objects that bypassed the magazines.
     other_node_frees: Counter,
-    /// Objects that wait for readers, as `grace`.
+    /// Number of objects that wait for readers; `begin_grace` increments it.
     deferred: AtomicU64,
     constructed: Counter,
     destructed: Counter,
-    /// Objects that are constructed, or about to be.
+    /// Number of objects that are constructed, or about to be.
     live: AtomicU64,
-    /// Bytes that the constructed objects hold, as charged; `weight` is the mean of one object.
+    /// Number of bytes that constructed objects hold, as charged; `weight` is the mean per object.
     held: AtomicU64,
     weight: AtomicU64,
-    /// Finished waits; `waited` has their nanoseconds.
+    /// Number of finished waits; `waited` is their total duration in nanoseconds.
     waits: Counter,
     waited: Counter,
     failures: Counter,
     corruptions: Counter,
-    /// Corruptions whose free was counted before it was refused.
+    /// Number of corruptions whose free was counted before it was refused.
     late_corruptions: Counter,
 }
 
@@ -229,20 +221,18 @@ impl CacheConfig {
         let zeroed = zeroed && !self.watch().poison;
         Hardened::new(self.key, &self.harden, size, self.geometry.stride() - size, zeroed)
     }
-    /// Seed of the order of objects, if it is random.
+    /// Seed of the order of objects; `None` unless the order is random.
     fn order_key(&self) -> Option<Key> {
         self.harden.random_order.then_some(self.key)
     }
 }
 
 impl Cache {
-    /// Creates a cache without slabs.
-    ///
-    /// `None` if there is no address space for the tags of checked frees.
+    /// Creates a cache without slabs. Returns `None` if address space for the tags of checked frees is refused.
     pub(crate) fn new(core: Arc<Core>, config: CacheConfig) -> Option<Arc<Self>> {
         let fast_path = config.per_cpu.fast_path(Words::Inlined);
         let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        // A hardened cache, so each one with a quarantine, has checked frees.
+        // A hardened cache has checked frees, and therefore a free hook. Each cache with a quarantine is hardened.
         let has_free_hook = config.check_frees || config.zero_on_free || config.guarded || resets;
         let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;
@@ -271,7 +261,7 @@ impl Cache {
             seen,
             allocs: if config.check_frees { FastPath::disabled() } else { fast_path },
             frees: if has_free_hook { FastPath::disabled() } else { fast_path },
-            // Among red zones no offset is known to begin an object: frames decide.
+            // Between red zones, no offset is known to begin an object; frees use frames instead.
             multiples: if config.geometry.lead() > 0 {
                 0
             } else {
@@ -291,8 +281,8 @@ impl Cache {
             config,
         }))
     }
-    /// An operation of this cache, on the slabs.
-    pub(crate) fn operation(&self, what: What) -> Operation<'_> {
+    /// Starts an operation of this cache, on the slabs.
+    pub(crate) fn operation(&self, what: OperationKind) -> Operation<'_> {
         Operation::of(self.core.memory.pages.tracepoints(), what, self.name())
     }
     pub(crate) fn name(&self) -> &str {
@@ -310,11 +300,11 @@ impl Cache {
     pub(crate) fn waiters(&self) -> &Waiters {
         &self.waiters
     }
-    /// The most allocations per miss of the inlined path.
+    /// Maximum number of allocations per miss of the inlined path.
     pub(crate) fn allocs_of_a_miss(&self) -> u64 {
         if self.config.check_frees { 1 } else { self.config.per_cpu.capacity() }
     }
-    /// Its inlined paths: of allocations, of frees by address, and the one that serves while these are closed.
+    /// The cache's inlined paths: of allocations, of frees by address, and the path that serves while these are closed.
     /// Disabled if a hook runs on objects.
     pub(crate) fn fast_paths(&self) -> [FastPath<Object, StackMemory>; 3] {
         if self.config.check_frees || self.frees.is_disabled() {
@@ -323,7 +313,7 @@ impl Cache {
         let per_cpu = &self.config.per_cpu;
         [self.allocs, per_cpu.fast_path(Words::InlinedFrees), per_cpu.fast_path(Words::Always)]
     }
-    /// As [`Layer::take_static_words`](uslab_magazine::Layer::take_static_words).
+    /// Stores the layer's words in statics, as [`Layer::take_static_words`](uslab_magazine::Layer::take_static_words) does.
     pub(crate) fn take_static_words(&self, words: &'static StaticWords) -> bool {
         self.config.per_cpu.take_static_words(words)
     }
@@ -333,12 +323,12 @@ impl Cache {
     pub(crate) fn has_hooks(&self) -> bool {
         self.config.hooks.is_some()
     }
-    /// Returns `true` if an object could begin `offset` bytes into a slab of this cache; past the slab's last
-    /// object, too. Always `false` with red zones.
+    /// Returns `true` if an object could begin `offset` bytes into a slab of this cache, even past the slab's last object.
+    /// Always `false` with red zones.
     ///
-    /// `offset * ceil(2^64 / stride)` modulo `2^64` is below the factor for multiples of the stride, and for
-    /// no other offset below `2^32` (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019):
-    /// a multiplication and a comparison, and one word loaded.
+    /// `offset * ceil(2^64 / stride)` modulo `2^64` is below the factor for multiples of the stride, and for no other offset
+    /// below `2^32` (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019). The test costs a multiplication,
+    /// a comparison, and one loaded word.
     #[inline(always)]
     pub(crate) fn begins_object(&self, offset: u32) -> bool {
         u64::from(offset).wrapping_mul(self.multiples) < self.multiples
@@ -347,11 +337,10 @@ impl Cache {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Checks that `n` objects can be in use together, so that nothing is tried for a number that is out of
-    /// reach.
+    /// Checks that `n` objects can be in use together, so that an impossible request tries nothing.
     ///
     /// # Errors
-    /// If the cache at its limit, or all pages, hold fewer.
+    /// Fails if the cache at its limit, or all pages, hold fewer objects.
     pub(crate) fn admits(&self, n: usize) -> Result<(), AllocError> {
         let (geometry, account) = (self.geometry(), self.config.account.as_ref());
         let bytes = geometry.order().bytes();
@@ -378,36 +367,34 @@ impl Cache {
         &self.nodes
     }
 
-    /// Slabs that exist in any form: listed, under construction, or waiting for a grace period.
+    /// Number of slabs that exist in any form: listed, under construction, or waiting for a grace period.
     pub(crate) fn charged(&self) -> u64 {
         u64::from(self.counts.charge.load(Relaxed))
     }
 
-    /// A reference to this cache, for a thread that has an object: the cache lives as long as it has objects.
+    /// A reference to this cache, for a thread that has an object. The cache lives as long as it has objects.
     pub(crate) fn kept(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
     }
-    /// Objects that wait for a grace period before they are free.
+    /// Number of objects that wait for a grace period before they are free.
     #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) fn deferred(&self) -> &AtomicU64 {
         &self.counts.deferred
     }
-    /// Pages of slabs that wait for a grace period.
     pub(crate) fn grace_pages(&self) -> u64 {
         self.counts.grace_pages.get()
     }
-    /// Frees that were counted and then refused.
+    /// Number of frees that were counted and then refused.
     pub(crate) fn late_corruptions(&self) -> u64 {
         self.counts.late_corruptions.get()
     }
-    /// For debuggers: offset of the fields that they see.
+    /// For debuggers: offset of the cache's description.
     pub(crate) const SEEN: usize = std::mem::offset_of!(Self, seen);
     pub(crate) fn is_owner(&self, owner: *mut u8) -> bool {
         owner == self.owner()
     }
 }
 
-/// A user of a cache: see [`owner`].
 #[derive(Debug)]
 pub(crate) struct Owner(Arc<Cache>);
 

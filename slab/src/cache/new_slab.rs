@@ -1,5 +1,5 @@
-//! A slab under construction: a value that passes one stage after the other. If it is dropped on the way, its stages are undone, the last
-//! one first.
+//! A slab under construction: a value that passes one stage after the other. If the value is dropped before the last stage, its
+//! stages are undone in reverse order.
 //!
 //! ```text
 //!  charge          to the cache's limit and its account           undone: uncharged
@@ -21,14 +21,14 @@ use uslab_magazine::Operation;
 pub(super) struct NewSlab<'a> {
     cache: &'a Cache,
     op: &'a Operation<'a>,
-    /// From [`pages`](Self::pages) on.
+    /// Pages and order of the slab, from the stage [`pages`](Self::pages) on.
     slab: Option<(Pfn, Order)>,
-    /// True if it has tags and records.
+    /// True if the slab has tags and records.
     covered: bool,
 }
 
 impl Cache {
-    /// Adds a slab to `node`. Up to `max` of its objects are passed to `put`, and are the caller's; returns their number.
+    /// Adds a slab to `node`. Passes up to `max` of the slab's objects to `put`, for the caller; returns their number.
     pub(super) fn grow(
         &self,
         op: &Operation,
@@ -71,20 +71,20 @@ impl<'a> NewSlab<'a> {
         let objects = cache.geometry().objects_at(order);
         self.covered = cache.has_tables(slab, order) && cache.cover_slab(op, slab, order, objects);
         let constructed = cache.config.constructed;
-        // SAFETY: no other thread knows the block; a slab has at most an object a word.
+        // SAFETY: no other thread knows the block, and a slab has at most one object per word.
         let set_up = self.covered && unsafe { cache.core.memory.slab(slab).set_up(op, objects, constructed) };
         if set_up && let Some(hardened) = &cache.hardened {
             for index in 0..objects {
-                // SAFETY: an object of a slab that no other thread knows.
+                // SAFETY: the object is in a slab that no other thread knows.
                 unsafe { hardened.prepare(cache.object(ObjectIndex { slab, index }).0) };
             }
         }
-        let known = set_up && cache.tell_owner(slab, order) && cache.tell_class(op, slab, order);
-        // Caches whose class is known have no constructor and hide no slab, so nothing behind this fails for them.
+        let known = set_up && cache.record_owner(slab, order) && cache.record_class(op, slab, order);
+        // Caches with a known page class have no constructor and hide no slab, so no later stage fails for them.
         if known && cache.hide(slab, order) { Ok(self) } else { Err(AllocError::SideTable.into()) }
     }
 
-    /// Takes as many objects as `taken` has places: writes their indices there, and returns their number.
+    /// Takes as many objects as `taken` has places: writes their indices to `taken`, and returns their number.
     fn construct(self, taken: &mut [u16]) -> Result<(Self, usize), Refusal> {
         let cache = self.cache;
         let Some((slab, order)) = self.slab else { return Err(AllocError::SideTable.into()) };
@@ -96,7 +96,8 @@ impl<'a> NewSlab<'a> {
             }
         }
         let mut count = 0;
-        // The page alone may be this cache's again. The high bit keeps it apart from the nodes' draws.
+        // The page number alone is no unique seed, because the page may belong to this cache again. The high bit distinguishes
+        // the seed from the nodes' draws.
         let at = 1 << 63 | cache.counts.made.get() << 32 | u64::from(slab.get());
         let draws = &mut cache.config.order_key().map(|key| Draws::of(key, at));
         let max = taken.len();
@@ -112,24 +113,25 @@ impl<'a> NewSlab<'a> {
         Ok((self, count))
     }
 
-    /// Puts it on its node's list, with these objects in use.
+    /// Puts the slab on its node's list, with the `taken` objects in use.
     fn publish(mut self, taken: &[u16]) -> Result<Pfn, Refusal> {
         let (cache, op, memory) = (self.cache, self.op, &self.cache.core.memory);
         let Some((slab, order)) = self.slab.take() else { return Err(AllocError::SideTable.into()) };
-        // Nothing is undone from here on.
+        // No stage is undone from here on.
         core::mem::forget(self);
-        // SAFETY: no other thread knows the block; a cache keeps itself as long as it has slabs, and `finish` takes its name off.
+        // SAFETY: no other thread knows the block. A cache lives as long as it has slabs, and `finish` removes its name from
+        // the frames.
         unsafe { memory.set_owner(slab, order, cache.owner()) };
         cache.counts.made.add(1);
-        // Not the charge, which is there before the memory.
+        // The peak counts slabs instead of the charge, which is made before the memory is available.
         cache.counts.peak.max(cache.counts.made.get().saturating_sub(cache.counts.released.get()));
         cache.counts.pages.add(u64::from(order.pages()));
         cache.core.grown();
         let node = &cache.nodes[memory.pages.node_of(slab) as usize];
-        // SAFETY: set up above, and no other thread knows it.
+        // SAFETY: the slab was set up above, and no other thread knows it.
         if unsafe { node.add(op, memory, slab) }.is_err() {
             let taken = taken.iter().map(|index| usize::from(*index));
-            // SAFETY: no other thread knows the slab: the node's list has not taken it.
+            // SAFETY: no other thread knows the slab, because the node's list has not taken it.
             unsafe { memory.slab(slab).free_bits(taken, true, |index| unreachable!("{index} was taken")) };
             cache.release_one(op, slab);
             return Err(AllocError::Destroyed.into());
@@ -145,9 +147,9 @@ impl Drop for NewSlab<'_> {
         if self.covered && cache.checked.is_some() {
             cache.uncover_slab(slab, order);
         }
-        // Pages that stay inaccessible are of no use to others, and stay charged.
+        // Pages that stay inaccessible are useless to others, and stay charged.
         if cache.show(slab, order) {
-            // SAFETY: allocated in `pages` with this order; no object is constructed any more.
+            // SAFETY: `pages` allocated the slab with this order, and no object is constructed any more.
             unsafe { cache.core.memory.free_pages(self.op, slab, order) };
             cache.uncharge(order);
         }

@@ -1,4 +1,4 @@
-//! The slabs of one cache on one memory node: full, partial by fullness, empty, under one lock.
+//! The slabs of one cache on one memory node, in lists under one lock: full slabs, partial slabs by fullness, and empty slabs.
 //!
 //! A slab's list follows from its fill alone (`inuse` of `objects`):
 //!
@@ -8,7 +8,7 @@
 //! | partial(b) | between              | `partial[b]`, `b = BANDS * inuse / objects`, the fullest band last |
 //! | full       | `inuse == objects`   | `full`                                                           |
 //!
-//! These are all transitions:
+//! A slab changes its list at these events only:
 //!
 //! | event                          | from           | to                                                                             |
 //! |--------------------------------|----------------|--------------------------------------------------------------------------------|
@@ -19,22 +19,22 @@
 //! | shrink                         | empty          | unlisted                                                                       |
 //! | destroy, with no object in use | empty          | unlisted                                                                       |
 //!
-//! An unlisted slab is known to one thread, which frees its pages after the lock is released: destructors and
-//! the page allocator never run under it.
+//! An unlisted slab is known to one thread, which frees the slab's pages after the lock is released. Destructors and the page
+//! allocator never run under the lock.
 //!
 //! # Unused pages
 //!
-//! Free objects of partial and empty slabs hold memory. The node counts it, in pages (`unused`), less the
-//! pages that [`Node::discard_unused`] returned to the system: pages of a slab that no object in use touches.
-//! Frees request that above [`Unused::bound`]; the reaper returns pages that stayed unused through an
-//! interval; a shrink returns all. An allocation from a slab counts all of its pages again.
+//! Free objects of partial and empty slabs occupy memory, which the node counts in pages (`unused`). [`Node::discard_unused`]
+//! returns pages of a slab that no object in use touches to the system; `unused` does not count these pages. Frees request a
+//! discard above [`Unused::bound`], the reaper discards pages that stayed unused through an interval, and a shrink discards all
+//! unused pages. An allocation from a slab counts all of the slab's pages again.
 //!
 //! # Order
 //!
-//! Allocation takes from the fullest band first, so that sparse slabs drain, and within a band from the front.
-//! Slabs are added at the back, or at either end if the order is random (the objects of a slab are drawn then,
-//! too). Kernel: `__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`, whose rule for
-//! the number of empty slabs is kept; it has one partial list, which only shrinking sorts.
+//! Allocation takes from the fullest band first, so that sparse slabs drain, and within a band from the front. Slabs are added
+//! at the back. With random order, slabs are added at either end, and objects of a slab are drawn at random. The rule for the
+//! number of empty slabs is the kernel's (`__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`). The
+//! kernel has a single partial list, which only shrinking sorts.
 
 use crate::cache::live::Live;
 use crate::debug::gdb;
@@ -48,14 +48,14 @@ use uslab_magazine::sync::{Counter, MutexGuard, Rank, planted, tell};
 use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{MAX_NODES, Operation};
 
-/// Bands of fullness. Four keep an almost empty slab apart from an almost full one; more would only move slabs more.
+/// Number of bands of fullness. Four bands separate almost empty from almost full slabs; more bands would only move slabs more
+/// often.
 pub(crate) const BANDS: usize = 4;
 
-/// Shrinking sorts slabs with up to this many free objects, fewest first; the others follow (the kernel's
-/// number).
+/// Maximum number of free objects of slabs that a shrink sorts, fewest first; the other slabs follow (the kernel's number).
 const SORTED: usize = 32;
 
-/// The list that a slab belongs on.
+/// State of a slab's fill, which determines its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Empty,
@@ -73,16 +73,16 @@ impl From<Fill> for State {
     }
 }
 
-/// Slabs and objects of a node.
+/// Counts of the slabs and objects of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeCount {
     pub(crate) full: u64,
     pub(crate) partial: u64,
     pub(crate) empty: u64,
-    /// Objects in all slabs; `inuse` of them are in use.
+    /// Number of objects in all slabs; `inuse` of them are in use.
     pub(crate) objects: u64,
     pub(crate) inuse: u64,
-    /// Pages inside slabs whose memory was returned to the system.
+    /// Number of pages inside slabs whose memory was returned to the system.
     pub(crate) discarded: u64,
 }
 
@@ -114,7 +114,7 @@ impl Unlisted {
     /// # Safety
     /// `pfn` is on no list and no other thread knows it.
     unsafe fn push(&mut self, memory: &SlabMemory, pfn: Pfn) {
-        // SAFETY: by contract only the holder uses its link, as with all frames on this list.
+        // SAFETY: by contract, only the holder uses the link of each frame on this list.
         unsafe { self.0.push_back(memory.frames(), pfn) };
     }
     pub(crate) fn pop(&mut self, memory: &SlabMemory) -> Option<Pfn> {
@@ -123,52 +123,51 @@ impl Unlisted {
     }
 }
 
-/// An object as its slab and its index there.
+/// An object, given by its slab and its index in the slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectIndex {
     pub(crate) slab: Pfn,
     pub(crate) index: usize,
 }
 
-/// The lists of one node. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Node {
     lists: ForkMutex<Lists>,
     geometry: Geometry,
 }
 
-/// Pages of free objects that a node's slabs may always keep, so that small caches never call the system.
+/// Number of pages of free objects that a node's slabs may always keep, so that small caches never call the system.
 const LEAST_UNUSED: u64 = 32;
 
-/// The memory of free objects in slabs, in pages. The lists' lock protects it.
+/// Counts of the pages that free objects in slabs occupy. The lists' lock protects the counts.
 #[derive(Debug, Default)]
 struct Unused {
-    /// Pages inside the listed slabs whose memory was returned to the system.
+    /// Number of pages inside the listed slabs whose memory was returned to the system.
     discarded: u64,
-    /// The smallest `unused` since the last reap.
+    /// Smallest value of `unused` since the last reap.
     least: u64,
-    /// Pages that the last pass left, times 5/4. Below this, frees do not start another pass.
+    /// Number of pages that the last pass left, times 5/4. Below this number, frees do not start another pass.
     tried: u64,
 }
 
-/// The state that the lock protects.
+/// A node's lists and counts, which the lock protects.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     full: FrameList,
     partial: [FrameList; BANDS],
     empty: FrameList,
-    /// Objects in the slabs of all lists, and how many of them are in use.
+    /// Number of objects in the slabs of all lists; `inuse` of them are in use.
     objects: u64,
     inuse: u64,
     unused: Unused,
-    /// The cache is destroyed: no slab may be listed any more.
+    /// True if the cache is destroyed, so that no slab may be listed any more.
     closed: bool,
     /// Number of callers that [keep](Node::keep) all slabs listed.
     kept: Counter,
-    /// Objects in use that a thread is destructing, and objects that a fork took from such a thread.
+    /// Number of objects in use that a thread is destructing; `lost` counts objects that a fork took from such a thread.
     destructing: Counter,
     lost: Counter,
-    /// Seed of the order of objects and slabs if it is random, and the number of lock holds that have drawn.
+    /// Seed of the order of objects and slabs if it is random; `holds` counts the lock holds that have drawn.
     key: Option<Key>,
     holds: u64,
 }
@@ -181,22 +180,22 @@ impl Lists {
             State::Full => &mut self.full,
         }
     }
-    /// Slabs that have free objects: what `min_partial` counts.
+    /// Number of slabs with free objects, which `min_partial` limits.
     fn with_room(&self) -> usize {
         self.partial.iter().chain([&self.empty]).map(|list| list.len() as usize).sum()
     }
-    /// The slab to take from next: the fullest that has room.
+    /// The slab to take from next: the fullest slab with free objects.
     fn best(&self) -> Option<(Pfn, State)> {
         let partial =
             (0..BANDS).rev().find_map(|band| Some((self.partial[band].front()?, State::Partial(band))));
         partial.or_else(|| Some((self.empty.front()?, State::Empty)))
     }
-    /// The random draws of this lock hold.
+    /// The generator of random draws for this lock hold.
     fn draws(&mut self) -> Option<Draws> {
         self.holds += u64::from(self.key.is_some());
         self.key.map(|key| Draws::of(key, self.holds))
     }
-    /// Moves a slab that changed from `before` to the list of its current state.
+    /// Moves a slab whose state was `before` to the list of its current state.
     ///
     /// # Safety
     /// The slab is on the list of `before`, and the lists' lock is held.
@@ -210,8 +209,7 @@ impl Lists {
     ) {
         if before != now {
             let front = draws.as_mut().is_some_and(|draws| draws.below(2) == 0);
-            // SAFETY: the lock is held, which protects the links of listed frames; the slab is on the first
-            // list.
+            // SAFETY: the lock is held, which protects the links of listed frames. The slab is on the list of `before`.
             unsafe {
                 self.of(before).remove(memory.frames(), slab);
                 match front {
@@ -231,15 +229,15 @@ impl Lists {
             discarded: self.unused.discarded,
         }
     }
-    /// Pages of free objects that are still backed.
+    /// Number of pages of free objects that still have memory.
     fn unused(&self, geometry: &Geometry) -> u64 {
         pages(self.objects - self.inuse, geometry).saturating_sub(self.unused.discarded)
     }
-    /// Pages that frees leave unused: a quarter of the pages in use.
+    /// Number of pages that frees leave unused: a quarter of the pages in use.
     fn bound(&self, geometry: &Geometry) -> u64 {
         LEAST_UNUSED.max(pages(self.inuse, geometry) / 4)
     }
-    /// Notes that fewer pages are unused: an object was taken, or a slab left.
+    /// Updates the smallest number of unused pages, after an object was taken or a slab left.
     fn note_unused(&mut self, geometry: &Geometry) {
         self.unused.least = self.unused.least.min(self.unused(geometry));
     }
@@ -249,7 +247,7 @@ impl Lists {
     /// The lists' lock is held, and the slab is set up.
     unsafe fn forget(&mut self, memory: &SlabMemory, slab: Pfn, objects: u16) {
         self.objects -= u64::from(objects);
-        // SAFETY: the lock is held and the slab is set up, by contract.
+        // SAFETY: by contract, the lock is held and the slab is set up.
         self.unused.discarded -= u64::from(unsafe { memory.slab(slab).discarded() });
     }
     /// Takes all empty slabs off the lists, unless they are kept.
@@ -257,21 +255,21 @@ impl Lists {
         if self.kept.get() > 0 {
             return;
         }
-        // SAFETY: the caller holds the lock. No other thread knows an empty slab that is off its list, because
-        // a slab is reached through a list or through an object in use.
+        // SAFETY: the caller holds the lock. No other thread knows an empty slab that is off its list, because a slab is
+        // reached through a list or through an object in use.
         unsafe {
             while let Some(slab) = self.empty.pop_front(memory.frames()) {
                 self.forget(memory, slab, memory.slab(slab).fill().objects);
                 unlisted.push(memory, slab);
-                tell!(self => "takes empty slab {slab} off");
+                tell!(self => "removes empty slab {slab} from its list");
             }
         }
     }
-    /// Objects in use, except objects that were lost by a fork.
+    /// Number of objects in use, except objects that were lost by a fork.
     fn used(&self) -> u64 {
         self.inuse - self.lost.get()
     }
-    /// Takes the slabs off the lists of which only lost objects are in use.
+    /// Takes slabs off the lists if all their objects in use are lost.
     fn take_lost(&mut self, memory: &SlabMemory, unlisted: &mut Unlisted) {
         if self.lost.get() > 0 {
             for state in (0..BANDS).map(State::Partial).chain([State::Full]) {
@@ -286,7 +284,7 @@ impl Lists {
             self.lost.set(0);
         }
     }
-    /// The lengths, for a counterexample trace.
+    /// The lengths of the lists, for a counterexample trace.
     #[cfg(loom)]
     fn watched(&self) -> uslab_magazine::sync::story::Watched {
         let NodeCount { full, partial, empty, .. } = self.count();
@@ -298,36 +296,35 @@ impl Lists {
     }
 }
 
-/// What stays when objects are freed.
+/// Options of freeing objects to slabs: the slabs that stay, and the objects' state.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stays {
-    /// Number of slabs with room that stay; beyond it, a slab that becomes empty is released.
+pub(crate) struct KeptOnFree {
+    /// Number of slabs with free objects that stay; beyond this number, a slab that becomes empty is released.
     pub(crate) slabs: usize,
     pub(crate) objects: Back,
 }
 
-/// The state in which objects are freed.
+/// State in which objects are freed to their slabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Back {
-    /// Constructed, to stay so.
+    /// The objects are constructed, and stay constructed.
     Constructed,
-    /// Not constructed: their constructor failed.
+    /// The objects are not constructed, because their constructor failed.
     Refused,
-    /// Destructed, from [`Node::take_constructed`].
+    /// The objects were taken by [`Node::take_constructed`] and destructed.
     Destructed,
 }
 
-/// Pages that `objects` take.
 fn pages(objects: u64, geometry: &Geometry) -> u64 {
     objects * geometry.stride() as u64 / PAGE_SIZE as u64
 }
 
-/// The node's cache is destroyed.
+/// Error: the node's cache is destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Closed;
+pub(crate) struct NodeClosed;
 
 impl Node {
-    /// For debuggers: the positions of the lists.
+    /// For debuggers: the addresses of the lists.
     pub(crate) fn places(nodes: &[Self]) -> gdb::Nodes {
         use core::mem::offset_of;
         let lists = nodes.first().map_or(0, |node| node.lists.place().addr());
@@ -339,20 +336,18 @@ impl Node {
         let lists = ForkMutex::new(Rank::Node, Lists { key, ..Lists::default() });
         Self { lists, geometry }
     }
-    /// The lists' lock, for forks.
     pub(crate) fn lists(&self) -> &ForkMutex<Lists> {
         &self.lists
     }
 
-    /// Locks the lists within an operation.
     fn lock(&self, op: &Operation) -> MutexGuard<'_, Lists> {
         tell!(op: Step::NodeVisited);
         self.lists.lock()
     }
 
-    /// Takes up to `max` free objects in one lock hold: from the fullest slabs first, objects of one slab
-    /// together. Returns their number, and whether it is one that is not constructed. That happens only if no
-    /// constructed object is left and `new` allows it; the caller then constructs it.
+    /// Takes up to `max` free objects in one lock hold, from the fullest slabs first. Returns the number of objects, and `true`
+    /// if there is a single object that is not constructed. An unconstructed object is taken only if no constructed object is
+    /// left and `new` allows it; the caller then constructs the object.
     pub(crate) fn alloc(
         &self,
         op: &Operation,
@@ -367,11 +362,11 @@ impl Node {
         while taken < max
             && let Some((slab, before)) = lists.best()
         {
-            planted!("a slab is chosen in one lock hold and used in the next" => {
+            planted!("a slab is used in a later lock hold than it was chosen" => {
                 drop(lists);
                 lists = self.lists.lock();
             });
-            // SAFETY: the lock is held and the slab is on a list of this node.
+            // SAFETY: the lock is held, and the slab is on a list of this node.
             unsafe {
                 let was = memory.slab(slab).fill();
                 lists.unused.discarded -= u64::from(memory.slab(slab).use_discarded());
@@ -383,7 +378,7 @@ impl Node {
                 taken += usize::from(objects);
                 lists.moved(memory, slab, before, now.into(), &mut draws);
                 tell!(op: lists => Step::ObjectsTaken { slab: slab.get(), objects });
-                // Its other free objects are not constructed.
+                // The slab's other free objects are not constructed.
                 if is_new || objects == 0 {
                     break;
                 }
@@ -397,16 +392,21 @@ impl Node {
     /// Lists a new slab.
     ///
     /// # Errors
-    /// The cache is destroyed; the slab stays the caller's.
+    /// Fails if the cache is destroyed; the caller keeps the slab.
     ///
     /// # Safety
     /// The slab is set up, belongs to this node's cache, and only the caller knows it.
-    pub(crate) unsafe fn add(&self, op: &Operation, memory: &SlabMemory, slab: Pfn) -> Result<(), Closed> {
+    pub(crate) unsafe fn add(
+        &self,
+        op: &Operation,
+        memory: &SlabMemory,
+        slab: Pfn,
+    ) -> Result<(), NodeClosed> {
         let mut lists = self.lock(op);
         if lists.closed {
-            return Err(Closed);
+            return Err(NodeClosed);
         }
-        // SAFETY: the caller is alone with the slab, and the lock is held.
+        // SAFETY: only the caller knows the slab, and the lock is held.
         unsafe {
             let fill = memory.slab(slab).fill();
             lists.objects += u64::from(fill.objects);
@@ -417,18 +417,18 @@ impl Node {
         Ok(())
     }
 
-    /// Frees objects in one lock hold. Slabs that become empty and do not stay are added to `unlisted`; places
-    /// whose object was free already, to `refused`. Returns the unused pages above the bound, for
-    /// [`discard_unused`](Self::discard_unused); 0 until a quarter more is unused than its last pass left.
+    /// Frees objects in one lock hold. Slabs that become empty and do not stay are added to `unlisted`. Places whose object was
+    /// already free are passed to `refused`. Returns the number of unused pages above the bound, for
+    /// [`discard_unused`](Self::discard_unused); 0 until a quarter more is unused than the last pass left.
     ///
     /// # Safety
-    /// The places are objects of slabs of this node and cache. They are in use, or the call refuses them; the
-    /// behaviour for a slab that has been released since is undefined.
+    /// The places are objects of slabs of this node and cache. The objects are in use, or the call refuses them. The behaviour
+    /// for a slab that has been released since is undefined.
     pub(crate) unsafe fn free(
         &self,
         op: &Operation,
         memory: &SlabMemory,
-        stays: Stays,
+        stays: KeptOnFree,
         places: impl Iterator<Item = ObjectIndex>,
         unlisted: &mut Unlisted,
         mut refused: impl FnMut(ObjectIndex),
@@ -437,15 +437,15 @@ impl Node {
         let mut draws = lists.draws();
         let mut places = places.peekable();
         while let Some(&ObjectIndex { slab: pfn, .. }) = places.peek() {
-            // SAFETY: the lock is held; by contract the slab is on a list of this node.
+            // SAFETY: the lock is held. By contract, the slab is on a list of this node.
             unsafe {
                 let slab = memory.slab(pfn);
                 let before = State::from(slab.fill());
-                planted!("a slab's list is found in one lock hold and left in the next" => {
+                planted!("a slab leaves its list in a later lock hold" => {
                     drop(lists);
                     lists = self.lists.lock();
                 });
-                // Objects that were allocated together are freed together: their slab moves once.
+                // Objects that were allocated together are freed together, so that their slab moves once.
                 let of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
                 let refused = |index| refused(ObjectIndex { slab: pfn, index });
                 let (given, fill) = slab.free_bits(
@@ -460,8 +460,8 @@ impl Node {
                 tell!(op: lists => Step::ObjectsGiven { slab: pfn.get(), objects: given });
                 let now = State::from(fill);
                 lists.moved(memory, pfn, before, now, &mut draws);
-                // Compares with the lists as the slab's last object found them: a full slab of one object does
-                // not count as one with room.
+                // Compares with the lists before the slab's last object was freed: a full slab of one object does not count as
+                // a slab with free objects.
                 if now == State::Empty
                     && before != State::Empty
                     && lists.kept.get() == 0
@@ -475,17 +475,17 @@ impl Node {
             }
         }
         let (unused, bound) = (lists.unused(&self.geometry), lists.bound(&self.geometry));
-        // Not only what is above `tried`: a pass that may discard only that raises `tried` by a quarter.
+        // Returns all pages above the bound, not only pages above `tried`, because a pass that discards few pages raises
+        // `tried` by a quarter.
         if unused > lists.unused.tried { unused.saturating_sub(bound) } else { 0 }
     }
 
-    /// Returns memory of pages that no object in use touches to the system, of the emptiest slabs first, up to
-    /// `most` pages.
+    /// Returns the memory of up to `most` pages that no object in use touches to the system, of the emptiest slabs first.
     ///
     /// The lock is released between slabs. Cost: a system call for each run of pages, with the lock held.
     ///
     /// # Safety
-    /// Free objects of the cache hold nothing, and readers do not see them.
+    /// Free objects of the cache hold no other memory, and readers do not see them.
     pub(crate) unsafe fn discard_unused(&self, memory: &SlabMemory, most: u64) -> u64 {
         // A slab of one page has no unused page while an object is in use.
         let bands = if self.geometry.order() == Order::ZERO { 0 } else { BANDS };
@@ -500,12 +500,11 @@ impl Node {
         }
         let mut pages = 0;
         for (state, mut visits) in states().zip(visits) {
-            // Each slab of the list moves to its back, so that their order stays.
+            // Each slab of the list moves to the list's back, so that their order stays.
             while visits > 0 {
                 visits -= 1;
                 let mut lists = self.lists.lock();
-                // SAFETY: the lock is held, which protects the links of listed frames, and each slab on a
-                // list is set up.
+                // SAFETY: the lock is held, which protects the links of listed frames, and each slab on a list is set up.
                 let Some(slab) = (unsafe { lists.of(state).pop_front(memory.frames()) }) else { break };
                 if pages >= most {
                     // SAFETY: the lock is held, and the slab is on no list.
@@ -517,13 +516,14 @@ impl Node {
                 let found = runs.pages();
                 // SAFETY: the lock is held, and the slab is on no list.
                 unsafe { lists.of(state).push_back(memory.frames(), slab) };
-                planted!("unused pages are discarded after the lock" => {
+                planted!("unused pages of a slab are discarded after unlocking" => {
                     drop(lists);
-                    // SAFETY: violated on purpose: another thread may take the objects.
+                    // SAFETY: violated on purpose, because another thread may take the objects.
                     runs.for_each(|(first, pages)| unsafe { memory.discard(first, pages) });
                     return found.into();
                 });
-                // SAFETY: by contract the free objects hold nothing, and no thread can take them before the lock drops.
+                // SAFETY: by contract, free objects hold no other memory. No thread can take free objects before the lock is
+                // released.
                 runs.for_each(|(first, pages)| unsafe { memory.discard(first, pages) });
                 lists.unused.discarded += u64::from(found);
                 lists.note_unused(&self.geometry);
@@ -532,11 +532,11 @@ impl Node {
         }
         let mut lists = self.lists.lock();
         let unused = lists.unused(&self.geometry);
-        // Retries only when a quarter more is unused: a pass visits all slabs.
+        // The next pass waits until a quarter more is unused, because a pass visits all slabs.
         lists.unused.tried = unused + unused / 4;
         pages
     }
-    /// Ends an interval. Returns the pages that were unused throughout.
+    /// Ends a reaping interval. Returns the number of pages that were unused throughout.
     pub(crate) fn reap_unused(&self) -> u64 {
         let mut lists = self.lists.lock();
         lists.note_unused(&self.geometry);
@@ -545,9 +545,9 @@ impl Node {
         idle
     }
 
-    /// Takes the constructed free objects of one slab, to destruct them: of the first slab that has any among
-    /// the next `visits` of a list. Each visited slab moves to the back of the list. Returns the slab, if
-    /// there is one; `visits` becomes the number left.
+    /// Takes the constructed free objects of one slab, to destruct them. The slab is the first with constructed free objects
+    /// among the next `visits` slabs of a list, each of which moves to the back of the list. Returns the slab, if found;
+    /// `visits` becomes the number of visits left.
     pub(crate) fn take_constructed(
         &self,
         memory: &SlabMemory,
@@ -558,8 +558,7 @@ impl Node {
         let mut lists = self.lists.lock();
         while let Some(left) = visits.checked_sub(1) {
             *visits = left;
-            // SAFETY: the lock is held, which protects the links of listed frames, and each slab on a list is
-            // set up.
+            // SAFETY: the lock is held, which protects the links of listed frames, and each slab on a list is set up.
             unsafe {
                 let slab = lists.of(state).pop_front(memory.frames())?;
                 let was = memory.slab(slab).fill();
@@ -575,13 +574,12 @@ impl Node {
         }
         None
     }
-    /// Slabs on a list.
+    /// Number of slabs on a list.
     pub(crate) fn len_of(&self, state: State) -> u32 {
         self.lists.lock().of(state).len()
     }
 
-    /// Takes all empty slabs off the lists, and sorts in each band the slabs with few free objects, fewest
-    /// first.
+    /// Takes all empty slabs off the lists. In each band, sorts the slabs with few free objects, fewest first.
     pub(crate) fn shrink(&self, memory: &SlabMemory, unlisted: &mut Unlisted) {
         let mut lists = self.lists.lock();
         lists.take_empty(memory, unlisted);
@@ -605,24 +603,22 @@ impl Node {
         }
     }
 
-    /// Takes all empty slabs off the lists.
     pub(crate) fn discard_empty(&self, memory: &SlabMemory, unlisted: &mut Unlisted) {
         self.lists.lock().take_empty(memory, unlisted);
     }
 
-    /// With `true`: no slab leaves the lists, and the cache cannot be destroyed, until a call with `false`.
-    /// Calls nest.
+    /// With `true`, no slab leaves the lists, and the cache cannot be destroyed, until a call with `false`. Calls nest.
     pub(crate) fn keep(&self, keep: bool) {
         let kept = &self.lists.lock().kept;
-        // In the child of a fork the count may be 0 already.
+        // In the child of a fork the count may already be 0.
         kept.set(if keep { kept.get() + 1 } else { kept.get().saturating_sub(1) });
     }
-    /// In the child of a fork: forgets the other threads that kept slabs or destructed objects.
+    /// Forgets, in the child of a fork, other threads that kept slabs or destructed objects.
     ///
     /// # Safety
-    /// As [`Fork::forget_other_threads`](crate::Fork::forget_other_threads): the lock is held.
+    /// The conditions of [`Fork::forget_other_threads`](crate::Fork::forget_other_threads) hold: this thread holds the lock.
     pub(crate) unsafe fn forget_other_threads(&self) {
-        // SAFETY: the lock is held, by contract.
+        // SAFETY: by contract, this thread holds the lock.
         if let Some(lists) = unsafe { self.lists.held() } {
             lists.kept.set(0);
             lists.lost.add(lists.destructing.get());
@@ -630,13 +626,12 @@ impl Node {
         }
     }
 
-    /// A snapshot of the counts.
     pub(crate) fn count(&self) -> NodeCount {
         self.lists.lock().count()
     }
 
-    /// Takes all nodes' locks, in ascending order. Only a fork also holds several, and takes a cache's locks
-    /// in this order.
+    /// Takes all nodes' locks, in ascending order. Only a fork also holds several node locks, and takes a cache's locks in the
+    /// same order.
     pub(crate) fn lock_all(nodes: &[Self]) -> [Option<MutexGuard<'_, Lists>>; MAX_NODES as usize] {
         let mut all = [const { None }; MAX_NODES as usize];
         for (guard, node) in all.iter_mut().zip(nodes) {
@@ -645,11 +640,11 @@ impl Node {
         all
     }
 
-    /// Closes all nodes of a cache if none of its objects is in use. The caller then gets its slabs, and none
-    /// can be added.
+    /// Closes all nodes of a cache if none of its objects is in use. The caller then gets the cache's slabs, and no slab can be
+    /// added.
     ///
     /// # Errors
-    /// The number of objects in use, and of free objects that threads are destructing; nothing changes.
+    /// Returns the number of objects in use, and of free objects that threads are destructing; nothing changes.
     pub(crate) fn close(
         nodes: &[Self],
         memory: &SlabMemory,
@@ -662,7 +657,7 @@ impl Node {
         if out > 0 {
             return Err((out - destructing, destructing));
         }
-        planted!("destroy judges in one lock hold and closes in the next" => {
+        planted!("destroy closes a node without checking it again" => {
             drop(all);
             all = Self::lock_all(nodes);
         });
@@ -679,14 +674,14 @@ impl Node {
         self.lists.lock().closed
     }
 
-    /// Records the objects in use, slab by slab, until `out` is full. Returns `true` if it had room for all.
+    /// Records the objects in use, slab by slab, until `out` is full. Returns `true` if `out` had room for all objects.
     pub(crate) fn live(&self, memory: &SlabMemory, out: &mut Live) -> bool {
         let lists = self.lists.lock();
         let NodeCount { full, partial, objects, .. } = lists.count();
         if !out.has_room(full + partial, objects) {
             return false;
         }
-        planted!("room is made in one lock hold and used in the next" => let lists = {
+        planted!("room in a list is used in a later lock hold" => let lists = {
             drop(lists);
             self.lists.lock()
         });
@@ -702,7 +697,7 @@ impl Node {
         true
     }
 
-    /// Passes each slab to `see`, with the state of its list, and whether head and bitmap agree. For reports.
+    /// Calls `see` for each slab with its list's state, and with `true` if head and bitmap agree.
     pub(crate) fn walk(&self, memory: &SlabMemory, mut see: impl FnMut(Pfn, State, Fill, bool)) -> NodeCount {
         let lists = self.lists.lock();
         let partial = lists.partial.iter().enumerate().map(|(band, list)| (State::Partial(band), list));
@@ -737,7 +732,8 @@ mod tests {
         assert_eq!(places, [full, partial, empty]);
     }
 
-    /// Regression test: each pass discarded only the pages above its threshold, and raised the threshold by a quarter.
+    /// A pass that discarded only pages above its threshold once raised the threshold by a quarter, so that later passes did
+    /// too little.
     #[test]
     fn frees_discard_unused_pages_of_partial_slabs_down_to_the_bound() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
@@ -748,35 +744,35 @@ mod tests {
         let objects: Vec<_> = (0..1000 * each).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
         for (n, object) in objects.iter().enumerate() {
             if n % each > 0 {
-                // SAFETY: allocated above, freed once.
+                // SAFETY: the object was allocated above, and is freed once.
                 unsafe { cache.free(*object) };
             }
         }
         let info = cache.info();
         assert_eq!((info.slabs, info.used), (1000, 1000), "an object in each slab");
-        // An object is on two pages at most; a quarter of the pages in use may stay, and a quarter more between passes.
+        // An object is on at most two pages. A quarter of the pages in use may stay, and a quarter more between passes.
         assert!(info.discarded as usize > 1000 * (pages - 2) * 9 / 10, "{info:?}");
         for object in objects.iter().step_by(each) {
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the object was allocated above, and is freed once.
             unsafe { cache.free(*object) };
         }
     }
 
     #[test]
-    fn child_of_a_fork_keeps_no_slabs() {
+    fn child_of_a_fork_keeps_no_unlisted_slabs() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("kept", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let keep = |keep| cache.cache().nodes().iter().for_each(|node| node.keep(keep));
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         keep(true);
         assert_eq!((cache.shrink(), cache.destroy().is_err()), (0, true));
-        // SAFETY: this thread continues as the child's would, and no other thread uses the subsystem.
+        // SAFETY: the test continues as a forked child's only thread, and no other thread uses the subsystem.
         unsafe {
             subsystem.before_fork();
             subsystem.after_fork_in_child();
         }
         assert_eq!(cache.shrink(), 1);
-        // The thread that kept them continues here.
+        // The thread that kept the slabs continues here.
         keep(false);
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         assert_eq!(cache.shrink(), 1);

@@ -1,4 +1,4 @@
-//! An object in transit.
+//! Objects in transit between users, magazines and slabs.
 
 use std::ptr::NonNull;
 use uslab_magazine::Round;

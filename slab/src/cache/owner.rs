@@ -1,26 +1,26 @@
-//! Ownership of a cache, and its end.
+//! Ownership of a cache, and the end of a cache.
 //!
-//! Handles and their aliases share one [`Owner`]; the last one destroys the cache if no object is in use. Objects in use keep
-//! their slab, and slabs keep their cache. So an object needs no count, and the free of the last object destroys an ownerless
-//! cache.
+//! Handles and their aliases share one [`Owner`], whose drop destroys the cache if no object is in use. Objects in use keep
+//! their slab, and slabs keep their cache. Objects therefore need no reference count, and the free of the last object destroys
+//! an ownerless cache.
 //!
-//! A thread without a handle or an object may still be moving objects: a thread that found the cache on the subsystem's list,
-//! took a magazine from a CPU and is flushing it to the slabs; or a thread that frees an object without a handle, and updates
-//! counters after that. Each of them holds a [`CacheRef`], and the last one does what the owner could not. At any time at most
-//! one thread ends a cache, and it counts as a reference.
+//! A thread without a handle may still be moving objects: it may have found the cache on the subsystem's list, and be flushing
+//! a CPU's magazine to the slabs. A thread may also free an object without a handle, and then update counters. Each thread
+//! without a handle holds a [`CacheRef`], and the thread with the last reference destroys the cache if the owner could not. At
+//! most one thread ends a cache at a time, and counts as a reference.
 //!
 //! ```text
 //! Owned ── owner drops ──> Ownerless ──┬─ no object in use ─────────────────────────────────────────────> Over
 //!                                      └─ objects in use: Leaked ── a reference drops, none in use ─────> Over
 //! ```
 //!
-//! * **Leaked**: the magazines are closed for good and empty, so each free misses them, takes a reference and frees to the
+//! * **Leaked**: the magazines are closed for good and empty. Each free therefore misses, takes a reference and frees to the
 //!   slab. The cache keeps itself alive, and stays in the reports.
-//! * **Over**: it is off the list, and its slabs are freed. Remaining references to it are `Arc`s; the last one frees the
-//!   number of its class.
+//! * **Over**: the cache is off the list, and its slabs are freed. Remaining references are `Arc`s, and the last `Arc` frees
+//!   the number of the cache's class.
 //!
-//! A free that finds room on the CPU's stack takes no reference. It touches nothing of the cache after its committing store.
-//! Before that store the object is in use; after it, a drain takes the object from the stack.
+//! A free that finds room on the CPU's stack takes no reference, and touches nothing of the cache after its committing store.
+//! Before that store the object is in use; after the store, a drain takes the object from the stack.
 
 use super::core::Core;
 use super::refs::End;
@@ -28,7 +28,7 @@ use super::{Cache, Owner};
 use core::ops::Deref;
 use std::sync::Arc;
 use uslab_magazine::sync::{abandoned, planted};
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
 impl Drop for Owner {
     fn drop(&mut self) {
@@ -41,14 +41,14 @@ impl Drop for Owner {
         let mut refs = self.0.refs().0.lock();
         refs.end = End::Ownerless;
         refs.now.add(1);
-        planted!("two see to the end of a cache" => refs.now.sub(1));
+        planted!("two threads free one cache" => refs.now.sub(1));
         drop(refs);
         end_if_unused(&self.0);
     }
 }
 
-/// A reference of a thread without a handle, which may move objects or update counters: it found the cache on the subsystem's
-/// list, or frees one of its objects.
+/// A reference of a thread without a handle, which may move objects or update counters. The thread found the cache on the
+/// subsystem's list, or frees one of the cache's objects.
 pub(crate) struct CacheRef(Arc<Cache>);
 
 impl CacheRef {
@@ -75,7 +75,7 @@ impl Drop for CacheRef {
         }
         let refs = self.0.refs().0.lock();
         let is_last = refs.now.get() <= 1;
-        planted!("the last to leave does not look back" => let is_last = false);
+        planted!("the last user of a cache does not check for its end" => let is_last = false);
         if is_last && matches!(refs.end, End::Ownerless | End::Leaked(_)) {
             drop(refs);
             return end_if_unused(&self.0);
@@ -85,20 +85,20 @@ impl Drop for CacheRef {
 }
 
 impl Core {
-    /// Iterates all caches, to work on their objects: see [`Registry::iter`](crate::registry::Registry::iter).
+    /// Iterates references to all caches: see [`Registry::iter`](crate::registry::Registry::iter).
     pub(crate) fn refs(&self) -> impl Iterator<Item = CacheRef> + '_ {
         self.caches.iter().map(CacheRef::new)
     }
 }
 
-/// Ends an ownerless cache if no object is in use. The caller counts as a reference until then, so that no other thread ends
-/// it: each of two that flush the magazines would take the other's objects for objects in use.
+/// Ends an ownerless cache if no object is in use. The caller counts as a reference until the cache's end, so that no other
+/// thread ends the cache. Two threads that flush the magazines would each take the other thread's objects for objects in use.
 fn end_if_unused(cache: &Arc<Cache>) {
     loop {
         let (ever, is_leaked) = {
             let refs = cache.refs().0.lock();
             let visited = refs.now.get() > 1;
-            planted!("a cache is given up while a visitor has its objects" => let visited = false);
+            planted!("a cache is freed while a visitor uses its objects" => let visited = false);
             if visited {
                 // Objects that other threads are moving count as in use. The last of these threads ends the cache.
                 refs.leave();
@@ -114,10 +114,10 @@ fn end_if_unused(cache: &Arc<Cache>) {
             cache.core().caches.remove(Arc::as_ptr(cache));
             return drop(kept);
         }
-        // There are no allocations any more.
-        cache.discard_empty(&cache.operation(What::Reclaim));
+        // Without handles, no more allocations can happen.
+        cache.discard_empty(&cache.operation(OperationKind::Reclaim));
         let mut refs = cache.refs().0.lock();
-        planted!("who came meanwhile is overlooked" => let ever = refs.ever);
+        planted!("a visitor who came during the check is overlooked" => let ever = refs.ever);
         if refs.ever == ever {
             refs.leave();
             refs.end = End::Leaked(cache.clone());
@@ -131,9 +131,9 @@ mod tests {
     use super::*;
     use crate::{Config, Fork, Gfp, KmemCache, Subsystem};
 
-    /// Otherwise each destroyed cache would leave its entry on the list.
+    /// Each destroyed cache might otherwise leave its entry on the list.
     #[test]
-    fn a_destroyed_cache_leaves_the_list() {
+    fn destroyed_cache_is_removed_from_the_list() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let listed = || subsystem.core().caches.list().lock().entries().count();
         let before = listed();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_reference_ends_a_dropped_cache() {
+    fn last_reference_frees_a_dropped_cache() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
@@ -161,19 +161,19 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_lost_by_a_fork_does_not_keep_the_cache() {
+    fn reference_lost_in_a_fork_does_not_keep_the_cache() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
-        // A reference of another thread, which the child does not have.
+        // A reference of another thread, which does not exist in the child.
         let held = core::mem::ManuallyDrop::new(CacheRef::new(cache.cache().kept().unwrap()));
-        // SAFETY: this thread continues as the child's only thread would, and no other one uses the subsystem.
+        // SAFETY: the test continues as a forked child's only thread, and no other thread uses the subsystem.
         unsafe {
             subsystem.before_fork();
             subsystem.after_fork_in_child();
         }
         drop(cache);
         assert!(subsystem.info().caches.iter().all(|cache| cache.name != "visited"));
-        // SAFETY: the reference is not used any more, and not dropped. (What the child of a fork loses stays in its memory.)
+        // SAFETY: the reference is neither used nor dropped afterwards, like memory that a child of a fork loses.
         drop(unsafe { core::ptr::read(&raw const held.0) });
     }
 }

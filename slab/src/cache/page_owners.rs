@@ -1,4 +1,4 @@
-//! Map from the address of a boxed object to its cache: one for the process, a word per page.
+//! Process-wide map from the address of a boxed object to its cache, with a word per page.
 //!
 //! ```text
 //!  address: | window: 17 bits | page in it: 18 bits | 12 bits |
@@ -6,16 +6,17 @@
 //!             └──> WINDOWS[window]: the owners of a window's pages, made when the first slab begins there
 //! ```
 //!
-//! A box is one word: its address leads to the cache that frees it. The map belongs to the process and not to a subsystem, so a
-//! box does not need its subsystem, whether several of them have adjacent mappings or are on the heap. The frame of a page
-//! names its cache, too, but that line is written by each CPU that allocates from or frees to the slab. A word of this map is
-//! only written when a slab of a typed cache is made; a line covers eight pages. It stays after the slab was freed: only the
-//! address of an object in use is looked up.
+//! A box is one word, because the object's address leads to the cache that frees it. The map belongs to the process instead of
+//! a subsystem, so a box need not know its subsystem. The frame of a page also names its cache, but each CPU that allocates
+//! from or frees to the slab writes the frame's cache line. A word of this map is only written when a slab of a typed cache is
+//! made; a cache line covers eight pages. The word stays after the slab was freed, because only addresses of objects in use are
+//! looked up.
 //!
-//! A window is a GiB, and its words take 2 MiB of addresses, of which only those pages are committed that describe slabs of
-//! boxed objects. They are never freed: a process uses few windows, repeatedly.
+//! A window is a GiB of addresses, and its words take 2 MiB of addresses. Only pages of the map that describe slabs of boxed
+//! objects are committed. The map is never freed, because a process uses few windows, repeatedly.
 //!
-//! A checker's atomics do not outlive executions, as this map does: its builds use `std`'s here.
+//! The map of page owners outlives a model's executions, and a checker's atomics do not. The checkers' builds therefore use
+//! `std`'s atomics for the map.
 
 use crate::cache::Cache;
 use crate::debug::faults::Faults;
@@ -25,23 +26,22 @@ use core::ptr::NonNull;
 use uslab_buddy::{Backend, HugePages, PAGE_SHIFT, PAGE_SIZE, Region};
 use uslab_magazine::sync::FixedPtr;
 
-/// Bits of a program's addresses.
+/// Number of bits of a program's addresses.
 const ADDRESS_BITS: u32 = match () {
     () if cfg!(not(target_pointer_width = "64")) => usize::BITS,
     () if cfg!(target_arch = "x86_64") => 47,
     () => 48,
 };
-/// Bits of an address within a window.
+/// Number of bits of an address within a window.
 const WINDOW_BITS: u32 = if cfg!(target_pointer_width = "64") { 30 } else { 24 };
 const WINDOWS_LEN: usize = 1 << (ADDRESS_BITS - WINDOW_BITS);
 const PAGES: usize = 1 << (WINDOW_BITS - PAGE_SHIFT);
 
 type Owner = FixedPtr<Cache>;
-/// Owners of a window's pages.
 type Owners = [Owner; PAGES];
 #[cfg(not(any(loom, shuttle)))]
 type Window = Published<Owners>;
-/// The same for builds in which `Published` is a checker's.
+/// Pointer to a window's owners, for builds in which `Published` is a checker's.
 #[cfg(any(loom, shuttle))]
 #[allow(clippy::disallowed_types, reason = "it outlives executions")]
 struct Window(std::sync::OnceLock<&'static Owners>);
@@ -54,27 +54,27 @@ impl Window {
         self.0.get().copied()
     }
     /// # Safety
-    /// As [`Published::offer`](crate::published::Published::offer).
+    /// The conditions of [`Published::offer`](crate::published::Published::offer) hold.
     unsafe fn offer(&self, made: NonNull<Owners>) -> Result<&'static Owners, &'static Owners> {
-        // SAFETY: `made` is never freed, by this function's contract.
+        // SAFETY: by contract, `made` is never freed.
         let made = unsafe { made.as_ref() };
         self.0.set(made).map(|()| made).map_err(|_| self.get().expect("somebody was first"))
     }
 }
 
-/// All zeros, so untouched pages take no memory.
+/// All windows; all zeros, so that untouched pages take no memory.
 static WINDOWS: [Window; WINDOWS_LEN] = [const { Window::new() }; WINDOWS_LEN];
 
-/// Cache of an object.
+/// The cache of an object.
 ///
-/// Cost: two loads of lines that are rarely written.
+/// Cost: two loads from lines that are rarely written.
 ///
 /// # Safety
 /// `object` is in use, and its slab's pages were [`set`].
 #[inline(always)]
 pub(crate) unsafe fn cache_of(object: NonNull<u8>) -> NonNull<Cache> {
     let address = object.addr().get();
-    // SAFETY: `set` made the window. The object was handed out after that, and the caller has synchronised with its allocation,
+    // SAFETY: `set` made the window. The object was handed out afterwards, and the caller has synchronised with its allocation,
     // so all writes of `set` are visible.
     unsafe {
         let owners = WINDOWS.get_unchecked(address >> WINDOW_BITS).get().unwrap_unchecked();
@@ -87,7 +87,7 @@ fn page_in_window(address: usize) -> usize {
     address >> PAGE_SHIFT & (PAGES - 1)
 }
 
-/// Sets `cache` as the owner of `pages` pages from `first` on. `false` if memory is short.
+/// Sets `cache` as the owner of `pages` pages from `first` on; returns `false` if memory is short.
 #[must_use]
 pub(crate) fn set(first: NonNull<u8>, pages: usize, cache: *mut Cache, backend: Backend) -> bool {
     let pages = (0..pages).map(|page| first.addr().get() + page * PAGE_SIZE);
@@ -98,23 +98,23 @@ pub(crate) fn set(first: NonNull<u8>, pages: usize, cache: *mut Cache, backend: 
     true
 }
 
-/// Owners of a window's pages.
+/// Returns the owners of a window's pages; the first call makes them.
 fn window(window: usize, backend: Backend) -> Option<&'static Owners> {
     let window = WINDOWS.get(window)?;
     if let Some(made) = window.get() {
         return Some(made);
     }
-    // No subsystem's faults: it depends on the process's history which one makes it.
+    // No subsystem's faults are injected, because the process's history decides which subsystem makes the window.
     let region = Region::committed(size_of::<Owners>(), PAGE_SIZE, backend, &Faults::default())?;
-    // A page of it covers two MiB of objects.
+    // A huge page would be too large, because one page of the map covers 2 MiB of objects.
     region.advise(HugePages::Never);
-    // SAFETY: all zeros, which are null pointers; the region is leaked if it is published.
+    // SAFETY: the memory is all zeros, which are null pointers. The region is leaked if it is published.
     match unsafe { window.offer(region.base().cast()) } {
         Ok(made) => {
             core::mem::forget(region);
             Some(made)
         }
-        // The second of two threads frees its own.
+        // Of two threads that make a window, the second frees its region.
         Err(first) => Some(first),
     }
 }
@@ -128,8 +128,8 @@ mod tests {
     }
 
     #[test]
-    fn pages_on_both_sides_of_a_windows_edge_have_their_owners() {
-        // Addresses without a subsystem: only in its first window a program maps nothing.
+    fn page_owners_are_found_on_both_sides_of_a_window_boundary() {
+        // Addresses without a subsystem, at which a program maps nothing.
         let edge = 2_usize << WINDOW_BITS;
         let cache: *mut Cache = core::ptr::without_provenance_mut(64);
         let at = |address| NonNull::new(core::ptr::without_provenance_mut(address)).unwrap();
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     #[cfg(target_pointer_width = "64")]
-    fn an_address_that_no_program_has_is_refused() {
+    fn address_beyond_user_space_is_refused() {
         let at = NonNull::new(core::ptr::without_provenance_mut(1 << ADDRESS_BITS)).unwrap();
         assert!(!set(at, 1, core::ptr::without_provenance_mut(64), Backend::Heap));
     }

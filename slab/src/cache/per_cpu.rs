@@ -1,28 +1,24 @@
-//! The layer in front of a cache's slabs: magazines, or nothing; and a quarantine in front of these, if freed
-//! objects are to be reused late.
+//! The layers in front of a cache's slabs: an optional quarantine, and magazines unless they are off.
 //!
-//! This is the only seam between the two. A cache allocates, frees, flushes and counts through `PerCpu`, and
-//! no other code tests whether it has magazines. `bypass` is the cache's own access to its slabs, for a cache
-//! without magazines.
+//! `PerCpu` is the only interface between a cache and its magazines: a cache allocates, frees, flushes and counts through it.
+//! No other code tests whether the cache has magazines. The parameter `bypass` accesses the slabs directly, for a cache without
+//! magazines.
 //!
-//! # How large magazines are
+//! # Magazine sizes
 //!
-//! The sizes are measured, not derived. A CPU's stack must *reach* over the batches that it cycles through
-//! (some 1,000 small objects), or CPUs meet at the depot and exchange each other's cache lines. A magazine
-//! must be large enough to be worth a visit to the depot, and small enough to fit the caches of the CPU that
-//! takes it. A depot absorbs what one thread allocates and another frees, and batches beyond the stacks'
-//! reach. An object for which it has no room is freed to its slab individually, which costs several times its
-//! part of a visit to the depot. The argument for smaller sizes is parked memory, hence bounds in bytes and
-//! not in objects.
+//! Magazine sizes were chosen by measurement. A CPU's stack must hold the batches that programs allocate and free repeatedly
+//! (some 1,000 small objects). With smaller stacks, CPUs meet at the depot and exchange each other's cache lines. A magazine
+//! must be large enough to be worth a visit to the depot, and small enough to fit the hardware caches of the CPU that takes it.
+//! A depot absorbs objects that one thread allocates and another thread frees, and batches that exceed the stacks. An object
+//! that does not fit in the depot is freed to its slab individually, which costs several times its share of a visit to the
+//! depot. Parked memory is the argument for smaller sizes, so the bounds are in bytes instead of objects.
 //!
-//! A magazine is made for 64 KiB of objects, 64 at most and 4 at least; a stack holds 256 KiB of objects,
-//! 1,216 at most and two magazines at least; a depot holds 4 MiB of objects, 1,024 magazines at most. When
-//! memory is short, stacks hold less and depots are flushed; objects that are idle for two reap intervals are
-//! flushed. A cache that is used little fills little: the first fill takes one object, and each later one
-//! twice as many.
+//! A magazine has room for 64 KiB of objects: at most 64 objects, and at least 4. A stack holds 256 KiB of objects: at most
+//! 1,216 objects, and at least two magazines. A depot holds 4 MiB of objects, and at most 1,024 magazines. When memory is
+//! short, stacks hold less and depots are flushed. Objects that are idle for two reap intervals are flushed. A rarely used
+//! cache keeps few objects: its first fill takes one object, and each later fill twice as many.
 //!
-//! (Linux 7's sheaves hold 60, 28, 12 and 4 objects, by size; `Sized { capacity: 60, stock: 0, .. }` is near
-//! them.)
+//! Linux 7's sheaves hold 60, 28, 12 and 4 objects, by size; `Sized { capacity: 60, stock: 0, .. }` is similar.
 
 use super::object::Object;
 use crate::debug::gdb;
@@ -34,14 +30,14 @@ use std::ops::Range;
 use uslab_buddy::{StackMemory, Tables};
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier, SweepGroup};
 use uslab_magazine::{StaticWords, Words};
 
-/// The sweep group of a subsystem's caches. It follows the groups of its zones, which share the table.
+/// The sweep group of a subsystem's caches. This group follows the groups of the subsystem's zones, which share the table.
 pub(super) const OBJECTS: SweepGroup = SweepGroup::new(u32::MAX / 2);
 
-/// The magazines of a cache, or of all caches of a subsystem.
+/// Magazine sizes of a cache, or of all caches of a subsystem.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, Magazines};
@@ -59,41 +55,40 @@ pub(super) const OBJECTS: SweepGroup = SweepGroup::new(u32::MAX / 2);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Magazines {
-    /// By the object's size, and tuned at run time. See the [module](self).
+    /// Magazine sizes by the object's size, tuned at run time. See the [module](self).
     #[default]
     BySize,
-    /// No magazines: every allocation and free takes the lock of its node. For study and comparison.
+    /// No magazines, for study and comparison: every allocation and free takes the lock of its node.
     Off,
-    /// These sizes, never tuned.
+    /// Fixed magazine sizes, which are never tuned.
     Sized {
-        /// Objects in a magazine, 1 to [`MAX_CAPACITY`].
+        /// Number of objects in a magazine, 1 to [`MAX_CAPACITY`].
         capacity: u16,
-        /// The most magazines that a CPU holds, in addition to the two that it needs.
+        /// Maximum number of magazines that a CPU holds, in addition to the two that it needs.
         stock: u16,
-        /// Magazines in each node's depot, at most [`MAX_DEPOT`](uslab_magazine::MAX_DEPOT).
+        /// Maximum number of magazines in each node's depot, up to [`MAX_DEPOT`](uslab_magazine::MAX_DEPOT).
         depot_limit: u32,
     },
 }
 
-/// The most objects in a magazine.
+/// Maximum number of objects in a magazine.
 pub const MAX_CAPACITY: usize = uslab_magazine::MAX_CAPACITY as usize;
-/// The fewest objects in a magazine.
+/// Minimum number of objects in a magazine.
 const MIN_CAPACITY: usize = 4;
-/// Bytes of objects that a magazine is made for.
+/// Number of bytes of objects in a magazine.
 const TARGET_BYTES: usize = 64 << 10;
-/// Bytes of objects that a CPU's stack holds.
+/// Number of bytes of objects that a CPU's stack holds.
 const MAX_STACK_BYTES: usize = 256 << 10;
-/// The most objects that a CPU's stack holds.
+/// Maximum number of objects that a CPU's stack holds.
 const MAX_STACK_OBJECTS: usize = 1216;
-/// Bytes of objects that a node's depot keeps.
+/// Number of bytes of objects that a node's depot keeps.
 const MAX_DEPOT_BYTES: usize = 4 << 20;
-/// The most magazines in a depot, and the fewest (a barn's soft limit).
+/// Maximum number of magazines in a depot.
 const MAX_DEPOT_MAGAZINES: usize = 1024;
 const MIN_DEPOT_MAGAZINES: usize = 10;
 
 impl Magazines {
-    /// The layer's sizes for objects `stride` bytes apart that each hold `holds` bytes more; `None` without
-    /// magazines.
+    /// The layer's sizes for objects `stride` bytes apart that each hold `holds` bytes more; `None` without magazines.
     pub(crate) fn config(self, stride: usize, holds: usize) -> Option<Config> {
         let bytes = stride.saturating_add(holds);
         match self {
@@ -102,7 +97,7 @@ impl Magazines {
                 Some(Config { round_bytes: bytes as u64, ..Config::new(capacity, stock, depot_limit) })
             }
             Self::BySize => {
-                // Objects fill their slots in slabs, and may hold much more.
+                // Objects that hold other memory may occupy much more than their slots in slabs.
                 let (least, least_depot) =
                     if holds > 0 { (1, 1) } else { (MIN_CAPACITY, MIN_DEPOT_MAGAZINES) };
                 let capacity = (TARGET_BYTES / bytes).clamp(least, MAX_CAPACITY);
@@ -121,7 +116,7 @@ impl Magazines {
 }
 
 impl fmt::Display for Magazines {
-    /// `auto`, `off`, or the objects in a magazine.
+    /// Writes `auto`, `off`, or the number of objects in a magazine.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BySize => f.write_str("auto"),
@@ -134,7 +129,7 @@ impl fmt::Display for Magazines {
 impl FromStr for Magazines {
     type Err = String;
 
-    /// `auto`, `off`, or the objects in a magazine. With a number, a CPU keeps eight more magazines, and a
+    /// Parses `auto`, `off`, or the number of objects in a magazine. With a number, a CPU keeps eight more magazines, and a
     /// depot is as large as a barn of Linux's.
     fn from_str(text: &str) -> Result<Self, String> {
         const MOST: u16 = MAX_CAPACITY as u16;
@@ -162,12 +157,12 @@ pub(crate) struct PerCpu {
 enum Front {
     Magazines(Layer<Object, StackMemory>),
     Nothing,
-    /// No magazines, although requested: no number was left for the class, or no memory.
+    /// The cache has no magazines, although they were requested: no number was left for the class, or memory was short.
     Refused,
 }
 
 impl PerCpu {
-    /// The `wanted` front of the named cache, for objects `stride` bytes apart.
+    /// Makes the magazines and quarantine of the named cache, for objects `stride` bytes apart.
     pub(super) fn new(
         tables: &Tables,
         wanted: Magazines,
@@ -191,22 +186,22 @@ impl PerCpu {
         let seen = |layer: &Layer<_, _>| gdb::Stacks { nodes: layer.places(), regions: layer.homes() };
         self.layer().map(seen).unwrap_or_default()
     }
-    /// For debuggers: the quarantine.
+    /// For debuggers: the places of the quarantine.
     pub(super) fn quarantine_seen(&self) -> [usize; 2] {
         self.quarantine.as_ref().map(Quarantine::seen).unwrap_or_default()
     }
     fn layer(&self) -> Option<&Layer<Object, StackMemory>> {
         if let Front::Magazines(layer) = &self.front { Some(layer) } else { None }
     }
-    /// Returns `true` if it may hold objects.
+    /// Returns `true` if magazines or quarantine may hold objects.
     pub(super) fn holds(&self) -> bool {
         self.layer().is_some() || self.quarantine.is_some()
     }
-    /// Objects in a magazine; 1 without magazines.
+    /// Number of objects in a magazine; 1 without magazines.
     pub(super) fn capacity(&self) -> u64 {
         self.layer().map_or(1, |layer| layer.config().capacity.into())
     }
-    /// See [`Front::Refused`].
+    /// Returns `true` if magazines were requested but refused: see [`Front::Refused`].
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.front, Front::Refused)
     }
@@ -217,11 +212,10 @@ impl PerCpu {
             None => out(object),
         }
     }
-    /// Objects in the quarantine.
     pub(super) fn quarantined(&self) -> u64 {
         self.quarantine.as_ref().map_or(0, Quarantine::len)
     }
-    /// Frees that ended in the quarantine.
+    /// Number of frees that ended in the quarantine.
     pub(super) fn delayed_frees(&self) -> u64 {
         self.quarantine.as_ref().map_or(0, Quarantine::frees)
     }
@@ -231,7 +225,7 @@ impl PerCpu {
             slabs.flush(op, quarantine.take().map(Object));
         }
     }
-    /// Flushes the quarantine if no object was added for an interval. Returns the number of objects.
+    /// Flushes the quarantine if no object was added for an interval. Returns the number of objects flushed.
     fn release_idle(&self, slabs: &impl Supplier<Object>) -> u64 {
         let mut objects = 0;
         if let Some(quarantine) = &self.quarantine {
@@ -244,12 +238,12 @@ impl PerCpu {
     pub(super) fn take_static_words(&self, words: &'static StaticWords) -> bool {
         self.layer().is_some_and(|layer| layer.take_static_words(words))
     }
-    /// The inlined path. It always misses without magazines.
+    /// The layer's inlined path, which always misses without magazines.
     pub(super) fn fast_path(&self, words: Words) -> FastPath<Object, StackMemory> {
         self.layer().map_or_else(FastPath::disabled, |layer| layer.fast_path(words))
     }
 
-    /// Pops as the fast path does, while that is closed.
+    /// Pops an object as the fast path does, while the fast path is closed.
     #[inline(always)]
     pub(super) fn pop(&self) -> Option<Object> {
         self.layer()?.pop()
@@ -262,18 +256,17 @@ impl PerCpu {
         bypass: impl FnOnce() -> Option<Object>,
     ) -> Option<Object> {
         match self.layer() {
-            // The fast path was its complete first step; with several nodes that depends on the CPU's node.
+            // The fast path was the layer's complete first step; with several nodes the first step depends on the CPU's node.
             Some(layer) if layer.has_one_node() => layer.alloc_slow(op, slabs),
             Some(layer) => layer.alloc_in(op, slabs),
             None => bypass(),
         }
     }
-    /// An object that the current CPU or the depot holds. `slabs` supplies none.
+    /// Takes an object that the current CPU or the depot holds. `slabs` supplies no object.
     pub(super) fn alloc_held(&self, slabs: &impl Supplier<Object>) -> Option<Object> {
         self.layer()?.alloc(slabs)
     }
 
-    /// Frees an object.
     pub(super) fn free(&self, slabs: &impl Supplier<Object>, object: Object, bypass: impl FnOnce()) {
         match self.layer() {
             Some(layer) => layer.free(slabs, object),
@@ -284,60 +277,58 @@ impl PerCpu {
     pub(super) fn put_or_flush(&self, slabs: &impl Supplier<Object>, object: Object, bypass: impl FnOnce()) {
         match self.layer() {
             Some(layer) if layer.has_one_node() => {
-                layer.free_slow(&layer.operation(What::Free), slabs, object);
+                layer.free_slow(&layer.operation(OperationKind::Free), slabs, object);
             }
             _ => self.free(slabs, object, bypass),
         }
     }
 
-    /// As [`Layer::has_on_top`].
+    /// Returns `true` if the object is the last one freed on this CPU, as [`Layer::has_on_top`] does.
     pub(super) fn has_on_top(&self, slabs: &impl Supplier<Object>, object: Object) -> bool {
-        self.layer().is_some_and(|layer| layer.has_on_top(&layer.operation(What::Free), slabs, object))
+        self.layer()
+            .is_some_and(|layer| layer.has_on_top(&layer.operation(OperationKind::Free), slabs, object))
     }
 
     /// Flushes the objects of `cpus` to the slabs.
     pub(super) fn drain(&self, slabs: &impl Supplier<Object>, cpus: Range<u32>) {
         self.each(|layer| layer.drain(slabs, cpus));
     }
-    /// Flushes all objects to the slabs, including the depots'.
+    /// Flushes all objects to the slabs, including objects in depots.
     pub(super) fn flush_all(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         self.release(op, slabs);
         self.each(|layer| layer.flush_all_in(op, slabs));
     }
-    /// Ends an interval of the working set. Returns the number of objects flushed to the slabs.
+    /// Ends a working-set interval. Returns the number of objects flushed to the slabs.
     pub(super) fn reap(&self, slabs: &impl Supplier<Object>) -> u64 {
         self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap(slabs))
     }
 
-    /// Takes part in [sweeps](OBJECTS) of the table's stacks. The cache is on the list of caches that collect.
+    /// Makes the cache take part in [sweeps](OBJECTS) of the table's stacks. The cache is already on the list of caches that
+    /// collect.
     pub(crate) fn join_sweeps(&self) {
         self.each(|layer| layer.join_sweeps(OBJECTS));
     }
-    /// The rest of [`drain`](Self::drain), after a sweep.
     pub(super) fn drain_swept(&self, slabs: &impl Supplier<Object>) {
-        self.each(|layer| _ = layer.drain_swept(&layer.operation(What::Reclaim), slabs));
+        self.each(|layer| _ = layer.drain_swept(&layer.operation(OperationKind::Reclaim), slabs));
     }
-    /// The rest of [`flush_all`](Self::flush_all), after a sweep.
     pub(super) fn flush_swept(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         self.release(op, slabs);
         self.each(|layer| layer.flush_swept(op, slabs));
     }
-    /// The rest of [`reap`](Self::reap), after a sweep.
     pub(super) fn reap_swept(&self, slabs: &impl Supplier<Object>) -> u64 {
         self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap_swept(slabs))
     }
 
-    /// Holds fewer objects from now on, because memory is short.
+    /// Makes the magazines hold fewer objects from now on, because memory is short.
     pub(super) fn shrink(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         self.release(op, slabs);
         self.each(Layer::shrink);
     }
-    /// Closes the magazines: later frees reach the slabs.
+    /// Closes the magazines, so that later frees reach the slabs.
     pub(super) fn close(&self) {
         self.quarantine.iter().for_each(|quarantine| quarantine.close(true));
         self.each(Layer::close);
     }
-    /// Undoes [`close`](Self::close).
     pub(super) fn reopen(&self) {
         self.quarantine.iter().for_each(|quarantine| quarantine.close(false));
         self.each(Layer::reopen);
@@ -350,9 +341,9 @@ impl PerCpu {
     /// The objects of each stack and depot; `None` without magazines.
     ///
     /// # Safety
-    /// As [`Layer::view`].
+    /// The conditions of [`Layer::view`] hold.
     pub(crate) unsafe fn view<T>(&self, name: impl Fn(Object) -> T) -> Option<LayerView<T>> {
-        // SAFETY: this function has the contract of `Layer::view`.
+        // SAFETY: by contract, the conditions of `Layer::view` hold.
         self.layer().map(|layer| unsafe { layer.view(name) })
     }
     fn each(&self, f: impl FnOnce(&Layer<Object, StackMemory>)) {
@@ -362,11 +353,11 @@ impl PerCpu {
 
 impl Fork for PerCpu {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        // SAFETY: this function has the contract of `Fork::locks`.
+        // SAFETY: by contract, the conditions of `Fork::locks` hold.
         self.each(|layer| unsafe { layer.locks(rank, visit) });
     }
     unsafe fn forget_other_threads(&self) {
-        // SAFETY: this function has the contract of `Fork::forget_other_threads`.
+        // SAFETY: by contract, the conditions of `Fork::forget_other_threads` hold.
         self.each(|layer| unsafe { layer.forget_other_threads() });
     }
 }
@@ -376,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn magazines_hold_bytes_and_not_objects() {
+    fn magazine_capacity_is_given_in_bytes() {
         let capacity = |stride| Magazines::BySize.config(stride, 0).map(|config| config.capacity);
         let rows =
             [(8, 64), (128, 64), (256, 64), (1024, 64), (2048, 32), (4096, 16), (32 << 10, 4), (1 << 22, 4)];
@@ -387,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn magazines_are_read_as_they_are_written() {
+    fn magazine_option_round_trips() {
         for text in ["auto", "off", "1", "64"] {
             assert_eq!(text.parse::<Magazines>().map(|magazines| magazines.to_string()).as_deref(), Ok(text));
         }
@@ -400,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quarantine_is_emptied_when_memory_is_short_and_goes_on_behind_a_destroy_that_was_refused() {
+    fn quarantine_is_emptied_under_memory_pressure() {
         use crate::{Config, Gfp, Harden, KmemCache, Subsystem};
         let harden = Harden { quarantine: 64 << 10, ..Harden::OFF };
         let subsystem = Subsystem::new(Config { harden, ..Config::default() }).unwrap();
@@ -418,9 +409,9 @@ mod tests {
         drop(held);
     }
 
-    /// Magazines belong to CPUs: a thread that has allocated once leaves no memory per thread.
+    /// Magazines belong to CPUs: a thread that has allocated once must leave no memory per thread.
     #[test]
-    fn kept_memory_does_not_grow_with_the_threads() {
+    fn cached_memory_does_not_grow_with_threads() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("once", 64).build_in(&subsystem).unwrap();
@@ -430,7 +421,7 @@ mod tests {
                 for _ in 0..10 {
                     scope.spawn(|| {
                         let object = cache.alloc(Gfp::KERNEL).unwrap();
-                        // SAFETY: allocated just now, freed once.
+                        // SAFETY: the object was just allocated, and is freed once.
                         unsafe { cache.free(object) };
                     });
                 }
@@ -438,16 +429,16 @@ mod tests {
         }
         let info = cache.info();
         assert_eq!((info.allocs, info.frees), (1000 * cpus, 1000 * cpus));
-        // Not one for each of a CPU's thousand threads. (Threads that find their CPU's region claimed take
-        // more than ten.)
+        // The bound is less than an object for each of a CPU's thousand threads. Threads that find their CPU's region claimed
+        // take more than ten objects.
         assert!(info.in_magazines + info.in_depot <= 500 * cpus, "{info:?}");
     }
 
-    /// A cache that saw ten allocations holds ten objects' worth.
+    /// A cache that served ten allocations must keep about ten objects.
     #[test]
-    fn a_cache_that_is_used_little_keeps_little() {
+    fn rarely_used_cache_keeps_few_objects() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
-        // A thread that moves to another CPU leaves some behind.
+        // On real CPUs, a thread that moves to another CPU leaves some objects behind.
         let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();
         uslab_magazine::on_cpu(0);
         let pages = uslab_buddy::PageConfig::default_for(cpus).limit(64 << 20);
@@ -455,14 +446,13 @@ mod tests {
         let cache = KmemCache::builder("ten", 64).build_in(&subsystem).unwrap();
         let ten: Vec<_> = (0..10).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
         assert!(cache.info().in_magazines < 10);
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the objects were allocated above, and are freed once.
         ten.into_iter().for_each(|object| unsafe { cache.free(object) });
         let info = cache.info();
         assert!(info.in_magazines + info.in_depot < 20, "{info:?}");
     }
 
-    /// A batch that a thread allocates and frees repeatedly needs no slab again, up to the size of a depot and
-    /// a stack.
+    /// A batch that a thread allocates and frees repeatedly must need no slab again, up to the size of a depot and a stack.
     #[test]
     fn batches_of_4_mib_need_slabs_once() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
@@ -475,7 +465,7 @@ mod tests {
             let objects = MAX_DEPOT_BYTES / size;
             let batch = || {
                 let held: Vec<_> = (0..objects).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
-                // SAFETY: allocated above, freed once.
+                // SAFETY: the objects were allocated above, and are freed once.
                 held.into_iter().for_each(|object| unsafe { cache.free(object) });
                 let info = cache.info();
                 (info.slabs_made, info.in_magazines + info.in_depot)
@@ -486,9 +476,9 @@ mod tests {
         }
     }
 
-    /// Bounds of the objects that a CPU and a depot park.
+    /// Checks the bounds of the objects that a CPU and a depot park.
     #[test]
-    fn objects_parked_by_a_cache_are_bounded() {
+    fn objects_kept_in_depots_are_bounded() {
         let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();
         for stride in 8..=32 << 10 {
             let config = Magazines::BySize.config(stride, 0).unwrap();

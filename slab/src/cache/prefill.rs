@@ -1,4 +1,4 @@
-//! Objects reserved for one owner, whose next allocations cannot fail.
+//! Prefilled stocks: objects reserved for one owner, whose next allocations cannot fail.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::AllocError;
@@ -6,11 +6,11 @@ use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::abandoned;
 
-/// A stock of objects reserved for one owner; Linux calls it a prefilled sheaf. Made by [`KmemCache::prefill`].
+/// A stock of objects reserved for one owner, made by [`KmemCache::prefill`]. Linux calls such a stock a prefilled sheaf.
 ///
 /// An allocation or free is a few plain instructions: no CPU number, no locked instruction, no shared memory. Dropping the
-/// stock frees the rest. Until then the cache counts its objects as [used](crate::CacheInfo::used), and does not count its
-/// allocations and frees.
+/// stock frees the remaining objects. The cache counts the stock's objects as [used](crate::CacheInfo::used), and does not
+/// count the stock's allocations and frees.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -30,7 +30,7 @@ pub struct Prefilled<'c> {
     pub(crate) cache: &'c KmemCache,
     pub(crate) gfp: Gfp,
     objects: Vec<NonNull<u8>>,
-    /// Most objects that it keeps.
+    /// Maximum number of objects that the stock keeps.
     most: usize,
 }
 
@@ -38,8 +38,8 @@ impl KmemCache {
     /// Reserves at least `n` objects for one owner, whose next `n` allocations cannot fail and access no shared memory.
     ///
     /// # Errors
-    /// As [`alloc_bulk`](Self::alloc_bulk), with nothing allocated; [`AllocError::Refused`] if the heap has no room for the
-    /// pointers.
+    /// Fails as [`alloc_bulk`](Self::alloc_bulk) does, with nothing allocated; [`AllocError::Refused`] if the heap has no room
+    /// for the pointers.
     #[doc(alias = "kmem_cache_prefill_sheaf")]
     pub fn prefill(&self, gfp: Gfp, n: usize) -> Result<Prefilled<'_>, AllocError> {
         Prefilled::new(self, gfp, n)
@@ -56,27 +56,27 @@ impl<'c> Prefilled<'c> {
         Ok(new)
     }
 
-    /// Takes an object; `None` if the stock is empty, which cannot happen within the promised number of allocations.
+    /// Takes an object; returns `None` if the stock is empty, which cannot happen within the promised number of allocations.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
         let object = self.objects.pop()?;
         Some(self.cache.cache().hand_out_reserved(object, self.gfp))
     }
 
-    /// Returns an object to the stock; if it is full, frees the object to the cache.
+    /// Returns an object to the stock; if the stock is full, frees the object to the cache.
     ///
     /// # Safety
-    /// As [`KmemCache::free`]; any object of the cache is accepted.
+    /// The conditions of [`KmemCache::free`] hold; any object of the cache is accepted.
     #[inline(always)]
     pub unsafe fn free(&mut self, object: NonNull<u8>) {
         if self.objects.len() < self.most {
             return self.cache.cache().free_reserved(object, || self.objects.push(object));
         }
-        // SAFETY: the object is of this cache and no longer used, by this function's contract.
+        // SAFETY: by contract, the object belongs to this cache and is no longer used.
         unsafe { self.cache.free(object) };
     }
 
-    /// Number of objects in stock: as many allocations cannot fail.
+    /// Number of objects in stock: the next `len` allocations cannot fail.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
@@ -85,10 +85,10 @@ impl<'c> Prefilled<'c> {
         self.len() == 0
     }
 
-    /// Refills the stock to at least `n` objects; from now on it keeps up to `n`.
+    /// Refills the stock to at least `n` objects, and raises its capacity to `n`.
     ///
     /// # Errors
-    /// Fewer objects are available; the stock keeps what it has.
+    /// Fails if fewer objects are available; the stock keeps its objects.
     #[doc(alias = "kmem_cache_refill_sheaf")]
     pub fn refill(&mut self, n: usize) -> Result<(), AllocError> {
         let more = n.saturating_sub(self.len());
@@ -122,12 +122,12 @@ mod tests {
     }
 
     #[test]
-    fn the_promised_allocations_do_not_fail_even_at_the_limit() {
+    fn stocked_allocations_succeed_at_the_limit() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 150).unwrap();
         assert!(mine.len() >= 150);
-        // Another user takes all the rest.
+        // Another user takes all remaining objects.
         let mut rest = vec![];
         while let Ok(object) = cache.alloc(Gfp::KERNEL) {
             rest.push(object);
@@ -137,11 +137,11 @@ mod tests {
         assert!(rest.iter().all(|o| !taken.contains(o)));
         subsystem.check().unwrap();
         for object in rest {
-            // SAFETY: allocated above from this cache, freed once.
+            // SAFETY: the object was allocated from this cache, and is freed once.
             unsafe { cache.free(object) };
         }
         for object in taken {
-            // SAFETY: allocated above from this cache, freed once.
+            // SAFETY: the object was allocated from this cache, and is freed once.
             unsafe { mine.free(object) };
         }
         subsystem.check().unwrap();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_impossible_stock_is_refused_and_keeps_nothing() {
+    fn impossible_stock_is_refused_and_keeps_nothing() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         assert_eq!(cache.prefill(Gfp::KERNEL, 65).unwrap_err(), AllocError::CacheLimit { slabs: 1 });
@@ -166,7 +166,7 @@ mod tests {
         let info = plain.info();
         assert_eq!((three.len(), info.allocs), (3, 3), "from the slabs");
         assert_eq!((info.paths.operations(), info.paths.cpu), (3, 0));
-        // Its room is allocated before any object is: nothing is allocated under a lock.
+        // The vector's room is allocated before any object, because nothing may be allocated under a lock.
         assert_eq!(three.objects.capacity(), 3);
         three.refill(100).unwrap();
         assert_eq!((three.len(), three.objects.capacity(), plain.info().allocs), (100, 100, 100));
@@ -185,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn a_stock_touches_no_slot_and_no_depot() {
+    fn stock_bypasses_stacks_and_depot() {
         let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
         let cache = KmemCache::builder("hot", 64).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 6).unwrap();
         let before = cache.info();
         for _ in 0..1000 {
             let (a, b) = (mine.alloc().unwrap(), mine.alloc().unwrap());
-            // SAFETY: allocated just now, freed once.
+            // SAFETY: the objects were just allocated, and are freed once.
             unsafe {
                 mine.free(a);
                 mine.free(b);
@@ -204,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn a_stock_keeps_a_freed_batch_of_its_size() {
+    fn stock_keeps_freed_objects_up_to_its_size() {
         let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
         let cache = KmemCache::builder("batch", 64).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 100).unwrap();
         let (before, info) = (subsystem.check().unwrap(), cache.info());
         for _ in 0..3 {
             let batch: Vec<_> = (0..100).map(|_| mine.alloc().unwrap()).collect();
-            // SAFETY: allocated above from this cache, freed once.
+            // SAFETY: the objects were allocated from this cache, and are freed once.
             batch.into_iter().for_each(|object| unsafe { mine.free(object) });
             assert_eq!(mine.len(), 100);
         }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_other_caches_are_freed_to_their_own() {
+    fn stock_frees_foreign_blocks_to_their_caches() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("mine", 64).build_in(&subsystem).unwrap();
         let other = KmemCache::builder("other", 64).build_in(&subsystem).unwrap();
@@ -238,13 +238,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stock_accepts_more_frees_than_it_allocated() {
+    fn stock_accepts_more_frees_than_allocations() {
         let subsystem = subsystem(Magazines::Sized { capacity: 4, stock: 1, depot_limit: 2 });
         let cache = KmemCache::builder("sink", 64).build_in(&subsystem).unwrap();
         let objects: Vec<_> = (0..200).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
         let mut mine = cache.prefill(Gfp::KERNEL, 1).unwrap();
         for object in objects {
-            // SAFETY: allocated above from this cache, freed once.
+            // SAFETY: the object was allocated from this cache, and is freed once.
             unsafe { mine.free(object) };
         }
         drop(mine);

@@ -1,4 +1,4 @@
-//! Reclaim across all caches: sweeps of their magazines, empty slabs, shrinkers.
+//! Reclaim across all caches: sweeps of magazines, empty slabs, shrinkers.
 
 use super::Cache;
 use super::core::Core;
@@ -10,18 +10,19 @@ use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
 use uslab_buddy::{Gfp, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::Relaxed;
-use uslab_magazine::tracepoints::What;
-use uslab_magazine::{Operation, Which};
+use uslab_magazine::tracepoints::OperationKind;
+use uslab_magazine::{DrainScope, Operation};
 
-/// Number of the cache for whose limit a shrinker is; 0 for all memory.
+/// Number of the cache whose limit a shrinker serves; 0 for all memory.
 fn number(cache: Option<&Cache>) -> u64 {
     cache.map_or(0, |cache| cache.number)
 }
 
 impl Core {
-    /// Takes the stacks of `cpus` of all caches, with one fence per table; the objects wait until each cache flushes its own.
-    fn sweep(&self, cpus: Range<u32>, which: Which) {
-        // Any cache does it for all of them.
+    /// Takes the stacks of `cpus` of all caches, with one fence per table. The objects wait until each cache flushes its own
+    /// objects.
+    fn sweep(&self, cpus: Range<u32>, which: DrainScope) {
+        // One cache flushes the deferred frees of all caches.
         self.caches.iter().take(1).for_each(|cache| cache.flush_deferred());
         self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECTS);
     }
@@ -45,33 +46,31 @@ impl Core {
         }
     }
 
-    /// See [`Subsystem::shrink`](crate::Subsystem::shrink).
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
         self.release_huge();
-        self.sweep(0..self.cpus.count(), Which::All);
+        self.sweep(0..self.cpus.count(), DrainScope::All);
         let slabs = self.after_sweep(|cache| cache.shrink_swept(op));
         self.memory.pages.tables().decommit_idle();
         slabs
     }
-    /// Drains the magazines of `cpus`: objects.
+    /// Drains the objects in the magazines of `cpus`.
     pub(crate) fn drain(&self, cpus: Range<u32>) {
-        self.sweep(cpus, Which::All);
+        self.sweep(cpus, DrainScope::All);
         self.after_sweep(|cache| {
             cache.drain_swept();
             0
         });
     }
-    /// Calls `each` for each cache after a sweep, and returns the sum.
     fn after_sweep(&self, each: impl Fn(&Cache) -> usize) -> usize {
         self.refs().map(|cache| each(&cache)).sum()
     }
 
-    /// Frees all empty slabs. Returns their number.
+    /// Frees all empty slabs. Returns the number of slabs freed.
     pub(crate) fn discard_empty(&self) -> usize {
-        self.refs().map(|cache| cache.discard_empty(&cache.operation(What::Reclaim).cold())).sum()
+        self.refs().map(|cache| cache.discard_empty(&cache.operation(OperationKind::Reclaim).cold())).sum()
     }
 
-    /// Reclaims memory: all caches except one free their empty slabs and keep less from now on, and freed mappings are
+    /// Reclaims memory: all caches except `except` free their empty slabs and keep less from now on, and freed mappings are
     /// unmapped. Returns the number of slabs and mappings.
     pub(crate) fn reclaim(&self, op: &Operation, except: Option<&Cache>) -> usize {
         let others = self.refs().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
@@ -84,12 +83,11 @@ impl Core {
         self.memory.pages.uncharge(bytes / PAGE_SIZE);
         bytes
     }
-    /// Unmaps all freed mappings. Returns their bytes.
+    /// Unmaps all freed mappings. Returns the number of bytes.
     pub(crate) fn release_huge(&self) -> usize {
         self.uncharge_huge(self.huge.release())
     }
 
-    /// See [`Subsystem::reap`](crate::Subsystem::reap).
     pub(crate) fn reap(&self) -> u64 {
         let objects = self.reap_caches();
         self.memory.pages.reap();
@@ -97,18 +95,19 @@ impl Core {
         objects
     }
     fn reap_caches(&self) -> u64 {
-        self.sweep(0..self.cpus.count(), Which::Idle);
+        self.sweep(0..self.cpus.count(), DrainScope::Idle);
         self.after_sweep(|cache| cache.reap_swept() as usize) as u64
     }
 
-    /// Adds a shrinker for the limit of `cache`, or for all memory without one.
+    /// Adds a shrinker for the limit of `cache`, or for all memory if `cache` is `None`.
     pub(crate) fn add_shrinker(&self, shrinker: Box<dyn Shrinker>, cache: Option<&Cache>) -> Registration {
         let registration = self.shrinkers.add(shrinker, number(cache));
-        // Sleeping waiters have seen no shrinker, and must call this one.
+        // A thread that began to wait without a shrinker must wake up to call the new shrinker.
         cache.into_iter().for_each(Cache::wake_threads);
         registration
     }
-    /// Runs shrinkers for growing fractions until `again` succeeds or nothing is left; with `cache`, those of its limit only.
+    /// Runs shrinkers for growing fractions until `again` succeeds or nothing is left. With a `cache`, only shrinkers of its
+    /// limit run.
     pub(crate) fn shrink_until<T, E>(
         &self,
         gfp: Gfp,
@@ -121,7 +120,7 @@ impl Core {
 }
 
 impl Core {
-    /// Iterates the caches that sample, with the number of their allocations.
+    /// Iterates the sampling caches, with the number of each cache's allocations.
     fn sampling(&self) -> impl Iterator<Item = (CacheRef, u64)> + '_ {
         let sampled =
             self.refs().filter(|cache| cache.config().page_class.is_some() || cache.config().guarded);
@@ -130,13 +129,13 @@ impl Core {
     fn samples(&self) -> bool {
         self.guard.is_on()
     }
-    /// A number that changes while there is something to sample.
+    /// Total of the sampling caches' allocations, which changes while there are allocations to sample.
     fn sampled_from(&self) -> u64 {
         if self.samples() { self.sampling().map(|(_, allocs)| allocs).sum() } else { 0 }
     }
-    /// If the interval had enough allocations for a sample and none was taken, drains the stacks of one class, drawn in
+    /// Drains the stacks of one class if the interval had enough allocations for a sample but took none. The class is drawn in
     /// proportion to its allocations.
-    fn let_one_miss(&self) {
+    fn force_one_miss(&self) {
         if !self.samples() {
             return;
         }
@@ -155,9 +154,9 @@ impl Core {
 }
 impl Reap for Core {
     fn end_interval(&self) -> usize {
-        self.let_one_miss();
-        self.refs().for_each(|cache| cache.ask_again(Gfp::KERNEL));
-        // Deferred frees may be what the waiters need.
+        self.force_one_miss();
+        self.refs().for_each(|cache| cache.rerun_shrinkers(Gfp::KERNEL));
+        // The waiters may need objects of deferred frees.
         if self.waited_for.load(Relaxed) > 0 {
             crate::reclaim::rcu::advance();
         }
@@ -168,8 +167,8 @@ impl Reap for Core {
         self.discard_tags();
         pages + self.uncharge_huge(self.huge.end_interval())
     }
-    fn relieve(&self) {
-        let op = &self.operation(What::Reclaim);
+    fn free_unused(&self) {
+        let op = &self.operation(OperationKind::Reclaim);
         self.reclaim(op, None);
         self.shrinkers.run(4, Gfp::KERNEL, 0);
         self.shrink(op);
@@ -180,8 +179,8 @@ impl Reap for Core {
         self.memory.pages.changes() + self.huge.changes() + self.sampled_from() + self.idle_objects.get()
     }
     fn is_needed(&self, seen: u64) -> bool {
-        // Relaxed: a new waiter wakes the reaper. If the reaper is just falling asleep and misses that, it checks again in a
-        // second.
+        // Relaxed: a new waiter wakes the reaper. If the reaper is just falling asleep and misses the waiter, it checks again
+        // in a second.
         self.waited_for.load(Relaxed) > 0 || self.samples() && self.changes() != seen
     }
     fn background(&self) -> &Background {
@@ -210,7 +209,7 @@ mod tests {
             let malloc = Malloc::new(&subsystem).unwrap();
             let pair = || {
                 let memory = malloc.alloc(Layout::new::<[u64; 8]>(), Gfp::KERNEL).unwrap();
-                // SAFETY: just allocated.
+                // SAFETY: the memory was just allocated, and is freed once.
                 unsafe { malloc.free(memory) };
             };
             pair();
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_into_a_malloc_is_sampled() {
+    fn each_malloc_entry_point_is_sampled() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
         let each = Config { magazines: Magazines::Off, guard_every: 1, ..Config::new(pages) };
@@ -236,7 +235,7 @@ mod tests {
         for alloc in [&by_layout as &dyn Fn(usize) -> _, &by_size] {
             let seen = subsystem.core().guard.samples();
             for size in (1..64).map(|n| 16 * n) {
-                // SAFETY: just allocated.
+                // SAFETY: the memory was just allocated, and is freed once.
                 unsafe { malloc.free(alloc(size).unwrap()) };
             }
             assert!(subsystem.core().guard.samples() >= seen + 16);
@@ -244,18 +243,18 @@ mod tests {
     }
 
     #[test]
-    fn a_shrink_leaves_no_page_of_stacks_that_serve_nothing() {
+    fn shrink_decommits_pages_of_unused_stacks() {
         let subsystem = subsystem(0);
         let cache = KmemCache::builder("entry", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap());
         let core = subsystem.core();
-        core.shrink(&core.operation(What::Reclaim));
+        core.shrink(&core.operation(OperationKind::Reclaim));
         assert_eq!(core.memory.pages.tables().decommit_idle(), 0);
     }
 
-    /// Except the pages of a table that waits for more.
+    /// Pages of a table that waits for more caches may stay.
     #[test]
-    fn dropped_caches_leave_no_pages_of_stacks() {
+    fn dropped_caches_leave_no_stack_pages() {
         let subsystem = subsystem(0);
         for n in 0..1000 {
             let cache = KmemCache::builder(format!("short-{n}"), 64).build_in(&subsystem).unwrap();
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn magazines_shrink_after_memory_was_short() {
+    fn magazines_shrink_after_memory_pressure() {
         let subsystem = subsystem(0);
         let cache = KmemCache::builder("entry", 64).build_in(&subsystem).unwrap();
         let held = || {
@@ -281,15 +280,15 @@ mod tests {
         };
         let before = held();
         drop(subsystem.pages().alloc_block(Order::MAX, Gfp::KERNEL, None));
-        subsystem.core().relieve();
+        subsystem.core().free_unused();
         assert_eq!(subsystem.pages().info().backed_bytes(), 0, "all that was free has gone");
         assert_eq!(cache.info().in_magazines, 0);
         assert!(held() < before);
     }
 
-    /// Except objects on stacks in use: a stack keeps its size until it is drained.
+    /// Stacks in use may keep objects, because a stack keeps its size until it is drained.
     #[test]
-    fn magazines_shrink_after_the_cache_was_at_its_limit() {
+    fn magazines_shrink_after_the_cache_reached_its_limit() {
         let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();
         let cache = KmemCache::builder("entry", 64).limit(Limit::Slabs(16)).build_in(&subsystem).unwrap();
@@ -300,19 +299,19 @@ mod tests {
             core::iter::from_fn(free).max().unwrap()
         };
         let before = held();
-        // All are on the first CPU's stack: the other CPU reaches the limit, and flushes them.
+        // All objects are on the first CPU's stack. The second CPU reaches the limit, and flushes the first CPU's stack.
         on_cpu(1);
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         assert!(held() < before);
     }
 
     #[test]
-    fn changes_counts_only_changes() {
+    fn change_counter_counts_only_changes() {
         let subsystem = subsystem(1 << 30);
         let malloc = Malloc::new(&subsystem).unwrap();
         for bytes in [64, 5 << 20] {
             let memory = malloc.alloc(Layout::from_size_align(bytes, 8).unwrap(), Gfp::KERNEL).unwrap();
-            // SAFETY: just allocated.
+            // SAFETY: the memory was just allocated, and is freed once.
             unsafe { malloc.free(memory) };
         }
         drop(subsystem.pages().alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
@@ -323,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_flush_objects_that_caches_do_not_use() {
+    fn idle_objects_are_flushed_after_an_interval() {
         let subsystem = subsystem(0);
         let caches = [Magazines::Off, Magazines::BySize].map(|magazines| {
             KmemCache::builder("entry", 64).magazines(magazines).build_in(&subsystem).unwrap()
@@ -351,7 +350,7 @@ mod tests {
         let held: Vec<_> = (0..20_000).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
         let of_magazines = samples();
         drop(held);
-        // Each allocation misses now.
+        // From now on each allocation misses.
         subsystem.start_profile(1 << 20).unwrap();
         (0..20_000).for_each(|_| drop(cache.alloc_block(Gfp::KERNEL).unwrap()));
         subsystem.stop_profile();
@@ -361,10 +360,10 @@ mod tests {
         }
     }
 
-    // Elsewhere each allocation misses.
+    // On other systems each allocation misses.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn too_few_samples_cause_a_miss_even_in_the_first_class() {
+    fn guard_interval_without_samples_forces_a_miss() {
         let subsystem = subsystem(1000);
         let _malloc = Malloc::new(&subsystem).unwrap();
         let core = subsystem.core();
@@ -372,19 +371,19 @@ mod tests {
         let pairs = |n| {
             for _ in 0..n {
                 let object = first.alloc(Gfp::KERNEL).unwrap();
-                // SAFETY: just allocated, freed once.
+                // SAFETY: the object was just allocated, and is freed once.
                 unsafe { first.free(object) };
             }
         };
         let held = || first.info().in_magazines;
         pairs(10_000);
         assert!(held() > 0);
-        core.let_one_miss();
+        core.force_one_miss();
         assert_eq!(held(), 0, "all allocations were its own");
         pairs(10);
         let before = held();
         assert!(before > 0);
-        core.let_one_miss();
+        core.force_one_miss();
         assert_eq!(held(), before, "too few for a sample");
     }
 }

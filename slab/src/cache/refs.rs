@@ -1,4 +1,4 @@
-//! Count of references to a cache without a handle, and of its handles. See [`owner`](super::owner).
+//! Counts of the references to a cache without a handle, and of the cache's handles. See [`owner`](super::owner).
 
 use core::fmt;
 use std::sync::Arc;
@@ -10,32 +10,33 @@ pub(super) enum End<C> {
     #[default]
     Owned,
     Ownerless,
-    /// With objects in use: the cache keeps itself alive.
+    /// The cache has objects in use, and keeps itself alive.
     Leaked(#[allow(dead_code, reason = "held, not read")] Arc<C>),
     Over,
 }
 
 pub(crate) struct RefCount<C> {
-    /// Current references, including the thread that ends the cache. Protected by the lock, or by the fork that holds the lock.
+    /// Number of current references, including the thread that ends the cache. Protected by the lock, or by the fork that holds
+    /// the lock.
     pub(super) now: Counter,
-    /// All references so far.
+    /// Number of all references so far.
     pub(super) ever: u64,
     pub(super) end: End<C>,
-    /// Number of handles; 0 while one of them destroys the cache, and afterwards.
+    /// Number of handles; 0 while a handle destroys the cache, and afterwards.
     handles: u64,
     is_destroyed: bool,
 }
 
 impl<C> RefCount<C> {
     pub(super) fn leave(&self) {
-        // In the child of a fork this thread's reference may have been reset.
+        // In the child of a fork, this thread's reference may have been reset.
         self.now.set(self.now.get().saturating_sub(1));
     }
 }
 
 impl<C> fmt::Debug for RefCount<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the cache itself, of which this is a part.
+        // The cache itself is omitted, because this count is a part of it.
         f.debug_struct("RefCount")
             .field("now", &self.now.get())
             .field("ever", &self.ever)
@@ -43,19 +44,18 @@ impl<C> fmt::Debug for RefCount<C> {
     }
 }
 
-/// The references to a cache.
+/// The lock-protected references to a cache.
 #[derive(Debug)]
 pub(crate) struct CacheRefs<C: 'static>(pub(crate) ForkMutex<RefCount<C>>);
 
 impl<C> CacheRefs<C> {
-    /// No references yet.
     pub(crate) fn new() -> Self {
         Self(ForkMutex::new(
             Rank::CacheRefs,
             RefCount { now: Counter::new(0), ever: 0, end: End::Owned, handles: 1, is_destroyed: false },
         ))
     }
-    /// Counts one more handle; `false` if the cache is destroyed.
+    /// Counts one more handle; returns `false` if the cache is destroyed.
     pub(super) fn share(&self) -> bool {
         let mut refs = self.0.lock();
         refs.handles += u64::from(refs.handles > 0);
@@ -72,10 +72,10 @@ impl<C> CacheRefs<C> {
     pub(super) fn aliases(&self) -> u64 {
         self.0.lock().handles.saturating_sub(1)
     }
-    /// Prevents further handles. `false` if another thread has done so.
+    /// Prevents further handles. Returns `false` if another thread has already done so.
     ///
     /// # Errors
-    /// The number of other handles.
+    /// Returns the number of other handles, if any.
     pub(super) fn close(&self) -> Result<bool, u64> {
         let mut refs = self.0.lock();
         if refs.handles > 1 {
@@ -83,7 +83,6 @@ impl<C> CacheRefs<C> {
         }
         Ok(core::mem::take(&mut refs.handles) > 0)
     }
-    /// Ends [`close`](Self::close), with the result of the destruction.
     pub(super) fn closed(&self, is_destroyed: bool) {
         let mut refs = self.0.lock();
         refs.is_destroyed |= is_destroyed;
@@ -92,9 +91,9 @@ impl<C> CacheRefs<C> {
     /// Resets the references of other threads, in the child of a fork.
     ///
     /// # Safety
-    /// The lock is held, by the contract of [`Fork::forget_other_threads`](crate::Fork::forget_other_threads).
+    /// By the contract of [`Fork::forget_other_threads`](crate::Fork::forget_other_threads), the lock is held.
     pub(crate) unsafe fn forget_other_threads(&self) {
-        // SAFETY: the caller holds the lock, by this function's contract.
+        // SAFETY: by contract, the caller holds the lock.
         if let Some(refs) = unsafe { self.0.held() } {
             refs.now.set(0);
         }
@@ -106,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cache_is_not_shared_while_it_is_destroyed() {
+    fn cache_is_not_shared_while_it_is_destroyed() {
         let refs = CacheRefs::<()>::new();
         assert_eq!((refs.share(), refs.aliases()), (true, 1));
         assert_eq!(refs.close(), Err(1), "another one shares it");
@@ -118,7 +117,7 @@ mod tests {
         refs.leave();
         assert_eq!(refs.close(), Ok(true));
         refs.closed(true);
-        // A second destruction, which failed because objects were in use.
+        // A second destruction fails because objects are in use.
         refs.closed(false);
         assert_eq!((refs.share(), refs.aliases(), refs.close()), (false, 0, Ok(false)));
     }

@@ -1,8 +1,7 @@
-//! The slabs of a cache: allocating and charging them, constructing their objects, taking and freeing objects,
-//! releasing slabs.
+//! The slabs of a cache: making and charging slabs, constructing their objects, taking and freeing objects, releasing slabs.
 
 use super::{Cache, Object};
-use crate::cache::node::{BANDS, Back, Node, ObjectIndex, State, Stays, Unlisted};
+use crate::cache::node::{BANDS, Back, KeptOnFree, Node, ObjectIndex, State, Unlisted};
 use crate::cache::page_owners;
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
@@ -19,15 +18,14 @@ use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{assert_unlocked, catch_panic, contain_panic, planted, tell, thread_local};
-use uslab_magazine::tracepoints::Step;
 #[cfg(any(not(loom), crossbeam_loom))]
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
+use uslab_magazine::tracepoints::Step;
 
-/// Objects freed in one lock hold: few enough that other threads wait little, many enough that the lock is
-/// cheap.
+/// Number of objects freed in one lock hold: few enough that other threads wait little, and many enough that the lock is cheap.
 const BATCH: usize = 32;
 
-/// Flags of an object's allocation that also apply to its pages.
+/// Flags of an object's allocation that also apply to the slab's pages.
 const PASSED_ON: Gfp = Gfp::HIGH
     .union(Gfp::NOWAIT)
     .union(Gfp::NORETRY)
@@ -36,10 +34,9 @@ const PASSED_ON: Gfp = Gfp::HIGH
     .union(Gfp::THIS_NODE)
     .union(Gfp::MEMALLOC);
 
-/// A constructor's panic. If it is not resumed it is leaked, because its `Drop` may panic.
+/// A constructor's panic. A panic that is not resumed is leaked, because its `Drop` may panic.
 type Panic = ManuallyDrop<Box<dyn Any + Send>>;
 
-/// Why a cache did not grow.
 pub(super) enum Refusal {
     Error(AllocError),
     Panic(Panic),
@@ -63,8 +60,8 @@ impl Cache {
         Object(unsafe { behind(base, self.geometry().offset(index)) })
     }
 
-    /// Takes up to `max` objects of listed slabs of `node`. An object that is not constructed is the only one,
-    /// and is constructed first.
+    /// Takes up to `max` objects from listed slabs of `node`. An object that is not constructed is taken alone, and is
+    /// constructed first.
     pub(super) fn alloc_from_slabs(
         &self,
         op: &Operation,
@@ -94,37 +91,20 @@ impl Cache {
     pub(super) fn free_to_slabs(&self, op: &Operation, mut objects: impl Iterator<Item = Object>) -> usize {
         let (memory, mut slabs) = (&self.core.memory, 0);
         loop {
-            // No lock is held while the magazine is emptied and the frames are read.
             let mut batch = [None; BATCH];
-            let mut len = 0;
-            for object in objects.by_ref() {
-                match self.place(object) {
-                    Ok(place) => {
-                        self.weigh(object);
-                        batch[len] = Some((memory.pages.node_of(place.slab), place));
-                        len += 1;
-                    }
-                    Err(kind) => {
-                        self.counts.late_corruptions.add(1);
-                        self.refuse(kind, object.0, None);
-                    }
-                }
-                if len == BATCH {
-                    break;
-                }
-            }
+            let len = self.find_places(&mut objects, &mut batch);
             let mut start = 0;
             while let Some(&Some((node, _))) = batch[..len].get(start) {
                 let run = batch[start..len].iter().map_while(|entry| entry.filter(|(n, _)| *n == node));
                 let (mut unlisted, mut refused, mut count) = (Unlisted::default(), [None; BATCH], 0);
                 let mut places = 0;
-                // SAFETY: `place` found each object in a slab of this cache. Its bit is set, so the slab stays
-                // listed; or the object is free already, which the caller's contract excludes.
+                // SAFETY: `place` found each object in a slab of this cache. The object's bit is set, so the slab stays listed.
+                // By contract, the object is not already free.
                 let above = unsafe {
                     self.nodes[node as usize].free(
                         op,
                         memory,
-                        Stays { slabs: self.min_partial, objects: Back::Constructed },
+                        KeptOnFree { slabs: self.min_partial, objects: Back::Constructed },
                         run.map(|(_, place)| place).inspect(|_| places += 1),
                         &mut unlisted,
                         |place| {
@@ -144,7 +124,7 @@ impl Cache {
                 }
             }
             if len < BATCH {
-                planted!("a free does not look for who waits" => return slabs);
+                planted!("a free does not check for waiters" => return slabs);
                 self.serve(op);
                 if self.has_destructor() {
                     self.core.shed_objects();
@@ -155,28 +135,55 @@ impl Cache {
         }
     }
 
+    /// Fills `batch` with the places of the next objects, and returns the number of places. No lock is held while the magazine
+    /// is emptied and the frames are read.
+    fn find_places(
+        &self,
+        objects: &mut impl Iterator<Item = Object>,
+        batch: &mut [Option<(u32, ObjectIndex)>; BATCH],
+    ) -> usize {
+        let mut len = 0;
+        for object in objects {
+            match self.place(object) {
+                Ok(place) => {
+                    self.weigh(object);
+                    batch[len] = Some((self.core.memory.pages.node_of(place.slab), place));
+                    len += 1;
+                }
+                Err(kind) => {
+                    self.counts.late_corruptions.add(1);
+                    self.refuse(kind, object.0, None);
+                }
+            }
+            if len == BATCH {
+                break;
+            }
+        }
+        len
+    }
+
     /// Frees objects of one node that are not constructed. Returns the number of slabs released.
     fn free_destructed(&self, op: &Operation, places: &[ObjectIndex], back: Back) -> usize {
         let Some(ObjectIndex { slab, .. }) = places.first() else { return 0 };
         let (memory, mut unlisted) = (&self.core.memory, Unlisted::default());
         let node = &self.nodes[memory.pages.node_of(*slab) as usize];
         let refused = |place| {
-            planted!("a shrink destructs what it has not taken" => return);
+            planted!("a shrink destructs objects that it has not taken" => return);
             unreachable!("{place:?} was taken by the caller")
         };
-        // SAFETY: the caller took them, so their bits are set and the slab is listed.
+        // SAFETY: the caller took the objects, so their bits are set and the slab is listed.
         unsafe {
-            let stays = Stays { slabs: self.min_partial, objects: back };
+            let stays = KeptOnFree { slabs: self.min_partial, objects: back };
             node.free(op, memory, stays, places.iter().copied(), &mut unlisted, refused)
         };
         let slabs = self.release(op, unlisted);
-        planted!("a destructed object comes back unnoticed" => return slabs);
+        planted!("freeing a destructed object wakes no waiter" => return slabs);
         self.serve(op);
         slabs
     }
 
-    /// Destructs the free objects of slabs that stay, which frees what the objects hold. Returns the number of
-    /// slabs released.
+    /// Destructs the free objects of slabs that stay, which frees the memory that the objects hold. Returns the number of slabs
+    /// released.
     ///
     /// Objects of a type-stable cache stay constructed, because readers may access them.
     pub(super) fn destruct_idle(&self, op: &Operation) -> usize {
@@ -200,10 +207,10 @@ impl Cache {
             let Some(slab) = node.take_constructed(&self.core.memory, state, &mut visits, put) else {
                 return slabs;
             };
-            planted!("a shrink destructs what it has not taken" => {
+            planted!("a shrink destructs objects that it has not taken" => {
                 let places = indices[..taken].iter().map(|index| ObjectIndex { slab, index: usize::from(*index) });
-                // SAFETY: taken above, so their bits are set and the slab is listed.
-                unsafe { node.free(op, &self.core.memory, Stays { slabs: usize::MAX, objects: Back::Constructed }, places, &mut Unlisted::default(), |_| ()) };
+                // SAFETY: the objects were taken above, so their bits are set and the slab is listed.
+                unsafe { node.free(op, &self.core.memory, KeptOnFree { slabs: usize::MAX, objects: Back::Constructed }, places, &mut Unlisted::default(), |_| ()) };
             });
             for batch in indices[..taken].chunks(BATCH) {
                 let mut places = [ObjectIndex { slab, index: 0 }; BATCH];
@@ -227,8 +234,8 @@ impl Cache {
             || self.config.no_access
             || self.config.debug.intersects(watched)
     }
-    /// Returns the memory of up to `most` pages inside slabs that no object in use touches to the system.
-    /// Returns their number.
+    /// Returns the memory of up to `most` pages inside slabs that no object in use touches to the system. Returns the number of
+    /// pages.
     fn discard_unused_of(&self, node: &Node, most: u64) -> u64 {
         if self.free_objects_hold_something() || !self.core.memory.pages.discards_pages() {
             return 0;
@@ -236,22 +243,20 @@ impl Cache {
         // SAFETY: free objects hold nothing, as checked above.
         unsafe { node.discard_unused(&self.core.memory, most) }
     }
-    /// Returns pages that were unused throughout the interval that ends here.
+    /// Discards pages that were unused throughout the reaping interval that just ended.
     pub(super) fn discard_idle(&self) {
         self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, node.reap_unused()));
     }
-    /// Returns all unused pages.
     pub(crate) fn discard_all_unused(&self) {
         self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, u64::MAX));
     }
 
-    /// Pages of the usual order; if they are not immediately available, of the smallest order that holds an
-    /// object.
+    /// Allocates pages of the usual order; if none are immediately available, of the smallest order that holds an object.
     pub(super) fn pages(&self, op: &Operation, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
         let (order, least) = (self.geometry().order(), self.geometry().min_order());
         let mut flags = gfp & PASSED_ON | self.config.page_flags;
         if self.has_hooks() || self.config.zero_on_free && self.config.check_frees {
-            // A constructor gets initialised bytes, and free objects are zero.
+            // A constructor gets initialised bytes, so free objects must be zero.
             flags |= Gfp::ZERO;
         }
         let alloc = |order: Order, flags: Gfp| {
@@ -269,7 +274,7 @@ impl Cache {
         Ok(alloc(order, flags)?)
     }
 
-    /// Returns `true` if objects are constructed when they leave their slab, and not with the slab.
+    /// Returns `true` if objects are constructed when they leave their slab, instead of with the slab.
     pub(super) fn constructs_one_by_one(&self) -> bool {
         self.config.constructed == Constructed::OneByOne
     }
@@ -277,7 +282,7 @@ impl Cache {
         self.config.hooks.as_ref().is_some_and(|hooks| hooks.destruct.is_some())
     }
 
-    /// Constructs an object that only the caller has. On failure its bytes are zeros again.
+    /// Constructs an object that only the caller has. On failure the object's bytes are zeros again.
     pub(super) fn construct(&self, object: Object) -> Result<(), Refusal> {
         let Some(hooks) = &self.config.hooks else { return Ok(()) };
         assert_unlocked();
@@ -305,8 +310,8 @@ impl Cache {
         Err(refusal)
     }
 
-    /// Destructs an object that only the caller has. A panic ends that destructor only: the panic hook has
-    /// reported it, and the caller, which frees something else, cannot handle it.
+    /// Destructs an object that only the caller has. A panic ends only that destructor: the panic hook has reported it, and the
+    /// caller frees an unrelated object and cannot handle it.
     pub(super) fn destruct(&self, object: Object) {
         let Some(hooks) = &self.config.hooks else { return };
         if let Some(destruct) = &hooks.destruct {
@@ -318,21 +323,20 @@ impl Cache {
         }
         self.end_object();
     }
-    /// Destructs an object whose slab stays, and zeroes it for the next constructor.
+    /// Destructs an object whose slab stays, and zeroes the object for the next constructor.
     fn destruct_one(&self, object: Object) {
         self.destruct(object);
         self.zero(object);
     }
     fn zero(&self, object: Object) {
-        // SAFETY: only the caller has the object; it is not constructed, and that many bytes long.
+        // SAFETY: only the caller has the object, which is not constructed and has `object_size` bytes.
         unsafe { object.0.write_bytes(0, self.geometry().object_size()) };
     }
 
     /// Charges one more slab, if the limits allow it.
     pub(super) fn charge(&self) -> Result<(), AllocError> {
         let bytes = self.geometry().order().bytes();
-        // The cache's own limit first: an account's charge that is undone notifies waiters, and this caller
-        // may be one of them.
+        // The cache's own limit is charged first. Undoing an account's charge notifies waiters, which may include the caller.
         if self.config.limit.is_some_and(|slabs| self.counts.charge.load(Relaxed) >= slabs) {
             return Err(self.limit_error());
         }
@@ -340,7 +344,7 @@ impl Cache {
         self.charge_slab().inspect_err(|_| self.uncharge_account(bytes))
     }
     fn charge_slab(&self) -> Result<(), AllocError> {
-        // Relaxed: only a number; it publishes nothing of the slabs.
+        // Relaxed: the charge publishes nothing of the slabs.
         let mut charged = self.counts.charge.load(Relaxed);
         let call = Call::of(LIMIT, self.geometry().order().bytes());
         if self.core.faults.fires(call.cache(self.name())) {
@@ -352,7 +356,7 @@ impl Cache {
             {
                 return Err(AllocError::CacheLimit { slabs: limit });
             }
-            planted!("a slab is charged by load and store" => {
+            planted!("a slab is charged without an atomic update" => {
                 self.counts.charge.store(charged + 1, Relaxed);
                 return Ok(());
             });
@@ -362,20 +366,18 @@ impl Cache {
             }
         }
     }
-    /// Uncharges a slab of this order.
     pub(super) fn uncharge(&self, order: Order) {
-        // Acquire: pairs with the Release of `touch_charge`. First: notified waiters read the charge.
+        // Acquire: pairs with the Release of `touch_charge`. The charge is reduced first, because notified waiters read it.
         self.counts.charge.fetch_sub(1, Acquire);
         self.uncharge_account(order.bytes());
-        planted!("a charge comes back unnoticed" => return);
+        planted!("releasing a slab's charge wakes no waiter" => return);
         self.let_grow();
     }
-    /// Changes the charge by 0, for a waiter: a later decrement sees that, and an earlier one is seen.
+    /// Adds 0 to the charge, for a waiter: a later decrement sees the waiter, and an earlier decrement is seen by the waiter.
     pub(super) fn touch_charge(&self) {
         // Release: pairs with the Acquire of `uncharge`.
         self.counts.charge.fetch_add(0, Release);
     }
-    /// The error of the limit that was reached.
     pub(super) fn limit_error(&self) -> AllocError {
         let charged = self.counts.charge.load(Relaxed);
         match (&self.config.account, self.config.limit) {
@@ -385,7 +387,7 @@ impl Cache {
         }
     }
 
-    /// Returns slabs to the page allocator.
+    /// Frees slabs to the page allocator, immediately or after a grace period. Returns the number of slabs.
     pub(super) fn release(&self, op: &Operation, mut slabs: Unlisted) -> usize {
         core::iter::from_fn(|| slabs.pop(&self.core.memory)).map(|slab| self.release_one(op, slab)).count()
     }
@@ -396,7 +398,7 @@ impl Cache {
             && let Some(cache) = self.kept()
         {
             assert_unlocked();
-            planted!("a slab that readers may look at goes at once" => {
+            planted!("a slab is freed before its readers leave" => {
                 self.end_slab(op, slab).into_iter().for_each(|order| self.uncharge(order));
                 return;
             });
@@ -404,14 +406,14 @@ impl Cache {
             self.begin_grace(&self.counts.grace);
             self.counts.grace_pages.add(pages);
             crate::reclaim::rcu::after_grace(move || {
-                // Before they are freed: the child of a fork in between would count them twice.
+                // The count is reduced before the pages are freed, because the child of a fork in between would count them
+                // twice.
                 cache.counts.grace_pages.sub(pages);
-                // It belongs to no operation of a caller.
-                let ended = contain_panic(|| cache.end_slab(&cache.operation(What::Reclaim), slab));
-                // A thread that waits for 0 finds everything done except the uncharge, which notifies
-                // separately. The child of a fork in between may have a lost slab charged, but waits for
-                // nothing that does not exist.
-                // Relaxed: only a number.
+                // The deferred release belongs to no operation of a caller.
+                let ended = contain_panic(|| cache.end_slab(&cache.operation(OperationKind::Reclaim), slab));
+                // A thread that waits for 0 finds all other work done except the uncharge, which notifies separately. The child
+                // of a fork in between may have a lost slab charged, but never waits for a slab that does not exist. Relaxed:
+                // the count publishes no other data.
                 cache.counts.grace.fetch_sub(1, Relaxed);
                 ended.flatten().into_iter().for_each(|order| cache.uncharge(order));
             });
@@ -420,8 +422,8 @@ impl Cache {
         self.end_slab(op, slab).into_iter().for_each(|order| self.uncharge(order));
     }
 
-    /// Makes a slab inaccessible whose objects are only addresses; `false` if the system refuses. Other slabs
-    /// get a guard, if the system grants it.
+    /// Makes a slab inaccessible if only the addresses of its objects are used; returns `false` if the system refuses. Other
+    /// slabs get a guard, if the system grants it.
     pub(super) fn hide(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
         let guarded = self.has_guard(slab) && self.core.mappings.are_there();
@@ -429,10 +431,10 @@ impl Cache {
         if guarded && !unsafe { pages.guard(slab, order, true) } {
             self.core.mappings.refuse();
         }
-        // SAFETY: the bytes of such a slab are never accessed.
+        // SAFETY: with `no_access`, the bytes of the cache's slabs are never accessed.
         !self.config.no_access || unsafe { pages.protect(slab, order, false) }
     }
-    /// Makes the hidden parts of a slab accessible again; `false` if the system refuses.
+    /// Makes the hidden parts of a slab accessible again; returns `false` if the system refuses.
     pub(super) fn show(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
         // SAFETY: no object of the slab is in use.
@@ -441,36 +443,36 @@ impl Cache {
                 && (!self.has_guard(slab) || pages.guard(slab, order, false))
         }
     }
-    /// Returns `true` if a slab ends in a guard. Only slabs of the first pages do, because each guard costs
-    /// two of a process's limited mappings.
+    /// Returns `true` if the slab ends in a guard. Only slabs in the first pages have guards, because each guard costs two of
+    /// the process's limited mappings.
     fn has_guard(&self, slab: Pfn) -> bool {
         self.geometry().guard() > 0 && slab.get() < self.core.mappings.guarded_pages()
     }
-    /// Records the class of the slab's pages. `false` if there is no memory for it.
-    pub(super) fn tell_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {
-        if let Some(known) = self.told_class(_order) {
+    /// Records the class of the slab's pages; returns `false` if memory is short.
+    pub(super) fn record_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {
+        if let Some(known) = self.class_to_record(_order) {
             let (first, pages) = (_slab.get() as usize, _order.pages() as usize);
-            // SAFETY: all objects of the slab are this cache's.
+            // SAFETY: all objects of the slab belong to this cache.
             return unsafe { self.core.memory.classes.set(_op, first, pages, known) };
         }
         true
     }
     fn forget_class(&self, _slab: Pfn, _order: Order) {
-        if self.told_class(_order).is_some() {
-            // SAFETY: `tell_class` was called before, for a slab whose objects are all this cache's.
+        if self.class_to_record(_order).is_some() {
+            // SAFETY: `record_class` was called earlier, for a slab whose objects all belong to this cache.
             unsafe { self.core.memory.classes.clear(_slab.get() as usize, _order.pages() as usize) };
         }
     }
-    /// The class to record. Lookups assume a slab of the usual order; the few others are found by their
-    /// frames.
-    fn told_class(&self, order: Order) -> Option<Known> {
+    /// The class to record for a slab of this order. Lookups assume slabs of the usual order; objects in other slabs are found
+    /// by their frames.
+    fn class_to_record(&self, order: Order) -> Option<Known> {
         let class = self.config.page_class.filter(|_| order == self.geometry().order())?;
         let [_, frees, _] = self.fast_paths();
         Some(Known::new(class, frees.stack()))
     }
 
-    /// Records the owner of a slab's pages for boxes: typed caches, which construct their objects.
-    pub(super) fn tell_owner(&self, slab: Pfn, order: Order) -> bool {
+    /// Records the owner of a slab's pages for boxes of typed caches, which construct their objects.
+    pub(super) fn record_owner(&self, slab: Pfn, order: Order) -> bool {
         if !self.has_hooks() {
             return true;
         }
@@ -479,7 +481,7 @@ impl Cache {
             && page_owners::set(first, pages, self.owner().cast(), self.core.backend)
     }
 
-    /// Ends a slab that no other thread knows. The caller undoes its charge.
+    /// Ends a slab that no other thread knows. The caller undoes the slab's charge.
     fn end_slab(&self, op: &Operation, slab: Pfn) -> Option<Order> {
         tell!(op: Step::SlabReleased { slab: slab.get() });
         let memory = &self.core.memory;
@@ -495,15 +497,15 @@ impl Cache {
             self.uncover_slab(slab, order);
         }
         if !self.show(slab, order) {
-            // The pages are unusable.
+            // The pages stay inaccessible, so they are not freed.
             return None;
         }
-        // SAFETY: allocated with this order in `pages`; all its objects are free and it is on no list.
+        // SAFETY: `pages` allocated the slab with this order. All objects of the slab are free, and the slab is on no list.
         unsafe { memory.free_pages(op, slab, order) };
         self.core.shed();
         self.counts.released.add(1);
         self.counts.pages.sub(u64::from(order.pages()));
-        planted!("a released slab stays charged" => return None);
+        planted!("a freed slab stays charged" => return None);
         Some(order)
     }
 }

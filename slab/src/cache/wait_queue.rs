@@ -1,4 +1,4 @@
-//! The queue of a cache's waiters. The protocol is described in [`waiters`](super::waiters).
+//! The queue of a cache's waiters. [`waiters`](super::waiters) describes the protocol.
 
 use super::object::Object;
 use core::ops::Range;
@@ -8,45 +8,44 @@ use std::time::Instant;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{AtomicBool, Counter, Rank};
 
-/// The waiters of a cache.
 #[derive(Debug)]
 pub(crate) struct Waiters {
-    /// True if there is a waiter without an object. Written under the lock of `queue`, like `closed`.
+    /// True if there is a waiter without an object. The fields `waiting` and `closed` are written under the lock of `queue`.
     pub(super) waiting: AtomicBool,
-    /// True if the magazines are closed: the cache, or its account, has a waiter.
+    /// True if the magazines are closed, because the cache or its account has a waiter.
     pub(super) closed: AtomicBool,
     pub(crate) queue: ForkMutex<Queue>,
 }
 
-/// State under the lock.
+/// State of the queue, under the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// Waiters by ticket. The first `given` of them have an object, and the others wait.
+    /// Waiters by ticket. The first `given` waiters have an object, and the others wait.
     pub(super) entries: VecDeque<Waiter>,
     pub(super) given: usize,
     pub(super) next_ticket: u64,
-    /// Number of times that a first waiter joined, and the last of these times for which the CPUs have been drained.
+    /// Number of times that a first waiter joined; `called_in` is the last of these times for which the CPUs have been drained.
     pub(super) closings: u64,
     pub(super) called_in: u64,
     /// True if the first waiter should try to make a slab.
     pub(super) grow: bool,
-    /// True if the waiters wait for the account, too.
+    /// True if the waiters also wait for the account.
     pub(super) at_account: bool,
-    /// True if the cache has no owner any more: its magazines stay closed.
+    /// True if the cache no longer has an owner, so that its magazines stay closed.
     pub(super) is_left: bool,
-    /// Not 0 in the child of a fork, until the queue was emptied there: the waiting threads do not exist.
+    /// Nonzero in the child of a fork until the queue was emptied, because the waiting threads do not exist in the child.
     pub(super) forked: Counter,
 }
 
-/// An entry of the queue.
+/// An entry of the wait queue.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) ticket: u64,
     /// Start of the wait; `None` without a clock.
     since: Option<Instant>,
-    /// True for a thread, which may sleep long and polls on its own; for futures the reaper does.
+    /// True for a thread, which may sleep long and polls periodically; the reaper polls for futures.
     is_thread: bool,
-    /// `None` after it was woken.
+    /// The waiter's waker; `None` after it was woken.
     pub(super) waker: Option<Waker>,
     pub(super) object: Option<Object>,
 }
@@ -56,7 +55,6 @@ impl Waiter {
         let since = (!cfg!(target_family = "wasm")).then(Instant::now);
         Self { ticket, since, is_thread, waker, object: None }
     }
-    /// Nanoseconds since the wait started.
     pub(super) fn waited(&self) -> u64 {
         self.since.map_or(0, |since| since.elapsed().as_nanos() as u64)
     }
@@ -70,7 +68,7 @@ impl Queue {
         self.entries.len() > self.given
     }
     /// Takes the waker of the first waiting thread with one of `tickets` that has not been woken, and removes the tickets up to
-    /// it.
+    /// that thread's.
     pub(super) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
         let from = self.entries.partition_point(|waiter| waiter.ticket < tickets.start).max(self.given);
         let mut rest = self.entries.iter_mut().skip(from).take_while(|waiter| waiter.ticket < tickets.end);

@@ -11,43 +11,46 @@
 //!
 //! # Protocol
 //!
-//! * **Magazines** are closed as long as the cache has waiters, so the inlined paths need not know of the queue. A free finds
-//!   no room on its CPU's stack and takes the slow path for full stacks, to its slab. A free that was already running ends in
-//!   the slab, too (see [`Layer::close`](uslab_magazine::Layer::close)). Every path that puts an object into a slab checks for
-//!   waiters afterwards.
+//! * **Magazines** are closed as long as the cache has waiters, so the inlined paths need not check the queue. A free finds no
+//!   room on its CPU's stack, and takes the slow path to its slab, as for a full stack. A free that was already running also
+//!   ends in the slab (see [`Layer::close`](uslab_magazine::Layer::close)). Every path that puts an object into a slab checks
+//!   for waiters afterwards.
 //! * **No lost wake-up by an object.** A waiter sets `closed` and then searches each slab under its node's lock. A free puts
-//!   its object there under the same lock and then reads `closed`. The second of the two sees the first.
-//! * **No lost wake-up by a charge.** A waiter sets `waiting` and then adds 0 to the charge. A thread that reduces the charge
-//!   then reads `waiting`. The second of the two, in the modification order of the charge, sees the first. A thread that sees a
-//!   waiter sets `grow`: the first waiter should try to make a slab. A waiter that leaves the first place sets `grow`, too, for
-//!   the next one.
-//! * **Unconstructed objects** are not handed to a waiter, because constructors run without a lock. A thread that frees one to
-//!   its slab sets `grow`; the first waiter takes the object from the slab and constructs it.
-//! * **Accounts.** A waiter at an account's limit waits in its cache's queue. The first one closes the magazines of all caches
-//!   of the account, and each cache frees its slabs as they become empty. After a free, a cache that sees that the account has
-//!   no waiters opens its magazines.
-//! * **Fairness.** Objects are given in ticket order, to the first waiter that has none. Slabs refuse other allocations while
-//!   there are waiters ([`SlabSupplier`](super::alloc)), and a new waiter joins at the end. A first poll does not return before
-//!   the CPUs have been drained. An object that was given to a waiter stays with that waiter, however late it runs.
-//! * **Cancellation.** A waiter that is dropped leaves the queue. Its object is freed, and so passed to the next waiter. If it
-//!   was the first, the next one tries to grow. A future that is leaked (`mem::forget`) gets one object, which is lost until
-//!   the cache is destroyed. Until it has that object, the waiters behind it make no slabs. The same holds as long as the first
-//!   waiter is not polled.
-//! * **Shrinkers** are called by the allocation that waits in the end. A shrinker whose lock was taken may have something to
-//!   free a moment later, and no free announces it. So a waiting thread calls them again periodically; for futures the reaper
-//!   does. The first waiter wakes the reaper, which does not sleep until there are no waiters.
-//! * **RCU readers** do not announce their exit, either. So a waiting thread periodically advances the collector as long as
-//!   objects of its cache, or of its account's caches, are in a grace period; for futures the reaper does. If there are none,
-//!   the thread sleeps until it is woken. It reads the counts by adding 0; a thread that raises a count from 0 sees that there
-//!   is a waiter, and wakes it. The second of the two, in the modification order of the count, sees the first. Registering a
-//!   shrinker at a limit wakes threads, too; the list's lock orders the two.
-//! * **Wakers** are user code. The lock is never held while one runs or is dropped. A panic of a waker is contained:
-//!   the caller may hold objects, and has other waiters to wake.
+//!   its object into the slab under the same lock, and then reads `closed`. Whichever thread takes the lock second sees the
+//!   other thread's step.
+//! * **No lost wake-up by a charge.** A waiter sets `waiting` and then adds 0 to the charge. A thread reduces the charge and
+//!   then reads `waiting`. Whichever thread is second in the modification order of the charge sees the other thread's step. A
+//!   thread that sees a waiter sets `grow`, which makes the first waiter try to make a slab. A waiter that leaves the first
+//!   place also sets `grow`, for the next waiter.
+//! * **Unconstructed objects** are not handed to a waiter, because constructors run without a lock. A thread that frees an
+//!   unconstructed object to its slab sets `grow`. The first waiter takes the object from the slab and constructs it.
+//! * **Accounts.** A waiter at an account's limit waits in its cache's queue. The account's first waiter closes the magazines
+//!   of all caches of the account, and each cache frees its slabs as they become empty. After a free, a cache opens its
+//!   magazines if the account has no waiters.
+//! * **Fairness.** An object is given to the waiter with the lowest ticket that has no object yet. Slabs refuse other
+//!   allocations while there are waiters ([`SlabSupplier`](super::alloc)), and a new waiter joins at the end. A first poll does
+//!   not return before the CPUs have been drained. An object that was given to a waiter stays with that waiter, however late
+//!   the waiter runs.
+//! * **Cancellation.** A waiter that is dropped leaves the queue. The dropped waiter's object is freed, and thereby passed to
+//!   the next waiter. If the first waiter is dropped, the next waiter tries to grow the cache. A leaked future (`mem::forget`)
+//!   gets one object, which is lost until the cache is destroyed. Until the leaked future has its object, later waiters make no
+//!   slabs. Later waiters also make no slabs as long as the first waiter is not polled.
+//! * **Shrinkers** are called by an allocation before it waits. A shrinker whose lock was taken may be able to free objects a
+//!   moment later, and no free announces that. Therefore a waiting thread calls shrinkers again periodically, and the reaper
+//!   calls them for futures. The first waiter wakes the reaper, which does not sleep until there are no waiters.
+//! * **RCU readers** do not announce their exit. While objects of its cache or account are in a grace period, a waiting thread
+//!   periodically advances the collector; the reaper does so for futures. Without objects in a grace period, the thread sleeps
+//!   until it is woken. A waiting thread reads the counts of objects in a grace period by adding 0. A thread that raises a
+//!   count from 0 sees the waiter, and wakes it. Whichever thread is second in the modification order of the count sees the
+//!   other thread's step. Registering a shrinker at a limit also wakes threads; the lock of the shrinkers' list orders
+//!   registration and wait.
+//! * **Wakers** are user code. The queue's lock is never held while a waker runs or is dropped. A panic of a waker is
+//!   contained, because the caller may hold objects, and has other waiters to wake.
 //! * **Lock order:** the queue's lock before `Drains`, `Depot` and `Node`.
 //!
 //! A cache with waiters is slow: each allocation and free takes the queue's lock and a node's lock. The first waiter pays for a
-//! drain of all CPUs, as does each waiter that joins before that drain is done. But the cache is at its limit then, where each
-//! failing allocation pays for a drain, too.
+//! drain of all CPUs, as does each waiter that joins before that drain is done. Without waiters, each failing allocation at the
+//! limit would pay for a drain, too.
 
 use super::alloc::SlabSupplier;
 use super::node::NodeCount;
@@ -67,11 +70,11 @@ use uslab_magazine::sync::Ordering::Release;
 use uslab_magazine::sync::{
     MutexGuard, Ordering::Relaxed, Parker, abandoned, assert_unlocked, contain_panic, planted,
 };
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
-/// Interval at which a sleeping thread calls the shrinkers again, if there are any, and advances the RCU collector.
+/// Interval at which a sleeping thread calls the shrinkers again, if any, and advances the RCU collector.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
-/// A repeated shrinker call requests one part in `ASKED` of what the shrinker counts.
+/// A repeated shrinker call requests one part in `ASKED` of the shrinker's count.
 const ASKED: usize = 8;
 
 /// Runs a waker, which is user code. The panic hook has reported a panic already; the remaining wakers still run.
@@ -84,10 +87,9 @@ fn wake(wakers: impl IntoIterator<Item = Waker>) {
 }
 
 impl Cache {
-    /// Returns `true` if the cache has waiters.
     #[inline]
     pub(super) fn has_waiters(&self) -> bool {
-        // Relaxed: see "No lost wake-up" above.
+        // Relaxed: see "No lost wake-up" in the module docs.
         self.waiters.waiting.load(Relaxed)
     }
 
@@ -97,13 +99,13 @@ impl Cache {
         queue.entries.len() - queue.given
     }
 
-    /// Resets the queue in the child of a fork: other waiting threads do not exist there, and this thread finds that its wait
-    /// is over.
+    /// Resets the queue in the child of a fork. Other waiting threads do not exist in the child, and this thread finds that its
+    /// wait is over.
     ///
     /// # Safety
-    /// The lock is held, by the contract of [`Fork::forget_other_threads`](crate::Fork::forget_other_threads).
+    /// By the contract of [`Fork::forget_other_threads`](crate::Fork::forget_other_threads), the lock is held.
     pub(crate) unsafe fn forget_waiters(&self) {
-        // SAFETY: the caller holds the lock, by this function's contract.
+        // SAFETY: by contract, the caller holds the lock.
         if let Some(queue) = unsafe { self.waiters.queue.held() } {
             // The waiters of the account's other caches read the account's count.
             if queue.at_account && queue.forked.get() == 0 {
@@ -119,7 +121,7 @@ impl Cache {
         let mut queue = self.waiters.queue.lock();
         if queue.forked.get() > 0 {
             queue.forked.set(0);
-            // The entries' objects and wakers are the parent's: wakers of other threads are not run here.
+            // The entries' objects and wakers belong to the parent, and wakers of other threads are not run in the child.
             queue.entries.drain(..).for_each(core::mem::forget);
             (queue.given, queue.at_account) = (0, false);
             _ = self.settle(&mut queue);
@@ -127,8 +129,8 @@ impl Cache {
         queue
     }
 
-    /// Publishes the queue's state; call it after each change of the queue. Returns the waker of the first waiter if that
-    /// waiter should try to grow.
+    /// Publishes the queue's state; call this after each change of the queue. Returns the waker of the first waiter if that
+    /// waiter should try to grow the cache.
     fn settle(&self, queue: &mut Queue) -> Option<Waker> {
         let (waiters, account) = (&self.waiters, self.config.account.as_ref());
         let is_waiting = queue.is_waiting();
@@ -141,8 +143,8 @@ impl Cache {
             account.into_iter().for_each(|account| account.end_wait());
         }
         let closed = is_waiting || account.is_some_and(|account| account.is_waited_for());
-        planted!("magazines stay open while somebody waits" => let closed = false);
-        // Relaxed: written under the lock; a hint to readers without it.
+        planted!("magazines stay open while a waiter waits" => let closed = false);
+        // Relaxed: written under the lock, and only a hint to readers without the lock.
         if closed != waiters.closed.load(Relaxed) {
             waiters.closed.store(closed, Relaxed);
             match closed {
@@ -154,7 +156,7 @@ impl Cache {
         let given = queue.given;
         queue.entries.get_mut(given).filter(|_| queue.grow)?.waker.take()
     }
-    fn resettle(&self, change: impl FnOnce(&mut Queue)) {
+    fn update_queue(&self, change: impl FnOnce(&mut Queue)) {
         let mut queue = self.queue();
         change(&mut queue);
         let waker = self.settle(&mut queue);
@@ -164,13 +166,13 @@ impl Cache {
 
     /// Opens or closes the magazines, as the waiters of the account require.
     pub(super) fn follow_account(&self) {
-        self.resettle(|_| ());
+        self.update_queue(|_| ());
     }
-    /// Marks the first waiter as waiting for the account; returns `false` if it already was.
+    /// Marks the first waiter as waiting for the account; returns `false` if it was already marked.
     fn wait_for_account(&self) -> bool {
         let Some(account) = &self.config.account else { return false };
         let mut begins = false;
-        self.resettle(|queue| {
+        self.update_queue(|queue| {
             begins = queue.is_waiting() && !queue.at_account;
             if begins {
                 queue.at_account = true;
@@ -180,12 +182,12 @@ impl Cache {
         if begins {
             // From now on this cache's waiting threads watch the account's other caches, too.
             self.wake_own_threads();
-            self.core.close_account(&self.operation(What::Reclaim), account);
+            self.core.close_account(&self.operation(OperationKind::Reclaim), account);
         }
         begins
     }
 
-    /// Appends a waiter to the queue. Its ticket is written to `place` before anything else is done.
+    /// Appends a waiter to the queue, and writes its ticket to `place` before any other step.
     fn join(&self, waker: &Waker, is_thread: bool, place: &mut Option<u64>) -> Result<(), AllocError> {
         let mut waker = Some(waker.clone());
         let mut larger = VecDeque::new();
@@ -193,7 +195,7 @@ impl Cache {
             let mut queue = self.queue();
             let len = queue.entries.len();
             if len == queue.entries.capacity() {
-                // Allocated outside the lock: the global allocator may use a cache.
+                // The larger queue is allocated outside the lock, because the global allocator may use a cache.
                 if larger.capacity() <= len {
                     drop(queue);
                     let bytes = (2 * len + 8) * size_of::<Waiter>();
@@ -210,31 +212,31 @@ impl Cache {
             *place = Some(ticket);
             queue.grow |= is_first;
             queue.closings += u64::from(is_first);
-            // The returned waker is this waiter's, which is not asleep.
+            // The returned waker belongs to this waiter, which is not asleep.
             let own = self.settle(&mut queue);
             drop(queue);
             quietly(|| drop(own));
             return Ok(());
         }
     }
-    /// Flushes all CPUs and depots to the slabs, for the waiters. The first waiter does it, as does each waiter that joins
-    /// before the flush is done: until then a CPU may hold an object that a later waiter would get.
+    /// Flushes all CPUs and depots to the slabs, for the waiters. The first waiter flushes, as does each waiter that joins
+    /// before the flush is done. Before the flush, a CPU may hold an object that a later waiter would get.
     fn call_in(&self) {
         let Queue { closings, called_in, .. } = *self.queue();
-        planted!("who joins does not wait for what is called in" => self.queue().called_in = closings);
+        planted!("a new waiter does not wait for drained objects" => self.queue().called_in = closings);
         if called_in < closings {
             self.touch_charge();
             self.flush_deferred();
-            self.flush_all(&self.operation(What::Reclaim));
+            self.flush_all(&self.operation(OperationKind::Reclaim));
             self.core.background.start_or_wake();
-            self.resettle(|queue| queue.called_in = queue.called_in.max(closings));
+            self.update_queue(|queue| queue.called_in = queue.called_in.max(closings));
         }
     }
 
-    /// Gives free objects of the slabs to waiters, as far as there are any; runs after each free to a slab.
+    /// Gives free objects of the slabs to waiters. Runs after each free to a slab.
     #[inline]
     pub(super) fn serve(&self, op: &Operation) {
-        // Relaxed: see "No lost wake-up" above.
+        // Relaxed: see "No lost wake-up" in the module docs.
         if self.waiters.closed.load(Relaxed) {
             self.serve_closed(op);
         }
@@ -245,7 +247,7 @@ impl Cache {
             let Some(wakers) = self.serve_one(op) else { break };
             wake(wakers.into_iter().flatten());
         }
-        // The free objects are not constructed: the first waiter does that, outside the lock.
+        // The free objects are not constructed, so the first waiter constructs them outside the lock.
         let is_free = || {
             let NodeCount { objects, inuse, .. } = self.count();
             objects > inuse
@@ -256,8 +258,8 @@ impl Cache {
         if self.config.account.as_ref().is_some_and(|account| account.is_waited_for()) {
             self.discard_empty(op);
         } else if !self.has_waiters() {
-            // The account has no waiters any more.
-            self.resettle(|_| ());
+            // The account no longer has waiters.
+            self.update_queue(|_| ());
         }
     }
     #[cold]
@@ -265,7 +267,7 @@ impl Cache {
     fn serve_one(&self, op: &Operation) -> Option<[Option<Waker>; 2]> {
         let mut queue = self.queue();
         let place = queue.given;
-        planted!("the last to come is served first" => let place = queue.entries.len().saturating_sub(1));
+        planted!("the newest waiter is served first" => let place = queue.entries.len().saturating_sub(1));
         queue.entries.get(place)?;
         let mut object = None;
         let (here, nodes) = (self.this_node(), self.nodes.len() as u32);
@@ -286,15 +288,15 @@ impl Cache {
     /// Lets the first waiter try to make a slab, after the charge fell.
     pub(super) fn let_grow(&self) {
         if self.has_waiters() {
-            self.resettle(|queue| queue.grow = true);
+            self.update_queue(|queue| queue.grow = true);
         }
     }
     /// Lets the first waiter try to make a slab, after the account's limit changed.
     pub(super) fn limit_changed(&self) {
-        self.resettle(|queue| queue.grow = true);
+        self.update_queue(|queue| queue.grow = true);
     }
-    /// Runs the shrinkers of the exhausted cache or account once more, for a part of what they count, if there are waiters.
-    pub(super) fn ask_again(&self, gfp: Gfp) {
+    /// Runs the shrinkers of the exhausted cache or account once more, for a part of their counts, if there are waiters.
+    pub(super) fn rerun_shrinkers(&self, gfp: Gfp) {
         if !self.has_waiters() || !gfp.may_reclaim() {
             return;
         }
@@ -311,11 +313,11 @@ impl Cache {
         // Release: pairs with the Acquire of `begin_grace`.
         [&self.counts.grace, &self.counts.deferred].into_iter().any(|count| count.fetch_add(0, Release) > 0)
     }
-    /// Returns `true` if memory may become free without a wake-up: by shrinkers, or by readers that exit.
+    /// Returns `true` if memory may become free without a wake-up, through shrinkers or readers that exit.
     #[cfg(not(loom))]
     fn must_look(&self) -> bool {
         let mut of_account = self.config.account.iter().flat_map(|account| self.core.of_account(account));
-        // A checker's clock does not advance: there the reaper runs the shrinkers.
+        // A checker's clock does not advance, so the reaper runs the shrinkers there.
         let asks = !cfg!(shuttle) && self.core.shrinkers.has_limits();
         asks || self.has_in_grace() || of_account.any(|cache| cache.has_in_grace())
     }
@@ -327,13 +329,13 @@ impl Cache {
         }
     }
     fn wake_own_threads(&self) {
-        // Relaxed: see "Readers" above.
+        // Relaxed: see "RCU readers" in the module docs.
         if self.has_waiters() {
             let mut tickets = 0..self.queue().next_ticket;
             wake(core::iter::from_fn(|| self.queue().next_thread(&mut tickets)));
         }
     }
-    /// Sleeps until it is woken or `deadline` passes; returns `true` if it was woken.
+    /// Sleeps until the thread is woken or `deadline` passes; returns `true` if it was woken.
     fn sleep(&self, parker: &Parker, deadline: Option<Instant>, _gfp: Gfp) -> bool {
         #[cfg(not(loom))]
         while self.must_look() {
@@ -344,7 +346,7 @@ impl Cache {
             if parker.park(Some(soon)) {
                 return true;
             }
-            self.ask_again(_gfp);
+            self.rerun_shrinkers(_gfp);
             crate::reclaim::rcu::advance();
         }
         parker.park(deadline)
@@ -356,8 +358,8 @@ impl Cache {
             self.config.per_cpu.reopen();
         }
     }
-    /// Closes the magazines for good, once the cache has no owner. Futures borrow the cache, so any entries still in the queue
-    /// were leaked.
+    /// Closes the magazines for good, once the cache has no owner. Futures borrow the cache, so any remaining entries in the
+    /// queue were leaked.
     pub(super) fn close_for_good(&self) {
         let mut queue = self.queue();
         queue.is_left = true;
@@ -374,22 +376,23 @@ impl Cache {
         }
     }
 
-    /// Allocates an object for the first waiter, from a slab or from a new one.
+    /// Allocates an object for the first waiter, from an existing or a new slab.
     fn alloc_at_limit(&self, gfp: Gfp) -> Result<Object, AllocError> {
         let source = SlabSupplier::for_waiter(self, gfp);
-        let (op, here, nodes) = (&self.operation(What::Alloc), self.this_node(), self.nodes.len() as u32);
+        let (op, here, nodes) =
+            (&self.operation(OperationKind::Alloc), self.this_node(), self.nodes.len() as u32);
         let again =
             |source: &SlabSupplier<'_>| (0..nodes).find_map(|i| self.direct(op, source, (here + i) % nodes));
         let result = match again(&source).ok_or_else(|| source.error()) {
             Err(error @ AllocError::Memory(_)) => self.reclaim(op, &source, error, again),
             result => result,
         };
-        // The new slab may have more free objects.
+        // The new slab may have more free objects, which go to other waiters.
         self.serve(op);
         result
     }
 
-    /// Allocates below the limit. Returns `None` if the caller has to wait, and errors other than the limit.
+    /// Allocates below the limit. Returns errors other than the limit, and `None` if the caller must wait.
     #[inline]
     fn acquire_now(&self, gfp: Gfp) -> Option<Result<NonNull<u8>, AllocError>> {
         if self.has_waiters() {
@@ -397,7 +400,7 @@ impl Cache {
         }
         let result = self.alloc(gfp);
         if result.is_err_and(AllocError::is_limit) {
-            // The operation waits; it has not failed.
+            // The operation waits, so it has not failed.
             self.counts.failures.sub(1);
             return None;
         }
@@ -420,7 +423,7 @@ impl Cache {
                 self.call_in();
                 continue;
             };
-            // Cloning a waker runs user code: outside the lock.
+            // A waker is cloned outside the lock, because cloning runs user code.
             let mut mine = Some(waker.clone());
             let mut queue = self.queue();
             let Some(at) = queue.find(ticket) else {
@@ -472,21 +475,19 @@ impl Cache {
         queue.given -= usize::from(object.is_some());
         let waker = self.settle(&mut queue);
         drop(queue);
-        planted!("who leaves the first place tells nobody" => let waker = None);
+        planted!("the first waiter leaves without waking the next" => let waker = None);
         left.iter().for_each(|left| self.has_waited(left));
         wake(waker);
         quietly(|| drop(left));
-        planted!("a waiter that goes keeps what it was given" => return);
+        planted!("a cancelled waiter keeps its object" => return);
         if let Some(Object(object)) = object {
             self.unreserve(object);
         }
     }
 
-    /// See [`KmemCache::acquire`](crate::KmemCache::acquire).
     pub(crate) fn acquire(&self, gfp: Gfp) -> Acquiring<'_> {
         Acquiring { cache: self, gfp, is_thread: false, place: None }
     }
-    /// See [`KmemCache::acquire_timeout`](crate::KmemCache::acquire_timeout).
     pub(crate) fn acquire_timeout(&self, gfp: Gfp, timeout: Duration) -> Result<NonNull<u8>, AllocError> {
         if let Some(done) = self.acquire_now(gfp) {
             return done;
@@ -509,7 +510,7 @@ impl Cache {
     }
 }
 
-/// The future of [`KmemCache::acquire`](crate::KmemCache::acquire). It is `Unpin` and may be dropped at any time.
+/// The future of [`KmemCache::acquire`](crate::KmemCache::acquire). The future is `Unpin` and may be dropped at any time.
 ///
 /// ```
 /// use std::task::{Context, Poll, Waker};
@@ -567,7 +568,7 @@ mod tests {
     use uslab_magazine::sync::Counter;
     use uslab_magazine::{Cpus, on_cpu};
 
-    /// A waker that counts.
+    /// A waker that counts its calls.
     struct Woken(Counter);
     impl Wake for Woken {
         fn wake(self: Arc<Self>) {
@@ -577,7 +578,7 @@ mod tests {
 
     #[cfg(debug_assertions)]
     #[test]
-    fn wakers_run_without_a_lock() {
+    fn wakers_run_without_locks_held() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 64).build_in(&subsystem).unwrap();
         let woken = Arc::new(Woken(Counter::new(0)));
@@ -591,28 +592,28 @@ mod tests {
         assert_eq!(woken.0.get(), 1);
     }
 
-    /// Without waiters, a free to a slab leaves the queue alone.
+    /// Without waiters, a free to a slab must not access the queue.
     #[cfg(debug_assertions)]
     #[test]
-    fn a_free_without_waiters_leaves_the_queue_unlocked() {
+    fn free_without_waiters_does_not_lock_the_queue() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("free", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let [first, second] = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
         {
-            // The free takes only locks that follow the queue's in the lock order; taking the queue's own lock again would be
+            // The free takes only locks that follow the queue's lock in the lock order. Taking the queue's lock again would be
             // reported.
             let _held = cache.cache().queue();
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the object was allocated above, and is freed once.
             assert!(contain_panic(|| unsafe { cache.free(first) }).is_some());
         }
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(second) };
     }
 
-    /// Once a waiter that joined during the drain got its place and returned while CPUs still held objects.
+    /// A waiter that joined during the drain once returned while CPUs still held objects.
     #[test]
-    fn a_waiter_joining_during_the_flush_keeps_its_place() {
+    fn waiter_joining_during_a_flush_keeps_its_place() {
         let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -621,7 +622,7 @@ mod tests {
         drop(held.pop());
         on_cpu(0);
         assert_eq!(cache.info().in_magazines, 1, "of the other CPU");
-        // The drain continues from here only afterwards.
+        // The drain continues only after the second waiter has joined.
         let mut place = None;
         cache.cache().join(Waker::noop(), false, &mut place).unwrap();
         let mut second = cache.acquire(Gfp::KERNEL);
@@ -635,13 +636,13 @@ mod tests {
         else {
             panic!("it is the next one")
         };
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(object) };
         drop((second, held));
     }
 
     #[test]
-    fn a_waiter_served_by_a_new_slab_lets_the_next_one_grow() {
+    fn waiter_served_by_a_new_slab_wakes_the_next() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
@@ -664,14 +665,14 @@ mod tests {
         assert_eq!(woken.0.get(), 1, "there is room for one more");
         let Poll::Ready(Ok(last)) = poll(objects) else { panic!("it was told, and there is room") };
         for object in [first, last] {
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the object was allocated above, and is freed once.
             unsafe { cache.free(object) };
         }
         drop((waiting, held));
     }
 
     #[test]
-    fn waiters_of_the_parent_are_forgotten_in_the_child_of_a_fork() {
+    fn child_of_a_fork_drops_the_parents_waiters() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -680,9 +681,9 @@ mod tests {
         assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(Waker::noop())).is_pending());
         let waited_for = || subsystem.core().waited_for.load(Relaxed);
         assert_eq!((waited_for(), cache.cache().has_waiters()), (1, true));
-        // Twice, because a child may fork again.
+        // The test forks twice, because a child may fork again.
         for _ in 0..2 {
-            // SAFETY: this thread continues as the child's only thread would, and no other one uses the subsystem.
+            // SAFETY: the test continues as a forked child's only thread, and no other thread uses the subsystem.
             unsafe {
                 subsystem.before_fork();
                 subsystem.after_fork_in_child();
@@ -693,7 +694,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_ends_the_wait_for_an_account_and_magazines_reopen_in_the_child() {
+    fn child_of_a_fork_reopens_magazines_closed_by_waiters() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
@@ -704,9 +705,9 @@ mod tests {
         let mut acquire = cache.acquire(Gfp::KERNEL);
         assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(account.charges.is_waited_for());
-        // Twice, because the wait ends once.
+        // Runs twice, because the wait ends once.
         for _ in 0..2 {
-            // SAFETY: this thread continues as the child's only thread would, and no other one uses the subsystem.
+            // SAFETY: the test continues as a forked child's only thread, and no other thread uses the subsystem.
             unsafe {
                 subsystem.before_fork();
                 subsystem.after_fork_in_child();
@@ -719,7 +720,7 @@ mod tests {
         drop((acquire, held));
     }
 
-    /// Once objects of the account's other caches that had begun to wait for readers by then woke no thread here.
+    /// Waiting threads were once not woken by objects of the account's other caches that already waited for readers.
     #[test]
     fn sleeping_waiters_wake_when_the_first_waits_for_the_account() {
         on_cpu(0);
@@ -727,7 +728,7 @@ mod tests {
         let account = Account::new_in(&subsystem, usize::MAX);
         let cache = KmemCache::builder("waits", 1000).account(&account).build_in(&subsystem).unwrap();
         let woken = [(); 3].map(|()| Arc::new(Woken(Counter::new(0))));
-        // A future, and two threads behind it.
+        // The queue has a future, and two threads behind it.
         let tickets = [0, 1, 2].map(|i| {
             let mut place = None;
             cache.cache().join(&Waker::from(woken[i].clone()), i > 0, &mut place).unwrap();
@@ -740,12 +741,12 @@ mod tests {
     }
 
     #[test]
-    fn serving_without_waiters_takes_nothing() {
+    fn serving_an_empty_wait_queue_takes_no_object() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("idle", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
-        let served = cache.cache().serve_one(&cache.cache().operation(What::Free));
+        let served = cache.cache().serve_one(&cache.cache().operation(OperationKind::Free));
         assert_eq!((served.is_none(), cache.info().used), (true, 0));
     }
 
@@ -772,7 +773,7 @@ mod tests {
         let _registered = [full.register_shrinker(own(0)), other.register_shrinker(own(1))];
         let asks = |cache: &KmemCache, gfp| {
             asked.iter().for_each(|asked| asked.set(0));
-            cache.cache().ask_again(gfp);
+            cache.cache().rerun_shrinkers(gfp);
             asked.each_ref().map(|asked| asked.get())
         };
         let is_pending = |acquire: &mut Acquiring<'_>| {
@@ -797,7 +798,7 @@ mod tests {
         assert!(Pin::new(&mut *acquire).poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
 
-    /// Once all caches of the account worked without magazines for ever, and the reaper never slept.
+    /// All caches of the account once worked without magazines for ever, and the reaper never slept.
     #[test]
     fn a_destroyed_cache_has_no_waiter_for_its_account() {
         on_cpu(0);
@@ -817,14 +818,14 @@ mod tests {
     }
 
     #[test]
-    fn an_ownerless_cache_ends_despite_leaked_futures() {
+    fn cache_without_owner_is_freed_despite_leaked_futures() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         let mut held: Vec<_> =
             (0..cache.geometry().objects()).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
         (0..3).for_each(|_| forget(&cache));
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(held.pop().unwrap()) };
         let core = subsystem.core();
         assert_eq!((core.waited_for.load(Relaxed), cache.info().waiting), (1, 2));
@@ -833,7 +834,7 @@ mod tests {
         assert_eq!((core.waited_for.load(Relaxed), is_listed()), (0, true), "objects are in use");
         assert!(subsystem.info().caches.iter().all(|cache| cache.waiting == 0));
         for object in held {
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the object was allocated above, and is freed once.
             assert!(unsafe { core.free_object(object) });
         }
         assert!(!is_listed());

@@ -1,5 +1,4 @@
-//! The kit for checking **your** code: with `--cfg loom` the caches run inside a loom model, and so does the code that you
-//! built on them.
+//! A kit for checking **your** code: with `--cfg loom`, the caches and the code that uses them run inside a loom model.
 //!
 //! ```text
 //! use uslab::check::{Bound, model, on_cpu};
@@ -19,26 +18,27 @@
 //! }
 //! ```
 //!
-//! The API is the same. Sizes are small, so that a few operations reach every path
+//! The API in models is the usual one. Sizes are small, so that a few operations reach every path
 //! ([`Config::for_models`](crate::Config::for_models)). Each execution has a separate global subsystem. Threads run on one of
-//! two simulated CPUs: [`on_cpu`], or a [`Script`] that moves a thread between two steps.
+//! two simulated CPUs: [`on_cpu`] selects a CPU, and a [`Script`] moves a thread between two steps.
 //!
-//! In addition to your own assertions, a model detects: a double free; a free that does not happen before the next allocation
-//! of the object, or an allocation that does not happen before the free (your code passed the object on with too weak an
-//! ordering); invalid frees; and all that loom detects in your own atomics, locks and cells. For these use
+//! In addition to your own assertions, a model detects invalid frees, double frees, and all errors that loom detects in your
+//! atomics, locks and cells. A model also detects code that passes an object on with too weak an ordering, so that a free does
+//! not happen before the object's next allocation, or an allocation not before the free. For your atomics, locks and cells use
 //! [`uslab::sync`](crate::sync), which is `std` in your program and a repaired loom in a model; loom's own atomics skip
 //! interleavings. `planted!` marks bugs that [`caught`] must find. `scenarios!` lists models and their planted bugs in one
-//! table. `uslab/examples/check_your_code.rs` has all of it, and `sessions.rs` the same for [handles](crate::handle).
+//! table. `uslab/examples/check_your_code.rs` shows all of the kit's tools, and `sessions.rs` shows the tools for
+//! [handles](crate::handle).
 //!
-//! A failing model prints the trace of that execution, a step per line, and a command that repeats it alone; with
-//! `STORY_JSON=file` the trace is also written there, and `uslab story file --html page.html` makes a page of it. `tell!` adds
-//! your own steps to it, and does nothing outside loom. `STORY=1` prints the traces of planted bugs.
+//! A failing model prints the trace of the execution, a step per line, and a command that repeats only that execution.
+//! `STORY_JSON=file` also writes the trace to a file, from which `uslab story file --html page.html` makes a page. `tell!` adds
+//! your own steps to the trace, and does nothing outside loom. `STORY=1` prints the traces of planted bugs.
 //!
-//! It does not detect errors in an object's bytes (loom checks its cells only), nor anything beyond the bound. Models have no
-//! size classes (`Kmalloc`), grace periods or reapers. In a failed execution no destructor of a cache or an object runs. loom's
-//! own `loom::model` works too, with `LOOM_MAX_BRANCHES=10000 LOOM_MAX_PREEMPTIONS=2`, but its executions are not counted.
+//! A model does not detect errors in an object's bytes (loom checks only its cells), nor errors beyond the bound. Models have
+//! no size classes (`Kmalloc`), grace periods or reapers. In a failed execution no destructor of a cache or an object runs.
+//! `loom::model` works too, with `LOOM_MAX_BRANCHES=10000 LOOM_MAX_PREEMPTIONS=2`, but its executions are not counted.
 
-/// Least number of bytes from one object to the next: the checker that watches an object's owner has one cell for as many bytes.
+/// Minimum number of bytes from one object to the next: the checker's record of object owners has one cell per `SPACING` bytes.
 pub const SPACING: usize = crate::geometry::SPACING;
 
 #[cfg(loom)]

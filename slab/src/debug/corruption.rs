@@ -1,49 +1,49 @@
 //! Invalid frees and overwritten memory, and the one handler that receives the reports.
 //!
-//! Detection, with and without the options:
+//! Errors that are always detected, or only with checked frees and other options:
 //!
 //! | what | noticed, with checked frees | noticed, without | test |
 //! |---|---|---|---|
-//! | **foreign**: no object of any cache | at the free | at the free of kmalloc and malloc; else at the slab | `foreign_interior_and_wrong_cache_are_refused_at_the_free` `without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own` `a_refused_free_is_counted_and_the_process_goes_on` |
-//! | **interior**: an address inside an object | at the free | at the free of kmalloc and malloc; else at the slab | the same, and `a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway` |
+//! | **foreign**: no object of any cache | at the free | at the free of kmalloc and malloc; else at the slab | `foreign_interior_and_wrong_cache_are_refused_at_the_free` `slab_refuses_foreign_objects_without_checked_frees` `refused_free_is_counted` |
+//! | **interior**: an address inside an object | at the free | at the free of kmalloc and malloc; else at the slab | the same, and `interior_free_is_refused_where_the_frame_is_read` |
 //! | interior: behind the last object of a slab | at the free | at the slab | `foreign_interior_and_wrong_cache_are_refused_at_the_free` |
 //! | **wrong cache**: an object of another cache | at the free | at the slab | the same |
-//! | **double free** | at the free, of two threads at one moment, too | at the slab, or never | `a_double_free_is_seen_at_the_free_where_frees_are_checked` `a_double_free_is_seen_when_its_second_copy_reaches_the_slab` `of_threads_that_free_an_object_at_one_moment_one_is_right` |
-//! | a double free of a block of pages, or above 4 MiB: foreign | at the free | at the free | `kmalloc_refuses_what_it_never_handed_out` `huge_memory_is_told_from_what_lies_in_it_and_beside` |
-//! | a free to a destroyed cache: foreign | at the free | at the free of kmalloc and malloc | `a_destroyed_cache_hands_nothing_out_and_takes_nothing_back` |
-//! | **wrong size**: a free with a size that is not the object's | at the free | never | `a_free_of_another_size_is_named` |
-//! | **overflow**: a write behind an object | with [canaries](crate::Harden::canaries), at the free | never | `a_write_behind_an_object_is_named_at_its_free` |
-//! | **write after free** | with [`zero_on_free`](crate::Harden::zero_on_free), when the object is handed out | never | `a_write_to_a_free_object_is_named_when_it_is_handed_out` |
-//! | **no object**: `realloc` or the size of what is foreign or interior | at the call | at the call | `what_is_no_object_has_no_size_and_is_not_moved` |
-//! | under `libuslab.so` | as here; ends the program | as malloc; ends the program | `a_wrong_free_is_named_and_ends_the_program` `without_checked_frees_what_is_no_object_ends_the_program` |
+//! | **double free** | at the free, of two threads at one moment, too | at the slab, or never | `checked_free_detects_a_double_free` `double_free_is_detected_when_it_reaches_the_slab` `only_one_of_concurrent_double_frees_succeeds` |
+//! | a double free of a block of pages, or above 4 MiB: foreign | at the free | at the free | `kmalloc_refuses_foreign_addresses` `huge_memory_is_freed_only_by_its_start_address` |
+//! | a free to a destroyed cache: foreign | at the free | at the free of kmalloc and malloc | `destroyed_cache_allocates_and_frees_nothing` |
+//! | **wrong size**: a free with a wrong size | at the free | never | `free_with_a_wrong_size_is_reported` |
+//! | **overflow**: a write behind an object | with [canaries](crate::Harden::canaries), at the free | never | `write_past_an_object_is_reported_at_its_free` |
+//! | **write after free** | with [`zero_on_free`](crate::Harden::zero_on_free), when the object is handed out | never | `write_to_a_free_object_is_reported_at_its_reuse` |
+//! | **no object**: `realloc` or the size of what is foreign or interior | at the call | at the call | `non_object_has_no_size_and_cannot_be_reallocated` |
+//! | under `libuslab.so` | as here; ends the program | as malloc; ends the program | `wrong_free_is_reported_and_aborts` `free_of_a_non_object_aborts_without_checks` |
 //!
-//! With [`slab_debug`](crate::debug::flags), and not without:
+//! Errors that only [`slab_debug`](crate::debug::flags) detects:
 //!
 //! | what | flag | noticed | test |
 //! |---|---|---|---|
-//! | **red zone**: bytes before or behind an object | `Z` | at its free, at its next allocation, by [`validate`](crate::KmemCache::validate) | `what_is_written_around_an_object_is_named_and_repaired` |
-//! | **poison**: bytes of a free object | `P` | at its next allocation, by `validate` | `what_is_written_to_a_free_object_is_named_and_repaired` |
-//! | **padding**: bytes of a slab outside of objects | `Z`, `P` | when the slab is freed, by `validate` | `what_is_written_behind_the_objects_of_a_slab_is_named` |
+//! | **red zone**: bytes before or behind an object | `Z` | at its free, at its next allocation, by [`validate`](crate::KmemCache::validate) | `red_zone_write_is_reported_and_repaired` |
+//! | **poison**: bytes of a free object | `P` | at its next allocation, by `validate` | `poisoned_object_write_is_reported_and_repaired` |
+//! | **padding**: bytes of a slab outside of objects | `Z`, `P` | when the slab is freed, by `validate` | `write_past_the_last_object_of_a_slab_is_reported` |
 //!
-//! Such damage is repaired after the handler has returned, and the allocation or free continues. With `U`, reports name the
-//! allocation and the free of the object. For a refused free that is the object that has the address, of whatever cache.
-//! [`Corruption::report`] has all that is known of it, and `{:#}` shows it.
+//! After the handler has returned, overwritten debug bytes are repaired, and the allocation or free continues. With the flag
+//! `U`, reports name the last allocation and free of the object. For a refused free, the report describes the object that has
+//! the address, in whatever cache. [`Corruption::report`] has everything known about the object; `{:#}` shows the report.
 //!
 //! The [handler](Handler) decides the consequence: the [default](abort) prints the report to standard error and aborts the
 //! process.
 //!
-//! *Checked* are the frees of caches with the option ([`Config::check_frees`](crate::Config::check_frees),
-//! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees), `USLAB_OPTIONS=check=1`): a byte per object records
-//! that it is out. In builds without debug assertions the option is off by default. Then a double free is detected only when
-//! the object reaches its slab, whose bit is clear already. That may be long after, and until then **the object may be handed
-//! out twice**. The double free is missed, or attributed to a later free, if the object was handed out again in between. Nor is
-//! a request for the size of a free object detected.
+//! *Checked frees* are enabled by [`Config::check_frees`](crate::Config::check_frees),
+//! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees) or `USLAB_OPTIONS=check=1`: one byte per object
+//! records that the object is out. In builds without debug assertions the option is off by default. Without checked frees, a
+//! double free is detected only when the object reaches its slab, whose bit is already clear. Before the object reaches its
+//! slab, which may take long, **it may be handed out twice**. If the object was handed out again in between, the double free is
+//! missed, or attributed to a later free. A request for the size of a free object is not detected either.
 //!
-//! A free that does not name its cache (`Kmalloc`, `Malloc`) reads the page's frame and the cache that it names. Both show
-//! without further memory whether an object begins at the address. A free with a layout ([`Malloc::free_sized`](crate::Malloc),
-//! and so `dealloc` of a `#[global_allocator]`) reads no frame, unless frees are checked.
+//! A free that does not name its cache (`Kmalloc`, `Malloc`) reads the page's frame and the cache that the frame names. Frame
+//! and cache suffice to decide if an object begins at the address. A free with a layout ([`Malloc::free_sized`](crate::Malloc),
+//! and therefore `dealloc` of a `#[global_allocator]`) reads no frame, unless frees are checked.
 //!
-//! A refused free changes nothing: the object, if it is one, stays as it was. The handler runs with no lock held.
+//! A refused free changes nothing, even if an object is at the address. The handler runs with no lock held.
 
 use super::lines::Lines;
 use super::report::ObjectReport;
@@ -61,15 +61,15 @@ use core::fmt::{self, Write as _};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CorruptionKind {
-    /// The object was free already.
+    /// The freed object was already free.
     DoubleFree,
     /// The address belongs to no object of any cache.
     Foreign,
-    /// The address is inside an object, or behind the last one.
+    /// The address is inside an object, or behind the last object of a slab.
     Interior,
-    /// The object belongs to another cache.
+    /// The object does not belong to the cache to which it was freed.
     WrongCache,
-    /// The size was requested of an address that belongs to no object of any cache.
+    /// The caller requested the size of an address that belongs to no object of any cache.
     NotAnObject,
     /// The bytes before or behind an object were overwritten.
     RedZone,
@@ -77,7 +77,7 @@ pub enum CorruptionKind {
     Poison,
     /// The padding of a slab was overwritten.
     Padding,
-    /// The object was freed with a size that is not its size.
+    /// The free passed a size that is not the object's size.
     WrongSize,
     /// The bytes behind the requested size were overwritten.
     Overflow,
@@ -92,18 +92,18 @@ impl fmt::Display for CorruptionKind {
             Self::Foreign => "free of an address that no cache owns",
             Self::Interior => "free of an address inside an object",
             Self::WrongCache => "free to the wrong cache",
-            Self::NotAnObject => "size of an address that is no object",
+            Self::NotAnObject => "size of an address that is not an object",
             Self::RedZone => "red zone overwritten of object",
             Self::Poison => "use after free of object",
             Self::Padding => "padding overwritten of slab",
-            Self::WrongSize => "free with a size that is not the object's",
+            Self::WrongSize => "free with a wrong size",
             Self::Overflow => "write behind the end of an object",
             Self::WriteAfterFree => "write to an object that was free",
         })
     }
 }
 
-/// A refused free, or damage.
+/// A refused free, or damage to an object or a slab.
 ///
 /// ```
 /// use std::sync::{Arc, mpsc};
@@ -128,20 +128,20 @@ impl fmt::Display for CorruptionKind {
 pub struct Corruption<'a> {
     /// Kind of the error.
     pub kind: CorruptionKind,
-    /// Address that was freed, or of the damaged object.
+    /// Address that was freed, or the address of the damaged object.
     pub address: usize,
-    /// Cache to which the object was freed; `kmalloc` for any size class.
+    /// Name of the cache to which the object was freed; `kmalloc` for any size class.
     pub cache: &'a str,
-    /// Cache that owns the address, if it is another one.
+    /// Name of the cache that owns the address, if it is another cache.
     pub owner: Option<&'a str>,
-    /// Index of the object in its slab, if it is one.
+    /// Index of the object in its slab; `None` if no object is at the address.
     pub index: Option<usize>,
     /// Record of the object, if its cache is [debugged](crate::debug::flags) with more than `F`.
     pub report: Option<&'a ObjectReport<'a>>,
 }
 
 impl fmt::Display for Corruption<'_> {
-    /// One line; with `{:#}` followed by the report, if there is one.
+    /// Writes one line; with `{:#}` also the report, if available.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(report) = self.report
             && f.alternate()
@@ -159,13 +159,14 @@ impl fmt::Display for Corruption<'_> {
     }
 }
 
-/// Handler called for every refused free and every damage, with no lock held. It may end the process. A panic ends the call of
-/// the handler and nothing else: see [panics](crate::error#panics).
+/// Handler that is called for every refused free and every damage, with no lock held. A handler may end the process. A panic
+/// ends only the handler's call: see [panics](crate::error#panics).
 pub type Handler = dyn Fn(&Corruption<'_>) + Send + Sync;
 
-/// The default handler: prints the report to standard error and aborts, because further errors of the program are unknown.
+/// The default handler: prints the report to standard error and aborts, because the program may have further, undetected
+/// errors.
 pub fn abort(corruption: &Corruption<'_>) {
-    // Not `eprintln!`, which panics if standard error is closed.
+    // `eprintln!` is not used, because it panics if standard error is closed.
     let mut lines = Lines::new();
     let _ = writeln!(lines, "uslab: corruption: {corruption}");
     if corruption.report.is_some() {

@@ -1,7 +1,7 @@
-//! Fault injection in a whole subsystem: the points of the pages and those of object caches.
+//! Fault injection in a whole subsystem, at the fault points of pages and of object caches.
 //!
-//! The mechanism and the syntax of rules are in [`uslab_buddy::faults`]. Faults are part of the pages' configuration, before
-//! anything is reserved:
+//! [`uslab_buddy::faults`] has the mechanism and the syntax of rules. Faults are part of the pages' configuration, so that they
+//! also affect the first reservation:
 //!
 //! ```
 //! use uslab::faults::{self, Faults};
@@ -22,36 +22,36 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// Rules name points by their text; `POINTS` has all of them.
+// Rules name points by their text; `POINTS` lists all points.
 pub use uslab_buddy::faults::{BadRule, Faults, Point, Rule, Tally};
 #[doc(hidden)]
 pub use uslab_buddy::faults::{COMMIT, Call, DECOMMIT, MAGAZINE, PAGE, RESERVE};
 
-/// See [`Point::what`].
+/// Fault point of a slab's bitmap: see [`Point::what`].
 #[doc(hidden)]
 pub const BITMAP: Point =
     Point { name: "bitmap", what: "no memory for the bitmap of a slab of many objects" };
-/// See [`Point::what`]. Allocations that magazines serve do not reach this point.
+/// Fault point of a cache's slabs: see [`Point::what`]. Allocations that magazines serve do not reach the fault point `slab`.
 #[doc(hidden)]
 pub const SLAB: Point = Point { name: "slab", what: "a cache's slabs give no object" };
-/// See [`Point::what`].
+/// Fault point of an object's constructor: see [`Point::what`].
 #[doc(hidden)]
 pub const CONSTRUCTOR: Point = Point { name: "constructor", what: "an object's constructor panics" };
-/// See [`Point::what`].
+/// Fault point of a cache's limit: see [`Point::what`].
 #[doc(hidden)]
 pub const LIMIT: Point = Point { name: "limit", what: "a cache is at its limit of slabs" };
 
-/// All points, from the lowest level up.
+/// All fault points, from the lowest level up.
 pub const POINTS: [Point; 9] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE, BITMAP, SLAB, CONSTRUCTOR, LIMIT];
 
-/// Payload of an injected constructor panic, a `&'static str`. It bypasses the panic hook.
+/// Payload of an injected constructor panic, a `&'static str`. An injected panic bypasses the panic hook.
 #[doc(hidden)]
 pub const CONSTRUCTOR_PANIC: &str = "the constructor was refused by fault injection";
 
 /// Parses rules for all [`POINTS`].
 ///
 /// # Errors
-/// As [`Rule::parse_all`].
+/// Fails as [`Rule::parse_all`] does.
 pub fn parse(text: &str) -> Result<Vec<Rule>, BadRule> {
     Rule::parse_all(text, &POINTS)
 }

@@ -9,12 +9,12 @@
 //! | `T` | [`TRACE`](SlabDebug::TRACE) | prints a line to standard error | the same |
 //! | `A` | [`FAULTS`](SlabDebug::FAULTS) | may be refused by [`faults`](crate::faults) | |
 //!
-//! Each of them implies `F`. Damage is [reported](crate::corruption), and repaired if the process continues.
-//! [`validate`](crate::KmemCache::validate) checks all objects in one call.
+//! Each flag implies `F`. Damage is [reported](crate::corruption), and repaired if the process continues.
+//! [`validate`](crate::KmemCache::validate) checks all objects of a cache in one call.
 //!
-//! Rules select caches by name, in Linux's syntax: `FZPU` applies to all caches; `FZ,dentry,inode_*;U,kmalloc-64` to two names
-//! and to one; `-` is no flag, and no letter at all is `FZPU`. In `USLAB_OPTIONS`, where a comma ends the option, `:` replaces
-//! it: `USLAB_OPTIONS='slab_debug=FZPU:malloc-64;U'`.
+//! Rules select caches by name, in Linux's syntax. `FZPU` applies to all caches. `FZ,dentry,inode_*;U,kmalloc-64` sets `FZ` for
+//! two names and `U` for one. `-` means no flag; an empty list of letters means `FZPU`. In `USLAB_OPTIONS` a comma ends an
+//! option, so `:` precedes the names: `USLAB_OPTIONS='slab_debug=FZPU:malloc-64;U'`.
 
 use core::fmt;
 use core::str::FromStr;
@@ -33,28 +33,30 @@ bitflags::bitflags! {
     pub struct SlabDebug: u8 {
         /// `F`: frees are checked, as with [`check_frees`](crate::KmemCacheBuilder::check_frees).
         const CHECKS = 1;
-        /// `Z`: bytes before and behind each object are checked; for kmalloc and malloc all bytes behind the requested size.
+        /// `Z`: the bytes before and behind each object are checked; in kmalloc and malloc, all bytes behind the requested
+        /// size.
         const RED_ZONE = 2;
-        /// `P`: free objects are filled with a pattern, which is checked at the next allocation. Not for objects that stay
-        /// constructed or of type-stable caches.
+        /// `P`: free objects are filled with a pattern, which is checked at the next allocation. Objects that stay constructed
+        /// or belong to type-stable caches are not filled.
         const POISON = 4;
         /// `U`: the last allocation and free of each object are recorded.
         const USERS = 8;
         /// `T`: each allocation and free is printed to standard error.
         const TRACE = 16;
-        /// `A`: each allocation passes the fault point `slab`; without it, only those that magazines do not serve.
+        /// `A`: each allocation passes the fault point `slab`; without `A`, only allocations that magazines do not serve pass
+        /// it.
         const FAULTS = 32;
     }
 }
 
-/// The letters, in the order of the bits.
+/// The flags' letters, in the order of their bits.
 const LETTERS: [u8; 6] = *b"FZPUTA";
 
 impl SlabDebug {
     /// `FZPU`: all checks.
     pub const FULL: Self = Self::CHECKS.union(Self::RED_ZONE).union(Self::POISON).union(Self::USERS);
 
-    /// Parses letters; no letter is [`FULL`](Self::FULL), and `-` no flag.
+    /// Parses letters; an empty string means [`FULL`](Self::FULL), and `-` means no flag.
     fn of_letters(letters: &str) -> Option<Self> {
         match letters {
             "" => Some(Self::FULL),
@@ -65,7 +67,7 @@ impl SlabDebug {
             }),
         }
     }
-    /// Adds the flags that each flag implies. Models only have checked frees: their objects' bytes are not checked.
+    /// Adds the flags that each flag implies. Models only have checked frees, and do not check objects' bytes.
     pub(crate) fn complete(self) -> Self {
         let flags = if cfg!(any(loom, shuttle)) { self & Self::CHECKS } else { self };
         if flags.is_empty() { flags } else { flags | Self::CHECKS }
@@ -73,7 +75,7 @@ impl SlabDebug {
 }
 
 impl fmt::Display for SlabDebug {
-    /// The letters; `-` for no flag.
+    /// Writes the flags' letters; `-` for no flag.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letters = self.iter().map(|flag| char::from(LETTERS[flag.bits().trailing_zeros() as usize]));
         if self.is_empty() {
@@ -92,7 +94,7 @@ impl FromStr for SlabDebug {
     }
 }
 
-/// Error: a letter that is not one of `FZPUTA`, or an empty name.
+/// Error of parsing debug rules: a letter that is not one of `FZPUTA`, or an empty name.
 ///
 /// ```
 /// use uslab::debug::flags::DebugRules;
@@ -110,8 +112,9 @@ impl fmt::Display for BadDebugRules {
 }
 impl std::error::Error for BadDebugRules {}
 
-/// Rules that select debug flags by cache name: Linux's `slab_debug=`. See the [module](self). The first block that names a
-/// cache applies to it; otherwise the last block without names.
+/// Rules that select debug flags by cache name: Linux's `slab_debug=`. See the [module](self).
+///
+/// The first block that names a cache applies to that cache; without such a block, the last block without names applies.
 ///
 /// ```
 /// use uslab::debug::flags::{DebugRules, SlabDebug};
@@ -126,7 +129,7 @@ impl std::error::Error for BadDebugRules {}
 pub struct DebugRules(Option<Cow<'static, str>>);
 
 impl DebugRules {
-    /// Letters and names of each block.
+    /// Letters and names of each block of rules.
     fn blocks(text: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
         text.split(';').map(|block| match block.split_once([',', ':']) {
             Some((letters, names)) => (letters, Some(names)),
@@ -139,12 +142,12 @@ impl DebugRules {
             named && SlabDebug::of_letters(letters).is_some()
         })
     }
-    /// Rules of a static text. Allocates nothing.
+    /// Parses the rules of a static text, without allocating.
     pub(crate) fn of_static(text: &'static str) -> Option<Self> {
         Self::is_good(text).then_some(Self(Some(Cow::Borrowed(text))))
     }
 
-    /// Flags of the cache with that name.
+    /// Debug flags of the cache with the given name.
     pub fn of(&self, cache: &str) -> SlabDebug {
         let mut all = SlabDebug::empty();
         for (letters, names) in self.0.iter().flat_map(|text| Self::blocks(text)) {
@@ -159,13 +162,13 @@ impl DebugRules {
     }
 }
 
-/// Returns `true` if the pattern `name` matches; a trailing `*` matches anything.
+/// Returns `true` if the pattern `name` matches `cache`; a trailing `*` matches any suffix.
 fn fits(name: &str, cache: &str) -> bool {
     name.strip_suffix('*').map_or(name == cache, |begin| cache.starts_with(begin))
 }
 
 impl From<SlabDebug> for DebugRules {
-    /// The same flags for all caches.
+    /// Makes rules that give all caches the same flags.
     fn from(flags: SlabDebug) -> Self {
         Self(Some(Cow::Owned(flags.to_string())))
     }
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_block_that_names_a_cache_applies() {
+    fn first_debug_rule_naming_a_cache_applies() {
         let (f, z, none) = (SlabDebug::CHECKS, SlabDebug::RED_ZONE, SlabDebug::empty());
         let rows = [
             ("", "inode", SlabDebug::FULL),

@@ -1,13 +1,13 @@
-//! Layout of a process's subsystems for a debugger, live or in a core. `slab/gdb/uslab.py` reads it.
+//! Layout of a process's subsystems for a debugger of a process or a core. The script `slab/gdb/uslab.py` reads the layout.
 //!
 //! ```text
 //! section `.uslab`: magic, version, layouts, subsystems[64] ──> SubsystemSeen ──> the list of caches ──> CacheSeen of each
 //! ```
 //!
-//! It needs no debug information and no symbol: a section's name survives `strip`, and a program with two copies of this
-//! library has two descriptions in the section. The program itself never reads it.
+//! The debugger needs no debug information and no symbol, because a section's name survives `strip`. A program with two copies
+//! of this library has two descriptions in the section. The program itself never reads the section.
 //!
-//! The format has a version, which changes with it: a script that does not know the version reports that.
+//! The description begins with the version of its format; the script reports a version that it does not know.
 
 use super::stacks::{self, Depot};
 use super::tracks::Record;
@@ -19,10 +19,10 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::unseen::AtomicPtr;
 use uslab_magazine::view;
 
-/// Most subsystems that are listed; further ones of a process are not shown.
+/// Maximum number of listed subsystems; a process's further subsystems are not shown.
 const SUBSYSTEMS: usize = 64;
 
-/// Contents of the section.
+/// Contents of the section that a debugger reads.
 #[repr(C)]
 struct Description {
     magic: [u8; 8],
@@ -56,15 +56,15 @@ static DESCRIPTION: Description = Description {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct SubsystemSeen {
-    /// Address of the first page; then the number of pages, and the frames.
+    /// Address of the first page, number of pages, and address of the frames.
     pub(crate) pages: usize,
     pub(crate) len: usize,
     pub(crate) frames: usize,
-    /// Address of the long bitmaps, 64 bytes per page.
+    /// Address of the long bitmaps, with 64 bytes per page.
     pub(crate) side: usize,
-    /// Owner word of blocks that are not slabs.
+    /// Owner word of large blocks, which are not slabs.
     pub(crate) large: usize,
-    /// Address of the list of caches; then the list's layout, and the offset of a [`CacheSeen`] in a cache.
+    /// Address and layout of the list of caches, and the offset of a [`CacheSeen`] in a cache.
     pub(crate) caches: usize,
     pub(crate) list: [usize; 4],
     pub(crate) cache: usize,
@@ -77,16 +77,15 @@ pub(crate) struct SubsystemSeen {
 pub(crate) struct Listed(AtomicPtr<SubsystemSeen>);
 
 impl Listed {
-    /// An entry that is not listed yet.
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
-    /// Lists the subsystem; call it once.
+    /// Lists the subsystem in the description; call this once.
     pub(crate) fn list(&self, seen: SubsystemSeen) {
         let seen = Box::into_raw(Box::new(seen));
-        // Relaxed: the program only reads it in the drop, which has the subsystem exclusively.
+        // Relaxed: the program reads the pointer only in the drop, which has the subsystem exclusively.
         self.0.store(seen, Relaxed);
-        // Relaxed: the first thread takes the entry; nothing else is read.
+        // Relaxed: the first thread takes the entry, and reads nothing else.
         let take = |place: &&AtomicPtr<_>| place.compare_exchange(null_mut(), seen, Relaxed, Relaxed).is_ok();
         _ = DESCRIPTION.subsystems.iter().find(take);
     }
@@ -96,33 +95,33 @@ impl Drop for Listed {
     fn drop(&mut self) {
         // Relaxed: the drop of the subsystem comes after all its uses.
         let seen = self.0.load(Relaxed);
-        // Relaxed: only this value's drop removes it.
+        // Relaxed: only this value's drop removes the entry.
         let leave = |place: &AtomicPtr<_>| _ = place.compare_exchange(seen, null_mut(), Relaxed, Relaxed);
         if !seen.is_null() {
             DESCRIPTION.subsystems.iter().for_each(leave);
-            // SAFETY: made in `list`, and only a debugger reads it otherwise.
+            // SAFETY: `list` made the box, and otherwise only a debugger reads it.
             drop(unsafe { Box::from_raw(seen) });
         }
     }
 }
 
-/// Description of a cache.
+/// Description of a cache for a debugger.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct CacheSeen {
     name: usize,
     name_len: usize,
     object_size: usize,
-    /// Offset of the first object in its slab; then the stride.
+    /// Offset of the first object in its slab, and the stride of objects.
     lead: usize,
     stride: usize,
-    /// 1 if free objects stay constructed, and own what they own.
+    /// 1 if free objects stay constructed and may own other memory; otherwise 0.
     constructed: usize,
     nodes: Nodes,
     stacks: Stacks,
-    /// Address of the quarantine's places, and their number.
+    /// Address and number of the quarantine's places.
     quarantine: [usize; 2],
-    /// Address of the table of records, a word per page; 0 if there is none.
+    /// Address of the table of records, with a word per page; 0 without a table.
     tracks: usize,
 }
 
@@ -132,24 +131,24 @@ pub(crate) struct CacheSeen {
 pub(crate) struct Nodes {
     /// Addresses of the first node's lists of full, partial and empty slabs.
     pub(crate) lists: [usize; 3],
-    /// Stride of the nodes; then their number.
+    /// Distance between two nodes in bytes, and the number of nodes.
     pub(crate) node: usize,
     pub(crate) len: usize,
 }
 
-/// Description of the stacks and depots of a cache; zeros without them.
+/// Description of the stacks and depots of a cache; zeros without magazines.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Stacks {
-    /// Of the first node: address of the 4-byte offset of its stack's head in a region, and of the pointer to the first slot of
-    /// its depot. Then the stride of the nodes, and their number.
+    /// For the first node: address of the 4-byte offset of its stack's head in a region, and address of the pointer to its
+    /// depot's first slot. The last two numbers are the distance between two nodes, and the number of nodes.
     pub(crate) nodes: [usize; 4],
-    /// Region of CPU 0, stride of the regions, and their number.
+    /// Address of CPU 0's region, distance between two regions, and number of regions.
     pub(crate) regions: [usize; 3],
 }
 
 impl CacheSeen {
-    /// Describes a cache. Its name, nodes and stacks must not move.
+    /// Describes a cache, whose name, nodes and stacks must not move.
     pub(crate) fn new(
         name: &str,
         geometry: &Geometry,
@@ -179,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subsystem_is_listed_until_it_ends() {
+    fn debugger_lists_a_subsystem_until_its_end() {
         let seen = || SubsystemSeen {
             pages: 1,
             len: 2,
@@ -191,13 +190,13 @@ mod tests {
             cache: 8,
             bands: 9,
         };
-        // Other tests may have listed theirs.
+        // Other tests may have listed their subsystems.
         let all: Vec<_> = (0..=SUBSYSTEMS).map(|_| Listed::new()).collect();
         all.iter().for_each(|one| one.list(seen()));
-        // Relaxed: written by this thread.
+        // Relaxed: this thread wrote the pointers.
         let ours: Vec<_> = all.iter().map(|one| one.0.load(Relaxed)).collect();
         let listed = || {
-            // Relaxed: the searched values were written by this thread.
+            // Relaxed: this thread wrote the pointers that the test searches.
             let places = DESCRIPTION.subsystems.iter().map(|place| place.load(Relaxed));
             places.filter(|seen| ours.contains(seen)).count()
         };

@@ -1,4 +1,4 @@
-//! Sampled guard: one allocation in many gets its own page between two inaccessible pages, as in Linux's KFENCE and in
+//! Sampled guard: one allocation in many gets a separate page between two inaccessible pages, as in Linux's KFENCE and in
 //! GWP-ASan.
 //!
 //! ```text
@@ -6,30 +6,33 @@
 //!                  ^ object at either end, chosen at random; the rest of the page is filled, and checked at the free
 //! ```
 //!
-//! An access outside the object, or after its free, faults, and [`faults`] reports what it was. A write that stays within the
-//! page is detected at the free, as are double frees and frees of interior addresses. Reports have the call stacks of the
-//! allocation and of the free if the feature `stacks` is on.
+//! An access outside a sampled object, or after its free, faults; [`faults`] reports the kind of access. A write that stays
+//! within the page is detected at the free, as are double frees and frees of interior addresses. With the feature `stacks`,
+//! reports have the call stacks of the allocation and of the free.
 //!
-//! # What is sampled
+//! # Sampled allocations
 //!
-//! Allocations of [`Malloc`](crate::Malloc), of kmalloc and of object caches, up to a page. The inlined paths are unchanged: a
-//! miss decides whether to sample, and counts for as many allocations as a magazine holds. A program that alternately allocates
-//! and frees never misses. So the end of each interval of the [reaper](crate::reaper) that saw fewer than half of the expected
-//! samples drains the CPUs' stacks of one class, drawn in proportion to its allocations; the next allocation of that class is
-//! sampled.
+//! The guard samples allocations of [`Malloc`](crate::Malloc), of kmalloc and of object caches, up to a page. The inlined paths
+//! are unchanged: a miss decides whether to sample, and counts for as many allocations as a magazine holds. A program that
+//! alternately allocates and frees never misses. Therefore the end of an interval of the [reaper](crate::reaper) with fewer
+//! than half of the expected samples drains the CPUs' stacks of one class. The class is drawn at random, in proportion to its
+//! allocations, and its next allocation is sampled.
 //!
-//! The pool is not part of the subsystem's pages, so a free that finds its class by address misses. A free that names its cache
-//! does not check the address; so frees of caches that sample leave the inlined path. Caches sample if their subsystem has
-//! [`Config::guard_every`](crate::Config::guard_every); the option of `Uslab` does not affect the global subsystem. Not sampled
-//! are caches with a constructor, destructor or reset, whose objects stay constructed; type-stable caches, whose free objects
-//! readers may see; caches with a limit or an account, where each object counts; and bulk allocations and prefilled stocks.
+//! The guard's pool is not part of the subsystem's pages, so a free that finds its class by address misses. A free that names
+//! its cache does not check the address, so frees of sampling caches leave the inlined path. Caches sample if their subsystem
+//! has [`Config::guard_every`](crate::Config::guard_every); the option of `Uslab` does not affect the global subsystem.
+//!
+//! Caches with a constructor, destructor or reset are not sampled, because their objects stay constructed. Type-stable caches
+//! are not sampled, because readers may see their free objects. Caches with a limit or an account are not sampled, because each
+//! object counts. Bulk allocations and prefilled stocks are not sampled either.
 //!
 //! # Invariants
 //!
-//! * A slot is [`BUSY`] while one thread works on it. Only that thread changes its page and its records.
-//! * There is no lock: a fault may be reported while other threads do anything, and the child of a fork finds each slot in one
-//!   state. The child takes over slots that were busy in other threads.
-//! * Slots are tried in order, so a freed slot rests while the others are used. If all are in use, nothing is sampled.
+//! * A slot is [`BUSY`] while one thread works on it. Only that thread changes the slot's page and records.
+//! * The guard has no lock, because a fault may be reported while other threads do anything. The child of a fork finds each
+//!   slot in one state, and takes over slots that were busy in other threads.
+//! * Slots are tried in order, so a freed slot rests while the others are used. If all slots are in use, no allocation is
+//!   sampled.
 
 pub(crate) mod faults;
 
@@ -43,18 +46,18 @@ use uslab_buddy::{Backend, Faults, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, MODEL, UnsafeCell, planted};
 
-/// Never used.
+/// State of a slot that was never used.
 const FREE: u32 = 0;
-/// A thread works on the slot.
+/// State of a slot on which a thread works.
 const BUSY: u32 = 1;
-/// The page holds an object.
+/// State of a slot whose page holds an object.
 const USED: u32 = 2;
-/// The page held an object, which was freed.
+/// State of a slot whose page held an object, which was freed.
 const FREED: u32 = 3;
 
-/// Slots that are tried for one sample.
+/// Number of slots that are tried for one sample.
 const TRIED: usize = 8;
-/// Byte that the rest of a page is filled with.
+/// Byte that fills the page outside of the object.
 const FILL: u8 = 0xA7;
 
 /// Thread and call stack of an allocation or free.
@@ -73,10 +76,10 @@ impl Trace {
     }
 }
 
-/// Kernel's id of this thread.
+/// The kernel's id of the current thread.
 fn thread() -> u64 {
     #[cfg(target_os = "linux")]
-    // SAFETY: a system call without arguments.
+    // SAFETY: the system call has no arguments.
     return unsafe { libc::syscall(libc::SYS_gettid) } as u64;
     #[cfg(not(target_os = "linux"))]
     return 0;
@@ -85,16 +88,16 @@ fn thread() -> u64 {
 #[derive(Debug)]
 struct Slot {
     state: AtomicU32,
-    /// Offset of the object in the pool, in bytes, and its size.
+    /// Offset of the object in the pool, in bytes.
     at: Counter,
     size: Counter,
     allocated: Trace,
     freed: Trace,
-    /// Lets a checker see two threads work on one slot.
+    /// Cell that lets a model checker detect two threads that work on one slot.
     hands: UnsafeCell<()>,
 }
 
-// SAFETY: all fields but the cell are atomic; the cell has no data, and is only accessed by checkers.
+// SAFETY: all fields except the cell are atomic. The cell has no data, and only checkers access it.
 unsafe impl Sync for Slot {}
 
 impl Slot {
@@ -108,9 +111,9 @@ impl Slot {
             hands: UnsafeCell::new(()),
         }
     }
-    /// Takes the slot from state `from` into this thread's hands; `false` if it is in another state.
+    /// Takes the slot from state `from` to `BUSY`, for this thread; returns `false` if the slot is in another state.
     fn take(&self, from: u32) -> bool {
-        planted!("a slot is looked at and then taken" => {
+        planted!("a guard slot is taken without an atomic exchange" => {
             let found = self.state.load(Relaxed) == from;
             if found {
                 self.state.store(BUSY, Relaxed);
@@ -131,7 +134,7 @@ impl Slot {
     }
 }
 
-/// The slots' records, in separate memory: in the malloc's memory an overflow of the program could overwrite them.
+/// The slots' records, in separate memory. In the malloc's memory, an overflow of the program could overwrite the records.
 #[cfg(not(any(loom, shuttle)))]
 #[derive(Debug)]
 struct Slots {
@@ -152,7 +155,7 @@ impl Slots {
 impl core::ops::Deref for Slots {
     type Target = [Slot];
     fn deref(&self) -> &[Slot] {
-        // SAFETY: written in `new`, and the memory stays mapped as long as `self` lives.
+        // SAFETY: `new` wrote the slots, and the memory stays mapped as long as `self` lives.
         unsafe { core::slice::from_raw_parts(self.memory.base().cast().as_ptr(), self.len) }
     }
 }
@@ -168,20 +171,20 @@ pub(crate) struct Pool {
     key: Key,
 }
 
-/// Description of an invalid use of a pool's address.
+/// Description of an invalid use of an address in the pool.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mistake {
+pub(crate) struct InvalidAccess {
     what: &'static str,
     address: usize,
     object: Option<Known>,
 }
 
-/// Copied record of a slot's object: a report may allocate, and so reuse the slot.
+/// Copied record of a slot's object. A copy is needed because a report may allocate, and thereby reuse the slot.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     begin: usize,
     size: usize,
-    /// Thread and stack of the allocation, and of the free.
+    /// Thread and stack of the object's allocation, and of its free.
     traces: [Option<(u64, u64)>; 2],
 }
 
@@ -204,7 +207,7 @@ impl Pool {
     pub(crate) fn holds(&self, address: usize) -> bool {
         address.wrapping_sub(self.base()) < self.region.bytes()
     }
-    /// Slot whose page has the address; `None` in a guard.
+    /// Slot whose page has the address; `None` for an address in a guard page.
     fn slot_at(&self, address: usize) -> Option<usize> {
         let page = (address - self.base()) / PAGE_SIZE;
         (page % 2 == 1).then_some(page / 2)
@@ -214,13 +217,13 @@ impl Pool {
         start..start + PAGE_SIZE
     }
 
-    /// Allocates a zeroed object with its own page; `None` if no slot is free or the object is too large.
+    /// Allocates a zeroed object with a separate page; `None` if no slot is free or the object is too large.
     pub(crate) fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         if size == 0 || size > PAGE_SIZE || align > PAGE_SIZE {
             return None;
         }
         let taken = (0..TRIED.min(self.slots.len())).find_map(|_| {
-            // Relaxed: only spreads the tries over the slots.
+            // Relaxed: the counter only spreads the tries over the slots.
             let turn = self.turn.fetch_add(1, Relaxed);
             let slot = turn % self.slots.len();
             let was = [FREED, FREE].into_iter().find(|state| self.slots[slot].take(*state));
@@ -234,7 +237,7 @@ impl Pool {
         }
         let last = (PAGE_SIZE - size) & !(align - 1);
         let offset = if Draws::of(self.key, turn as u64).below(2) == 0 { last } else { 0 };
-        // SAFETY: this thread has taken the slot; its page is accessible.
+        // SAFETY: this thread has taken the slot, whose page is accessible.
         unsafe {
             let start = self.region.base().add(page.start);
             start.write_bytes(FILL, offset);
@@ -249,13 +252,13 @@ impl Pool {
         Some(unsafe { self.region.base().add(page.start + offset) })
     }
 
-    /// Size of the object at an address of the pool, in bytes.
+    /// Size in bytes of the object at an address of the pool.
     ///
     /// # Errors
-    /// The address has no object in use.
+    /// Fails if no object in use is at the address.
     pub(crate) fn size_of(&self, address: usize) -> Result<usize, CorruptionKind> {
         let slot = &self.slots[self.slot_at(address).ok_or(CorruptionKind::Foreign)?];
-        // Relaxed: the owner of an object has synchronised with its `alloc`. For other addresses the answer is a guess.
+        // Relaxed: the owner of an object has synchronised with its `alloc`. For other addresses the result is a guess.
         match slot.state.load(Relaxed) {
             USED if self.base() as u64 + slot.at.get() == address as u64 => Ok(slot.size.get() as usize),
             USED => Err(CorruptionKind::Interior),
@@ -266,10 +269,10 @@ impl Pool {
     /// Frees an object; from then on an access to its page faults.
     ///
     /// # Errors
-    /// The kind of the error and a description. With [`CorruptionKind::Overflow`] the object is freed all the same.
-    pub(crate) fn free(&self, address: usize) -> Result<(), (CorruptionKind, Mistake)> {
+    /// Returns the kind of the error and a description. With [`CorruptionKind::Overflow`] the object is freed nevertheless.
+    pub(crate) fn free(&self, address: usize) -> Result<(), (CorruptionKind, InvalidAccess)> {
         let at = self.slot_at(address);
-        let mistake = |what| Mistake { what, address, object: at.map(|slot| self.known(slot)) };
+        let mistake = |what| InvalidAccess { what, address, object: at.map(|slot| self.known(slot)) };
         let wrong = |kind: CorruptionKind| {
             (
                 kind,
@@ -288,7 +291,7 @@ impl Pool {
         if !slot.take(USED) {
             return Err(wrong(CorruptionKind::DoubleFree));
         }
-        // SAFETY: this thread has taken the slot; its page is accessible.
+        // SAFETY: this thread has taken the slot, whose page is accessible.
         let bytes =
             unsafe { core::slice::from_raw_parts(self.region.base().as_ptr().add(page.start), PAGE_SIZE) };
         let offset = address - self.base() - page.start;
@@ -299,17 +302,17 @@ impl Pool {
             (false, _) => Some("write before the beginning"),
         };
         slot.freed.take();
-        // SAFETY: the object is no longer used, by the caller's contract. If the page stays accessible, it is at least zero.
+        // SAFETY: by contract, the caller no longer uses the object. If the page stays accessible, it is at least zeroed.
         unsafe { self.region.decommit(page) };
-        // Copied before another thread can take the slot.
+        // The record is copied before another thread can take the slot.
         let object = what.map(|_| self.known_of(slot, true));
         slot.give(FREED);
-        what.map_or(Ok(()), |what| Err((CorruptionKind::Overflow, Mistake { what, address, object })))
+        what.map_or(Ok(()), |what| Err((CorruptionKind::Overflow, InvalidAccess { what, address, object })))
     }
 
     fn known(&self, slot: usize) -> Known {
         let slot = &self.slots[slot];
-        // Relaxed: for a report, which may describe an object that another thread works on.
+        // Relaxed: a report may describe an object on which another thread works.
         self.known_of(slot, slot.state.load(Relaxed) == FREED)
     }
     fn known_of(&self, slot: &Slot, freed: bool) -> Known {
@@ -320,17 +323,19 @@ impl Pool {
             traces: [Some(of(&slot.allocated)), freed.then(|| of(&slot.freed))],
         }
     }
-    /// Describes a faulting access to an address of the pool.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "no faults are told there"))]
-    pub(crate) fn fault(&self, address: usize) -> Mistake {
-        // Relaxed: for a report, which may describe an object that another thread works on.
+    pub(crate) fn fault(&self, address: usize) -> InvalidAccess {
+        // Relaxed: a report may describe an object on which another thread works.
         let state = |slot: usize| self.slots[slot].state.load(Relaxed);
         if let Some(slot) = self.slot_at(address) {
-            let what =
-                if state(slot) == FREED { "use after free" } else { "access to what was never allocated" };
-            return Mistake { what, address, object: Some(self.known(slot)) };
+            let what = if state(slot) == FREED {
+                "use after free"
+            } else {
+                "access to memory that was never allocated"
+            };
+            return InvalidAccess { what, address, object: Some(self.known(slot)) };
         }
-        // A guard has an object on both sides: the nearer one.
+        // A guard page has an object on both sides, and the report names the nearer one.
         let page = (address - self.base()) / PAGE_SIZE / 2;
         let below = page.checked_sub(1);
         let distance = |slot: &usize| {
@@ -341,20 +346,20 @@ impl Pool {
         let beside = [below, Some(page)].into_iter().flatten().filter(|slot| *slot < self.slots.len());
         let slot = beside.filter(|slot| state(*slot) != FREE).min_by_key(distance);
         let what = match slot {
-            None => "access to what was never allocated",
+            None => "access to memory that was never allocated",
             Some(_) if slot == below => "overflow",
             Some(_) => "underflow",
         };
-        Mistake { what, address, object: slot.map(|slot| self.known(slot)) }
+        InvalidAccess { what, address, object: slot.map(|slot| self.known(slot)) }
     }
 
-    /// Frees the slots that other threads were working on.
+    /// Frees the slots on which other threads were working.
     ///
     /// # Safety
     /// The process is the child of a fork, and has no other thread.
     pub(crate) unsafe fn forget_other_threads(&self) {
         for slot in self.slots.iter() {
-            // Relaxed: there is one thread.
+            // Relaxed: the child has one thread.
             if slot.state.load(Relaxed) == BUSY {
                 slot.give(FREE);
             }
@@ -366,8 +371,8 @@ impl Pool {
     }
 }
 
-impl fmt::Display for Mistake {
-    /// First line: error, object and threads. Then the stacks, a function per line.
+impl fmt::Display for InvalidAccess {
+    /// Writes a first line with error, object and threads, then the stacks with a function per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, address, object } = *self;
         let Some(Known { begin, size, traces }) = object else { return writeln!(f, "{what}: {address:#x}") };
@@ -403,16 +408,16 @@ mod sampled {
     const MADE: u32 = 1;
     const NEVER: u32 = 2;
 
-    /// Sampling decision, and the pool, which is made for the first sample.
+    /// The sampling decision, and the pool, which the first sample makes.
     #[derive(Debug)]
     pub(crate) struct Guard {
         /// Mean number of allocations per sample; 0 disables sampling.
         every: Counter,
         slots: Counter,
-        /// Allocations until the next sample; at most 0, as a signed number, if one is due.
+        /// Number of allocations until the next sample; as a signed number, it is at most 0 if a sample is due.
         left: Counter,
         samples: Counter,
-        /// Allocations and samples at the end of the last interval.
+        /// Numbers of allocations and samples at the end of the last interval.
         seen: [Counter; 2],
         key: Key,
         backend: Backend,
@@ -437,7 +442,6 @@ mod sampled {
             guard.set(every, slots);
             guard
         }
-        /// Sets the sampling rate, and the number of slots.
         pub(crate) fn set(&self, every: u32, slots: u32) {
             self.slots.set(slots.max(1).into());
             self.left.set(self.distance(every.into()));
@@ -448,7 +452,7 @@ mod sampled {
             1 + Draws::of(self.key, self.samples.get()).below((2 * every as usize).saturating_sub(1)) as u64
         }
 
-        /// Counts `allocations`, and returns `true` if one of them is to be sampled.
+        /// Counts `allocations`, and returns `true` if one of them should be sampled.
         #[inline]
         pub(crate) fn is_due(&self, allocations: u64) -> bool {
             let every = self.every.get();
@@ -456,7 +460,7 @@ mod sampled {
                 return false;
             }
             self.left.sub(allocations);
-            // Two threads that see it together take two samples, or one resets the other's count, too.
+            // Two threads that find a sample due together take two samples, or one thread also resets the other thread's count.
             let due = self.left.get().cast_signed() <= 0;
             if due {
                 self.left.set(self.distance(every));
@@ -468,14 +472,15 @@ mod sampled {
         pub(crate) fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
             let pool = match self.pool.get() {
                 Some(pool) => pool,
-                // Making the pool allocates; those allocations, and other threads' meanwhile, are not sampled. A pool that the
-                // system refused is not tried again. Relaxed: only decides which thread makes it.
+                // Making the pool allocates. Allocations while the pool is made are not sampled, in this thread or others. A
+                // pool that the system refused is not tried again. Relaxed: the state only selects the thread that makes the
+                // pool.
                 None if self.made.compare_exchange(NONE, MADE, Relaxed, Relaxed).is_err() => return None,
                 None => {
                     let slots = self.slots.get() as usize;
                     let pool = boxed(Pool::new(slots, self.backend, self.key)?)?;
                     // The pool's addresses may be in a range that was unmapped earlier. Relaxed: `made` was set before the
-                    // system could map the range here.
+                    // system could map the range for the pool.
                     if self.made.load(Relaxed) == NEVER {
                         return None;
                     }
@@ -487,14 +492,14 @@ mod sampled {
             self.samples.add(1);
             Some(memory)
         }
-        /// Prevents a pool from being made; an existing one stays in use.
+        /// Prevents a pool from being made; an existing pool stays in use.
         pub(crate) fn make_no_pool(&self) {
             self.made.store(NEVER, Relaxed);
         }
         pub(crate) fn pool(&self) -> Option<&Pool> {
             self.pool.get()
         }
-        /// The pool, if the address belongs to it.
+        /// The guard's pool, if the address belongs to it.
         pub(crate) fn pool_of(&self, address: NonNull<u8>) -> Option<&Pool> {
             self.pool.get().filter(|pool| pool.holds(address.addr().get()))
         }
@@ -504,8 +509,8 @@ mod sampled {
         pub(crate) fn is_on(&self) -> bool {
             self.every.get() > 0
         }
-        /// Ends an interval at a total of `allocations`. Returns `true` if there were fewer than half of the expected samples:
-        /// then the next miss is sampled.
+        /// Ends an interval at a total of `allocations`. Returns `true`, so that the next miss is sampled, if there were fewer
+        /// than half of the expected samples.
         pub(crate) fn end_interval(&self, allocations: u64) -> bool {
             let ([allocated, sampled], samples) = (&self.seen, self.samples.get());
             // The counts of a destroyed cache are no longer in the sum.
@@ -514,7 +519,7 @@ mod sampled {
                 0 => 0,
                 every => allocations.saturating_sub(allocated.get()) / every,
             };
-            // A rest is carried over to the next interval.
+            // A remainder is carried over to the next interval.
             if asked == 0 {
                 return false;
             }
@@ -532,12 +537,11 @@ mod sampled {
         }
     }
 
-    /// Boxes a value; `None` if memory is short.
     fn boxed<T>(value: T) -> Option<Box<T>> {
         let mut one = Vec::new();
         one.try_reserve_exact(1).ok()?;
         one.push(value);
-        // SAFETY: memory of one `T`, with the layout that a box has.
+        // SAFETY: the memory is of one `T`, with the layout of a box.
         Some(unsafe { Box::from_raw(Box::into_raw(one.into_boxed_slice()).cast()) })
     }
 
@@ -545,7 +549,8 @@ mod sampled {
         fn drop(&mut self) {
             if let Some(pool) = self.pool.get() {
                 faults::forget(pool);
-                // SAFETY: published from a box. The subsystem's last user drops it; only a fault handler might still use it.
+                // SAFETY: the pool was published from a box. The subsystem's last user drops the guard; only a fault handler
+                // might still use the pool.
                 drop(unsafe { Box::from_raw(core::ptr::from_ref(pool).cast_mut()) });
             }
         }
@@ -558,19 +563,19 @@ mod tests {
     use crate::debug::harden::{Harden, Secret};
     use uslab_buddy::faults::{COMMIT, DECOMMIT, Rule};
 
-    /// Lets the kernel read the byte, which does not fault.
+    /// Returns `true` if the kernel can read the byte, which does not fault.
     fn is_accessible(at: usize) -> bool {
         let mut byte = 0_u8;
         let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
         let remote = libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(at), iov_len: 1 };
-        // SAFETY: it writes at most to the local byte.
+        // SAFETY: the call writes at most to the local byte.
         unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) == 1 }
     }
     fn pool(slots: usize) -> Pool {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         Pool::new(slots, Backend::Os, key).unwrap()
     }
-    /// A pool of two slots whose page operations fail as `faults` says.
+    /// Makes a pool of two slots, whose page operations fail according to `faults`.
     fn faulty(faults: &Faults) -> Pool {
         let bytes = 5 * PAGE_SIZE;
         let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, Backend::Os, faults).unwrap();
@@ -578,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_at_either_end_of_separate_pages_with_exact_sizes() {
+    fn guard_samples_are_placed_at_either_end_of_their_page() {
         let pool = pool(8);
         let mut ends = [0; 2];
         for round in 0..64 {
@@ -587,10 +592,10 @@ mod tests {
             ends[usize::from(at.is_multiple_of(PAGE_SIZE))] += 1;
             assert_eq!(pool.size_of(at).ok(), Some(48));
             assert_eq!(pool.size_of(at + 1).err(), Some(CorruptionKind::Interior));
-            // SAFETY: the object is the test's.
+            // SAFETY: the test owns the object.
             let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), 48) };
             assert!(bytes.iter().all(|byte| *byte == 0));
-            // SAFETY: the object is the test's.
+            // SAFETY: the test owns the object.
             unsafe { object.write_bytes(round, 48) };
             assert!(is_accessible(at) && pool.free(at).is_ok());
             assert_eq!(pool.size_of(at).err(), Some(CorruptionKind::DoubleFree));
@@ -608,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_pool_ends_with_its_addresses_and_refuses_objects_above_a_page() {
+    fn guard_pool_refuses_objects_above_a_page() {
         let pool = pool(2);
         let end = pool.base() + pool.region.bytes();
         assert_eq!(
@@ -630,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disabled_guard_takes_no_sample_and_draws_cover_the_range() {
+    fn disabled_guard_takes_no_sample() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let off = Guard::new(0, 4, Backend::Os, key);
         assert!((0..9).all(|_| !off.is_due(1)));
@@ -645,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_pool_nothing_is_sampled() {
+    fn guard_without_pool_takes_no_sample() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(1, 4, Backend::Os, key);
         guard.make_no_pool();
@@ -654,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_page_fails_the_sample_and_frees_its_slot() {
+    fn refused_guard_page_frees_its_slot() {
         let faults = Faults::new(1);
         let pool = faulty(&faults);
         faults.arm(vec![Rule::every(Some(COMMIT))]);
@@ -665,9 +670,9 @@ mod tests {
         assert_eq!(pool.used(), 2);
     }
 
-    /// Once the free was reported as one of an address that had never been allocated.
+    /// The free was once reported as a free of an address that had never been allocated.
     #[test]
-    fn a_freed_sample_stays_freed_when_its_page_is_refused() {
+    fn freed_sample_stays_freed_if_its_page_cannot_be_protected() {
         let faults = Faults::new(1);
         let pool = faulty(&faults);
         let objects = [(); 2].map(|()| pool.alloc(8, 8).unwrap().addr().get());
@@ -681,7 +686,7 @@ mod tests {
         }
     }
 
-    /// The same happens with `mlockall`.
+    /// `mlockall` also makes the system refuse decommits.
     #[test]
     fn samples_are_zeroed_when_decommits_are_refused() {
         let faults = Faults::new(1);
@@ -689,7 +694,7 @@ mod tests {
         faults.arm(vec![Rule::every(Some(DECOMMIT))]);
         for _ in 0..16 {
             let object = pool.alloc(48, 16).unwrap();
-            // SAFETY: the object is the test's.
+            // SAFETY: the test owns the object.
             let bytes = unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), 48) };
             assert!(bytes.iter().all(|byte| *byte == 0));
             bytes.fill(3);
@@ -698,14 +703,14 @@ mod tests {
     }
 
     #[test]
-    fn overruns_within_the_page_are_detected_at_the_free() {
+    fn guard_detects_overruns_within_the_page_at_the_free() {
         let pool = pool(4);
         let mut seen = [false; 2];
         for _ in 0..32 {
             let object = pool.alloc(40, 16).unwrap();
             let at = object.addr().get();
             let left = at.is_multiple_of(PAGE_SIZE);
-            // SAFETY: in the page of the object.
+            // SAFETY: the address is in the object's page.
             unsafe { if left { object.add(40).write(1) } else { object.sub(1).write(1) } };
             let (kind, mistake) = pool.free(at).unwrap_err();
             let side = if left { "write behind the end" } else { "write before the beginning" };
@@ -716,7 +721,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_guard_pool_fails_and_freed_slots_rest() {
+    fn full_guard_pool_takes_no_sample() {
         let pool = pool(4);
         let objects: Vec<_> = (0..4).map(|_| pool.alloc(8, 8).unwrap()).collect();
         assert!(pool.alloc(8, 8).is_none());
@@ -731,7 +736,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_attributed_to_the_nearer_object() {
+    fn guard_fault_is_attributed_to_the_nearer_object() {
         let pool = pool(2);
         let objects: Vec<_> = (0..2).map(|_| pool.alloc(PAGE_SIZE, 16).unwrap().addr().get()).collect();
         let (low, high) = (*objects.iter().min().unwrap(), *objects.iter().max().unwrap());
@@ -752,7 +757,7 @@ mod tests {
     }
 
     #[test]
-    fn the_threads_that_allocated_and_freed_are_named() {
+    fn guard_report_names_the_allocating_and_freeing_threads() {
         let pool = pool(1);
         let allocate = || (pool.alloc(8, 8).unwrap().addr().get(), thread());
         let (at, other) = std::thread::scope(|scope| scope.spawn(allocate).join().unwrap());
@@ -763,7 +768,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_requests_a_sample_only_if_it_had_few() {
+    fn sample_is_requested_only_after_an_interval_with_few() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         assert!(!Guard::new(0, 4, Backend::Os, key).end_interval(1000), "none are asked for");
         let guard = Guard::new(100, 4, Backend::Os, key);
@@ -776,22 +781,25 @@ mod tests {
         assert!(!guard.end_interval(10), "a cache has gone");
         assert!(guard.end_interval(120), "the others allocate");
         let told = core::ptr::from_ref(guard.pool().unwrap());
-        assert!(faults::tells(told));
+        assert!(faults::reports_faults(told));
         drop(guard);
-        assert!(!faults::tells(told), "its place is free");
+        assert!(!faults::reports_faults(told), "its place is free");
     }
 
     #[test]
-    fn an_unused_page_differs_from_a_freed_one() {
+    fn guard_distinguishes_unused_and_freed_pages() {
         let pool = pool(2);
         let used = pool.alloc(8, 8).unwrap().addr().get();
         let other = if pool.slot_at(used) == Some(0) { used + 2 * PAGE_SIZE } else { used - 2 * PAGE_SIZE };
         let told = pool.fault(other).to_string();
-        assert!(told.starts_with("access to what was never allocated: "), "{told}");
-        // An access to the guard next to it does not name that slot, either.
+        assert!(told.starts_with("access to memory that was never allocated: "), "{told}");
+        // An access to a guard page next to an unused slot does not name the slot either.
         let ends = [pool.base(), pool.base() + pool.region.bytes() - 1];
         let far = ends[usize::from(other > used)];
-        assert_eq!(pool.fault(far).to_string(), format!("access to what was never allocated: {far:#x}\n"));
+        assert_eq!(
+            pool.fault(far).to_string(),
+            format!("access to memory that was never allocated: {far:#x}\n")
+        );
         let between = pool.base() + 2 * PAGE_SIZE;
         for at in [between, between + PAGE_SIZE - 1].map(|at| pool.fault(at).to_string()) {
             assert!(
@@ -802,7 +810,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_distances_vary_around_the_configured_mean() {
+    fn sample_distances_vary_around_their_mean() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(100, 1, Backend::Os, key);
         assert!(guard.pool().is_none() && guard.is_on() && !Guard::new(0, 1, Backend::Os, key).is_on());
@@ -822,7 +830,7 @@ mod tests {
         assert!((90_000..110_000).contains(&sum), "{sum}");
         assert!(distances.iter().any(|n| *n < 20) && distances.iter().any(|n| *n > 180));
         assert!(distances.iter().all(|n| (1..=199).contains(n)));
-        // Takes effect immediately, for the next sample, too.
+        // The new rate takes effect immediately, also for the next sample.
         guard.set(2, 1);
         let next = |_| {
             let distance = (1..=9).find(|_| guard.is_due(1));
@@ -836,14 +844,14 @@ mod tests {
         assert!((0..100).map(next).all(|distance| distance == Some(1)), "each of them");
     }
 
-    /// In a child with one thread: no other thread can map at the addresses.
+    /// Runs in a child process with one thread, where no other thread can map memory at the addresses.
     #[test]
-    fn a_dropped_guard_unmaps_its_addresses() {
+    fn dropped_guard_unmaps_its_pages() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(1, 4, Backend::Os, key);
         let at = guard.alloc(8, 8).unwrap().addr().get();
         assert!(is_accessible(at));
-        // SAFETY: the child drops the guard, checks, and exits.
+        // SAFETY: the child only drops the guard, checks, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             drop(guard);
@@ -852,19 +860,19 @@ mod tests {
             unsafe { libc::_exit(stays.into()) };
         }
         let mut status = -1;
-        // SAFETY: the test's child.
+        // SAFETY: the process is the test's child.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0, "its pool is still there");
     }
 
     #[test]
-    fn the_child_of_a_fork_takes_over_busy_slots() {
+    fn child_of_a_fork_inherits_busy_guard_slots() {
         let pool = pool(4);
         assert!(pool.slots[0].take(FREE));
         let [used, freed] = [1, 2].map(|_| pool.alloc(8, 8).unwrap().addr().get());
         assert!(pool.free(freed).is_ok());
         assert!(pool.slots[3].take(FREE));
-        // SAFETY: there is one thread.
+        // SAFETY: the process has one thread.
         unsafe { pool.forget_other_threads() };
         assert_eq!([0, 3].map(|slot: usize| pool.slots[slot].state.load(Relaxed)), [FREE; 2]);
         assert_eq!(pool.size_of(used).ok(), Some(8), "what was in use is so still");

@@ -1,4 +1,4 @@
-//! Hardening: makes a memory error of a program harder to exploit, at a deliberate cost.
+//! Hardening options, which make memory errors harder to exploit at the cost of speed or memory.
 //!
 //! | option | what it does | attack that it hinders |
 //! |---|---|---|
@@ -11,13 +11,13 @@
 //! | [`guard_pages`](Harden::guard_pages) | memory above 32 KiB is a separate mapping followed by an inaccessible page, and its addresses rest after the free | overflow, use after free |
 //! | [`slab_guards`](Harden::slab_guards) | an inaccessible page follows the objects of each slab | overflow or over-read into the next slab |
 //!
-//! [`Harden::ALL`] has all of them except `zero_on_alloc`, which adds nothing to `zero_on_free`. Hardening implies [checked
-//! frees](crate::Config::check_frees): a double free, a free of an interior or foreign address, and a free with a wrong size
-//! are detected immediately, and by exactly one of two threads that free concurrently.
+//! [`Harden::ALL`] has all options except `zero_on_alloc`, which adds nothing to `zero_on_free`. Hardening implies [checked
+//! frees](crate::Config::check_frees). A double free, a free of an interior or foreign address, and a free with a wrong size
+//! are detected immediately. Of two threads that free one object concurrently, exactly one detects the double free.
 //!
-//! The random choices are derived from a secret of the process; a [seed](Harden::seed) in its place makes them the same in each
-//! run. The secret is stretched by `std`'s keyed hash: an attacker that knows many addresses of one fill may compute the other
-//! addresses of that fill, but no address of the next one.
+//! Random choices are derived from a secret of the process; a [seed](Harden::seed) replaces the secret and makes each run
+//! choose alike. `std`'s keyed hash stretches the secret. An attacker that knows many addresses of one magazine fill may
+//! compute the remaining addresses of that fill, but no address of the next fill.
 
 use super::lines::Lines;
 use super::quarantine::Quarantine;
@@ -51,33 +51,37 @@ pub struct Harden {
     /// no longer adjacent.
     pub random_order: bool,
     /// Bytes of freed objects that each cache quarantines: half of them in FIFO order, half in randomly chosen places. 0
-    /// disables it; at most [1,024 objects](MOST_QUARANTINED). Cost: two exchanges per free, and the memory.
+    /// disables the quarantine; its maximum is [1,024 objects](MOST_QUARANTINED). Cost: two exchanges per free, and the memory.
     pub quarantine: usize,
     /// Applies [`KmemCacheBuilder::zero_on_free`](crate::KmemCacheBuilder::zero_on_free) to all caches without a constructor,
     /// destructor or grace periods, and zeroes freed blocks of pages.
     pub zero_on_free: bool,
     /// Zeroes all allocations, as with [`Gfp::ZERO`](crate::Gfp::ZERO).
     pub zero_on_alloc: bool,
-    /// Adds a canary of eight bytes to each object; malloc takes it from the bytes of the size class. Objects that would become
-    /// more than a quarter larger have none: small ones, and those whose size is a large alignment.
+    /// Adds a canary of eight bytes to each object; malloc takes these bytes from the size class. An object that would grow by
+    /// more than a quarter gets no canary: small objects, and objects whose size is a large alignment.
     pub canaries: bool,
-    /// Unique inaccessible addresses for allocations of no bytes by malloc, up to an alignment of 16.
+    /// Gives each allocation of no bytes by malloc a unique inaccessible address, up to an alignment of 16.
     pub zero_size: bool,
-    /// Guard pages for malloc. Cost: two system calls per allocation above 32 KiB, and two of the process's mappings
-    /// (`vm.max_map_count`). At most a quarter of these are used for guards, and no more once the system refuses one. From then
-    /// on memory up to 4 MiB is pages as without hardening, and larger memory has no guard.
+    /// Puts guard pages around malloc's memory above 32 KiB.
+    ///
+    /// Cost: two system calls per allocation above 32 KiB, and two of the process's mappings (`vm.max_map_count`). Guards use
+    /// at most a quarter of the mappings. After the system refuses a guard, memory up to 4 MiB uses pages as without hardening,
+    /// and larger memory has no guard.
     pub guard_pages: bool,
-    /// Guard pages behind slabs in the first pages, half as many pages as the process may have mappings (`vm.max_map_count`):
-    /// 128 MiB by default. Cost: two system calls and two mappings per slab that is made, and one system call when it is freed.
-    /// Slabs have at least four pages, of which objects use three.
+    /// Puts guard pages behind the slabs in the first pages: half as many pages as the process may have mappings
+    /// (`vm.max_map_count`), 128 MiB by default.
+    ///
+    /// Cost: two system calls and two mappings per slab that is made, and one system call when a slab is freed. Slabs have at
+    /// least four pages, of which objects use three.
     pub slab_guards: bool,
-    /// Seed of the random choices, for tests; by default it is secret.
+    /// Seed of the random choices, for tests; by default the choices derive from a secret.
     pub seed: Option<u64>,
 }
 
-/// Bytes of freed objects that [`Harden::ALL`] quarantines in each cache.
+/// Number of bytes of freed objects that [`Harden::ALL`] quarantines in each cache.
 const QUARANTINE: usize = 128 << 10;
-/// Most objects that a cache quarantines.
+/// Maximum number of objects that a cache quarantines.
 pub const MOST_QUARANTINED: usize = 1024;
 
 impl Harden {
@@ -111,8 +115,7 @@ impl Harden {
     }
 }
 
-/// Budget of the mappings that guards add. A process may have a limited number (`vm.max_map_count`), without which it could map
-/// nothing.
+/// Budget of the memory mappings that guard pages add. The number of mappings of a process may be limited (`vm.max_map_count`).
 #[derive(Debug)]
 pub(crate) struct Mappings {
     most: usize,
@@ -120,29 +123,31 @@ pub(crate) struct Mappings {
 }
 
 impl Mappings {
-    /// Budget of a process that may have `most` mappings; if unknown, Linux's default.
+    /// Makes the budget of a process that may have `most` mappings; `None` means Linux's default.
     pub(crate) fn of(most: Option<u64>) -> Self {
         let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(65_530);
         Self { most, refused: AtomicBool::new(false) }
     }
-    /// Number of pages, from the first one, that may have guards between their slabs: a quarter of the mappings, at two per
-    /// slab of four pages.
+    /// Number of pages, from the first one, that may have guards between their slabs. Guards of slabs use a quarter of the
+    /// mappings, at two mappings per slab of four pages.
     pub(crate) fn guarded_pages(&self) -> u32 {
         u32::try_from(self.most / 2).unwrap_or(u32::MAX)
     }
-    /// Number of pieces above 32 KiB that may be mappings with a guard: another quarter, at two each.
+    /// Number of allocations above 32 KiB that may be mappings with a guard. Guards of large allocations use a quarter of the
+    /// process's mappings, at two mappings each.
     pub(crate) fn guarded_pieces(&self) -> usize {
         self.most / 8
     }
-    /// True until the system refuses a guard. Later mappings have none, so that the process's other mappings are not refused.
+    /// True until the system refuses a guard. Later mappings have no guard, so that the process's other mappings are not
+    /// refused.
     pub(crate) fn are_there(&self) -> bool {
-        // Relaxed: a hint.
+        // Relaxed: the flag is a hint.
         !self.refused.load(Relaxed)
     }
     /// Records that the system refused a guard, and reports it once.
     #[cold]
     pub(crate) fn refuse(&self) {
-        // Relaxed: only decides which thread reports it.
+        // Relaxed: the flag only selects the thread that reports the refusal.
         if !self.refused.swap(true, Relaxed) {
             let why = "the system refuses mappings (vm.max_map_count)";
             let _ = writeln!(Lines::new(), "uslab: harden: {why}: new memory has no guard pages");
@@ -150,7 +155,6 @@ impl Mappings {
     }
 }
 
-/// Random secret of the process.
 #[derive(Debug)]
 pub(crate) struct Secret {
     key: [u64; 2],
@@ -165,7 +169,6 @@ impl Secret {
         };
         Self { key, drawn: Counter::new(0) }
     }
-    /// Derives a key for the next cache or pool.
     pub(crate) fn next(&self) -> Key {
         self.drawn.add(1);
         let [first, second] = self.key;
@@ -173,7 +176,7 @@ impl Secret {
     }
 }
 
-/// Key of one user's random numbers.
+/// Key for the random numbers of one cache or pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key([u64; 2]);
 
@@ -185,7 +188,7 @@ impl Key {
     }
 }
 
-/// Random numbers during one lock hold: Steele, Lea and Flood's SplitMix64 (2014) from a secret start.
+/// Generator of random numbers during one lock hold: Steele, Lea and Flood's SplitMix64 (2014) from a secret start.
 #[derive(Debug)]
 pub(crate) struct Draws(u64);
 
@@ -213,12 +216,12 @@ pub(crate) fn mix(word: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Hardened {
     canary: Option<Canary>,
-    /// Bytes of each object that are zero while it is free.
+    /// Number of bytes of each object that are zero while the object is free.
     zeroed: usize,
 }
 
 impl Hardened {
-    /// Hardens objects of `size` bytes with `tail` bytes behind them; `zeroed` if they are zero while free.
+    /// Hardens objects of `size` bytes with `tail` bytes behind them; `zeroed` if objects are zero while free.
     pub(crate) fn new(key: Key, harden: &Harden, size: usize, tail: usize, zeroed: bool) -> Option<Self> {
         let canary = (harden.canaries && tail >= CANARY)
             .then(|| Canary { keys: [key.hash(0), key.hash(1) | 1], size });
@@ -228,39 +231,39 @@ impl Hardened {
     /// Prepares an object for a caller, which may use all its bytes.
     ///
     /// # Errors
-    /// The object was written to while it was free.
+    /// Fails if the object was written to while it was free.
     ///
     /// # Safety
     /// `object` belongs to the cache, and only the caller uses it.
     pub(crate) unsafe fn on_alloc(&self, object: NonNull<u8>) -> Result<(), CorruptionKind> {
-        // SAFETY: the first `zeroed` bytes of the object are the caller's, by this function's contract.
+        // SAFETY: by contract, the caller owns the first `zeroed` bytes of the object.
         let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), self.zeroed) };
         let clean = bytes.iter().fold(0, |all, byte| all | byte) == 0;
-        // SAFETY: only the caller uses the object, by this function's contract.
+        // SAFETY: by contract, only the caller uses the object.
         unsafe { self.resize(object, usize::MAX) };
         if clean { Ok(()) } else { Err(CorruptionKind::WriteAfterFree) }
     }
     /// Checks an object at its free.
     ///
     /// # Errors
-    /// The bytes behind the requested size were overwritten.
+    /// Fails if the bytes behind the requested size were overwritten.
     ///
     /// # Safety
-    /// As [`on_alloc`](Self::on_alloc), which was called for the object.
+    /// The conditions of [`on_alloc`](Self::on_alloc), which was called for the object, hold.
     pub(crate) unsafe fn on_free(&self, object: NonNull<u8>) -> Result<(), CorruptionKind> {
-        // SAFETY: only the caller uses the object, by this function's contract.
+        // SAFETY: by contract, only the caller uses the object.
         match self.canary.as_ref().map(|canary| unsafe { canary.size(object) }) {
             Some(None) => Err(CorruptionKind::Overflow),
             _ => Ok(()),
         }
     }
-    /// Writes a valid canary, for an object of a new slab, or one that was found damaged and reported. It is valid from now on,
-    /// whether the object is in use or free.
+    /// Writes a valid canary, for an object of a new slab, or for an object that was found damaged and reported. The canary
+    /// stays valid, whether the object is in use or free.
     ///
     /// # Safety
-    /// `object` belongs to the cache, and no other thread uses it; or its canary was overwritten.
+    /// `object` belongs to the cache. No other thread uses the object, or its canary was overwritten.
     pub(crate) unsafe fn prepare(&self, object: NonNull<u8>) {
-        // SAFETY: only this thread uses the object, or its canary was damaged, by this function's contract.
+        // SAFETY: by contract, only this thread uses the object, or its canary was damaged.
         self.canary.as_ref().inspect(|canary| unsafe { canary.put(object, 0) });
     }
     /// Returns `true` if the words behind objects can be checked while other threads use these objects.
@@ -270,43 +273,44 @@ impl Hardened {
     /// Returns `true` if the canary of an object is valid.
     ///
     /// # Safety
-    /// The object belongs to the cache and was [prepared](Self::prepare). No other thread uses it, unless the cache [checks
-    /// other objects](Self::checks_others).
+    /// The object belongs to the cache and was [prepared](Self::prepare). No other thread uses the object, unless the cache
+    /// [checks other objects](Self::checks_others).
     pub(crate) unsafe fn is_whole(&self, object: NonNull<u8>) -> bool {
-        // SAFETY: the object was prepared and its canary may be read, by this function's contract.
+        // SAFETY: by contract, the object was prepared and its canary may be read.
         self.canary.as_ref().is_none_or(|canary| unsafe { canary.slack(object) }.is_some())
     }
-    /// Records that the caller requested `size` bytes, at most the object's size. `false` without canaries.
+    /// Records that the caller requested `size` bytes, at most the object's size. Returns `false` without canaries.
     ///
     /// # Safety
-    /// As [`on_alloc`](Self::on_alloc); the object is not used during the call.
+    /// The conditions of [`on_alloc`](Self::on_alloc) hold, and the object is not used during the call.
     pub(crate) unsafe fn resize(&self, object: NonNull<u8>, size: usize) -> bool {
-        // SAFETY: only the caller uses the object, by this function's contract.
+        // SAFETY: by contract, only the caller uses the object.
         self.canary.as_ref().map(|canary| unsafe { canary.set(object, size.min(canary.size)) }).is_some()
     }
-    /// Bytes that the caller requested, if they are recorded and the record is undamaged.
+    /// Number of bytes that the caller requested, if it is recorded and the record is undamaged.
     ///
     /// # Safety
-    /// As [`on_free`](Self::on_free).
+    /// The conditions of [`on_free`](Self::on_free) hold.
     pub(crate) unsafe fn size(&self, object: NonNull<u8>) -> Option<usize> {
-        // SAFETY: the object came from `on_alloc` and only the caller uses it, by this function's contract.
+        // SAFETY: by contract, the object came from `on_alloc` and only the caller uses it.
         self.canary.as_ref().and_then(|canary| unsafe { canary.size(object) })
     }
 }
 
-/// Bytes of a canary.
+/// Size of a canary in bytes.
 pub(crate) const CANARY: usize = 8;
-/// Difference between the first byte behind the requested size and the bytes that follow it.
+/// Difference between the first fill byte behind the requested size and the other fill bytes.
 const FIRST: u8 = 0x80;
 
-/// The bytes behind the requested size. Fill bytes derived from the address and the secret extend to the end of the object;
-/// then follows a word with their number in 16 bits and a check of it and the address in 48. The first fill byte differs from
-/// the others, which are equal. So a write behind the requested size is detected: always, if it writes the same byte twice or
-/// more; a single byte unless it equals the fill (one in 128).
+/// The bytes behind an object's requested size: fill bytes and a check word. Fill bytes derived from the address and the secret
+/// extend to the end of the object. The check word has the number of fill bytes in 16 bits, and a check of number and address
+/// in 48 bits. The first fill byte differs from the other fill bytes, which are equal. A write of the same byte twice or more
+/// behind the requested size is therefore always detected. A single written byte is missed if it equals the fill byte (one in
+/// 128).
 #[derive(Debug)]
 struct Canary {
     keys: [u64; 2],
-    /// Bytes of the object.
+    /// Size of the object in bytes.
     size: usize,
 }
 
@@ -317,15 +321,15 @@ impl Canary {
         mix(place ^ u64::from(slack).wrapping_add(1).wrapping_mul(second)) << 16
             | u64::from(slack ^ place as u16)
     }
-    /// Fill byte. Not 0, which programs write behind their strings.
+    /// Fill byte of an object, never 0, because programs write 0 behind their strings.
     fn fill(&self, object: NonNull<u8>) -> u8 {
         (mix(object.addr().get() as u64 ^ self.keys[1]) as u8) | 1
     }
     /// # Safety
-    /// The object and the word behind it are the caller's.
+    /// The caller owns the object and the word behind it.
     unsafe fn set(&self, object: NonNull<u8>, size: usize) {
         let slack = (self.size - size) as u16;
-        // SAFETY: the object and its word are the caller's, by this function's contract.
+        // SAFETY: by contract, the caller owns the object and its word.
         unsafe {
             object.add(size).write_bytes(self.fill(object), usize::from(slack));
             if slack > 0 {
@@ -334,18 +338,18 @@ impl Canary {
             self.put(object, slack);
         }
     }
-    /// Returns `true` if other threads may read words while they are written.
+    /// Returns `true` if other threads may read a canary's word while it is written.
     fn is_aligned(&self) -> bool {
         self.size.is_multiple_of(CANARY)
     }
-    /// Writes the word.
+    /// Writes the canary's word.
     ///
     /// # Safety
-    /// The object is this thread's. Or its word is aligned, and other threads only read it or write another valid word.
+    /// This thread owns the object; or the word is aligned, and other threads only read it or write another valid word.
     unsafe fn put(&self, object: NonNull<u8>, slack: u16) {
         let word = self.word(object, slack);
-        // SAFETY: the word may be written, by this function's contract; objects are aligned to words at least. A checker's
-        // atomics have another layout.
+        // SAFETY: by contract, the word may be written; objects are aligned to at least a word. A checker's atomics have
+        // another layout.
         unsafe {
             let at = object.add(self.size).cast::<u64>();
             if self.is_aligned() && !MODEL {
@@ -355,12 +359,12 @@ impl Canary {
             at.write_unaligned(word);
         }
     }
-    /// Slack recorded in the word; `None` if the word is invalid.
+    /// Number of fill bytes that the word records; `None` if the word is invalid.
     ///
     /// # Safety
-    /// The word is readable; if it is not aligned, no other thread accesses it.
+    /// The word is readable. Unless the word is aligned, no other thread accesses it.
     unsafe fn slack(&self, object: NonNull<u8>) -> Option<u16> {
-        // SAFETY: the word is readable, by this function's contract.
+        // SAFETY: by contract, the word is readable.
         let found = unsafe {
             let at = object.add(self.size).cast::<u64>();
             // Relaxed: any valid word is accepted.
@@ -373,15 +377,15 @@ impl Canary {
         let slack = found as u16 ^ mix(object.addr().get() as u64 ^ self.keys[0]) as u16;
         (usize::from(slack) <= self.size && found == self.word(object, slack)).then_some(slack)
     }
-    /// Bytes that were requested; `None` if anything behind them was overwritten.
+    /// Number of bytes that were requested; `None` if any byte behind them was overwritten.
     ///
     /// # Safety
-    /// As [`set`](Self::set).
+    /// The conditions of [`set`](Self::set) hold.
     unsafe fn size(&self, object: NonNull<u8>) -> Option<usize> {
-        // SAFETY: the object and its word are the caller's, by this function's contract.
+        // SAFETY: by contract, the caller owns the object and its word.
         let slack = unsafe { self.slack(object)? };
         let size = self.size - usize::from(slack);
-        // SAFETY: the slack is inside the object, which is the caller's.
+        // SAFETY: the fill bytes are inside the object, which the caller owns.
         let fill = unsafe { core::slice::from_raw_parts(object.add(size).as_ptr(), usize::from(slack)) };
         let byte = self.fill(object);
         let whole = |(first, others): (&u8, &[u8])| {
@@ -391,7 +395,7 @@ impl Canary {
     }
 }
 
-/// The quarantine of a cache, if it is enabled.
+/// Makes a cache's quarantine, if it is enabled.
 pub(crate) fn quarantine(harden: &Harden, key: Key, stride: usize) -> Option<Quarantine> {
     let objects = (harden.quarantine / stride).min(MOST_QUARANTINED);
     (objects > 0).then(|| Quarantine::new(objects, key.hash(2)))
@@ -402,7 +406,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_part_hardens_something_and_a_seed_nothing() {
+    fn harden_is_on_for_each_option_but_not_for_a_seed() {
         let parts = [
             Harden { random_order: true, ..Harden::OFF },
             Harden { quarantine: 1, ..Harden::OFF },
@@ -413,16 +417,16 @@ mod tests {
         assert!(!Harden::OFF.is_on() && !Harden { seed: Some(7), ..Harden::OFF }.is_on());
     }
 
-    /// From 0, as Vigna's `splitmix64.c` (2015) produces them.
+    /// The expected numbers are from Vigna's `splitmix64.c` (2015), with start 0.
     #[test]
-    fn draws_are_the_published_numbers() {
+    fn random_draws_equal_the_published_numbers() {
         let mut draws = Draws(0);
         let published = [0xe220_a839_7b1d_cdaf_u64, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f];
         assert_eq!([(); 3].map(|()| draws.next()), published);
     }
 
     #[test]
-    fn the_second_key_of_canaries_is_odd_and_of_each_cache_another() {
+    fn canary_multiplier_is_odd_and_differs_by_cache() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
         let second = |_| {
             let hardened = Hardened::new(secret.next(), &Harden::ALL, 64, CANARY, false).unwrap();
@@ -433,14 +437,14 @@ mod tests {
     }
 
     #[test]
-    fn canaries_depend_on_every_bit_of_the_address() {
+    fn canary_depends_on_each_address_bit() {
         let canary = Canary { keys: [0x1234_5678, 0], size: 64 };
         let at = |bit: u32| NonNull::new(core::ptr::without_provenance_mut(1 << bit)).unwrap();
         let fills: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.fill(at(bit))).collect();
         assert!(fills.len() > 20, "{fills:?}");
         let words: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.word(at(bit), 0)).collect();
         assert_eq!(words.len(), 43);
-        // Each bit of the object's address counts, whatever the second key is.
+        // Each bit of the object's address must count, whatever the second key is.
         let canary = Canary { keys: [5, 1], size: 64 };
         let words: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.word(at(bit), 0) >> 16).collect();
         assert_eq!(words.len(), 43);
@@ -451,13 +455,13 @@ mod tests {
     }
 
     #[test]
-    fn a_canary_records_the_size_and_detects_each_byte_behind_it() {
+    fn canary_detects_each_byte_written_past_the_size() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
         let hardened = Hardened::new(secret.next(), &Harden::ALL, 104, 8, false).unwrap();
         let mut memory = [0_u8; 112];
         let object = NonNull::from(&mut memory).cast::<u8>();
         for size in 0..=104 {
-            // SAFETY: the bytes are the test's.
+            // SAFETY: the test owns the bytes.
             unsafe {
                 assert!(hardened.resize(object, size));
                 assert_eq!(hardened.size(object), Some(size));
@@ -476,15 +480,15 @@ mod tests {
         }
     }
 
-    /// Once a write of the same byte twice was missed one time in 128: if the byte was the canary's.
+    /// A write of the same byte twice was once missed one time in 128, when the byte was the canary's.
     #[test]
-    fn the_same_byte_written_twice_behind_an_object_is_detected() {
+    fn canary_detects_equal_bytes_written_past_two_objects() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
         let hardened = Hardened::new(secret.next(), &Harden::ALL, 104, 8, false).unwrap();
         let mut memory = [0_u8; 112];
         let object = NonNull::from(&mut memory).cast::<u8>();
         for (byte, size) in (0..=u8::MAX).flat_map(|byte| [(byte, 96), (byte, 102)]) {
-            // SAFETY: the bytes are the test's.
+            // SAFETY: the test owns the bytes.
             unsafe {
                 assert!(hardened.resize(object, size));
                 object.add(size).write_bytes(byte, 2);
@@ -494,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_follow_from_the_seed_and_reach_everything() {
+    fn random_draws_follow_from_the_seed() {
         let draws = |seed| {
             let mut draws = Draws::of(Secret::new(&Harden { seed: Some(seed), ..Harden::ALL }).next(), 0);
             (0..200).map(|_| draws.below(10)).collect::<Vec<_>>()

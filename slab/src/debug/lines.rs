@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Standard error, a line at a time and without the heap. A line that cannot be written is lost.
+/// Writer to standard error, a line at a time and without the heap. A line that cannot be written is lost.
 pub(crate) struct Lines {
     line: [u8; 512],
     len: usize,
@@ -14,11 +14,11 @@ impl Lines {
     }
     fn flush(&mut self) {
         let line = &self.line[..self.len];
-        // Without the lock of `std`, which another thread may have held at a fork.
+        // Without `std`'s lock, which another thread may have held at a fork.
         #[cfg(unix)]
-        // SAFETY: the pointer and length are the line's.
+        // SAFETY: pointer and length belong to the line.
         let _ = unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
-        // Not `eprintln!`, which panics if standard error is closed.
+        // `eprintln!` is not used, because it panics if standard error is closed.
         #[cfg(not(unix))]
         let _ = std::io::Write::write_all(&mut std::io::stderr(), line);
         self.len = 0;

@@ -7,7 +7,7 @@
 //! | [`flags`] | debug flags by cache: `slab_debug` |
 //! | `watch` | red zones and poison |
 //! | [`tracks`] | the last allocation and free of each object |
-//! | [`traces`] | the same for all objects of a cache, by call stack |
+//! | [`traces`] | the last allocations and frees of all objects of a cache, by call stack |
 //! | [`report`] | description of a damaged object, in SLUB's format |
 //! | `lines` | output without the heap |
 //! | [`profile`] | sampled allocations and live memory, by call stack |
@@ -17,7 +17,7 @@
 //! | [`harden`] | hardening: secrets, random order, canaries |
 //! | `quarantine` | freed objects that are reused late |
 //! | `gdb` | layout for a debugger, for a process or a core |
-//! | `check` | under loom: check your own code on top of this one |
+//! | `check` | under loom: check your own code that uses uslab |
 
 #[cfg(any(loom, shuttle))]
 pub mod check;

@@ -1,4 +1,4 @@
-//! Heap profile: which call stacks allocate how much, and which hold it, from a sample of all allocations.
+//! Heap profile: memory that each call stack allocates and still holds, estimated from a sample of all allocations.
 //!
 //! ```
 //! use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -16,57 +16,57 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # How it samples
+//! # Sampling
 //!
 //! Each CPU counts down the bytes of the objects that it allocates. The object at which the count ends is a *sample*: its call
-//! stack is recorded, and a new count is drawn, exponentially distributed with the rate as its mean. So an object of `s` bytes
-//! is a sample with probability `p = 1 - exp(-s / rate)`, independent of all earlier allocations. A sample stands for `1 / p`
-//! objects and `s / p` bytes.
+//! stack is recorded, and a new count is drawn. Counts are exponentially distributed with the rate as their mean. An object of
+//! `s` bytes is therefore a sample with probability `p = 1 - exp(-s / rate)`, independent of all earlier allocations. A sample
+//! represents `1 / p` objects and `s / p` bytes.
 //!
 //! # Bias
 //!
-//! * The estimates are unbiased. The draws are independent of the program: the expected value of each number, for each stack
-//!   and each cache, is the true number. The exception is memory above 4 MiB that is moved because it cannot be resized:
-//!   `allocated` counts it twice. In particular it does not matter where magazines are filled, because bytes are sampled and
-//!   not misses.
-//! * The relative error with `n` samples is about one in the square root of `n`. Each number comes with its `n`
-//!   ([`Amount::samples`]). A site with few samples says little.
-//! * Bytes are the object's, which is the size class, not the request's.
-//! * Only allocations while the profile runs are seen. Objects that a [`Mempool`](crate::Mempool) or
-//!   [`Prefilled`](crate::Prefilled) stock keeps count as allocated by the call that made the stock keep them, until the stock
-//!   frees them.
-//! * A thread that is interrupted within a count may undo a count of the interrupting thread. The next sample comes some bytes
-//!   late then; which object it is stays as random as before.
-//! * There is room for some 65,000 live samples and 16,000 stacks. Samples beyond that are [counted](Profile::lost), and
-//!   missing.
+//! * The estimates are unbiased. The draws are independent of the program, so the expected value of each number, for each stack
+//!   and each cache, is the true number. An exception is memory above 4 MiB that is moved because it cannot be resized;
+//!   `allocated` counts it twice. Magazine fills do not bias the estimates, because the profile samples bytes instead of
+//!   misses.
+//! * The relative error with `n` samples is about one in the square root of `n`. Each estimate has its number of samples
+//!   ([`Amount::samples`]). With few samples, an estimate is unreliable.
+//! * The bytes of an object are the size of its class, not the requested size.
+//! * The profile counts only allocations while it runs. Objects in the stock of a [`Mempool`](crate::Mempool) or
+//!   [`Prefilled`](crate::Prefilled) count as allocated by the call that added them to the stock, until the stock frees them.
+//! * A thread that is interrupted within a count may undo a count of the interrupting thread. A sample may thereby come some
+//!   bytes late, but is no less random.
+//! * A profile has room for some 65,000 live samples and 16,000 stacks. Further samples are dropped, and
+//!   [counted](Profile::lost).
 //!
-//! # What it costs
+//! # Cost
 //!
-//! Without a running profile: a load and a branch for each operation after a miss. The inlined paths have no instruction for it.
+//! Without a running profile, each operation after a miss costs a load and a branch. The inlined paths have no instruction for
+//! profiles.
 //!
-//! A running profile closes the inlined paths of allocations ([`close_inlined`](uslab_magazine::Table::close_inlined)): they
-//! miss, and the slow path counts bytes and uses the same stack of the same CPU. For [`Malloc`](crate::Malloc) with a rate of
-//! 64 KiB and more, that is all: 55 instructions, 2 ns, per allocation under the preload library (x86-64), and none per free.
-//! The samples have separate memory there, outside the pages for which frees find classes: so the inlined path of a free misses
-//! for a sample, and serves all other objects. Such a sample takes a page or more, and counts as no object of its class in any
-//! other report.
+//! A running profile closes the inlined paths of allocations ([`close_inlined`](uslab_magazine::Table::close_inlined)).
+//! Allocations then miss, and the slow path counts bytes and uses the same stack of the same CPU. For [`Malloc`](crate::Malloc)
+//! with a rate of 64 KiB and more, an allocation costs 55 more instructions, 2 ns, under the preload library (x86-64), and a
+//! free costs none. At these rates the samples have separate memory, outside the pages for which frees find classes. The
+//! inlined path of a free therefore misses for a sample, and serves all other objects. A sample in separate memory takes a page
+//! or more, and no other report counts it as an object of its class.
 //!
-//! Frees of object caches name the cache and do not check the address. So for them, for lower rates, with limited addresses
-//! (`RLIMIT_AS`) and with checked frees, the inlined frees are closed, too: some 30 ns for an allocation and its free. A free
-//! then reads a byte that says if the object's page has a sample.
+//! Frees of object caches name the cache and do not check the address. For object caches, lower rates, limited addresses
+//! (`RLIMIT_AS`) or checked frees, a profile therefore closes the inlined frees, too. With closed frees, an allocation and its
+//! free cost some 30 ns more. A closed free reads a byte that shows if the object's page has a sample.
 //!
-//! A [written](Profile::pprof) profile has addresses. Symbols are looked up outside the program, because debug information
-//! takes tens of megabytes.
+//! A [written](Profile::pprof) profile has addresses instead of symbols. Symbols are looked up outside the program, because
+//! debug information takes tens of megabytes.
 //!
-//! A sample takes some microseconds, most of it for the call stack, which is negligible at [`DEFAULT_RATE`]. Starting and
-//! stopping take one fence each.
+//! A sample takes some microseconds, mostly for the call stack, which is negligible at [`DEFAULT_RATE`]. Starting and stopping
+//! a profile take one fence each.
 //!
 //! # Frees
 //!
-//! An object that was taken from one of a malloc's [caches](crate::Malloc::caches) directly must be freed to that cache to be
-//! seen. A sample is recorded before its user gets the object, and forgotten before another user can get it. Both operations
-//! see the running profile, which started before the sample was taken, and at its start no inlined operation was still running.
-//! So after everything is freed, exactly nothing is live.
+//! If an object was taken directly from one of a malloc's [caches](crate::Malloc::caches), the profile sees its free only if it
+//! is freed to that cache. A sample is recorded before its user gets the object, and forgotten before another user can get it.
+//! Recording and forgetting see the running profile, which started before the sample was taken. At the profile's start no
+//! inlined operation was still running. After all objects are freed, the profile therefore has no live sample.
 
 mod mappings;
 mod noted;
@@ -103,15 +103,16 @@ fn expm1(of: f64) -> f64 {
 /// Default mean number of bytes between two samples: 512 KiB, as in gperftools and jemalloc.
 pub const DEFAULT_RATE: usize = 512 << 10;
 
-/// Most stacks of a profile.
+/// Maximum number of call stacks of a profile.
 const SITES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 14 };
-/// Most CPUs with a separate count.
+/// Maximum number of CPUs with a separate count.
 const COUNTS: usize = 64;
-/// Lowest rate at which the samples of a malloc have separate memory, at least a page each: at most a sixteenth more memory.
+/// Lowest rate at which a malloc's samples have separate memory, at least a page each. At this rate the samples take at most a
+/// sixteenth more memory.
 pub(crate) const OWN_MEMORY: usize = 64 << 10;
-/// Bytes of a cache's name that are kept.
+/// Number of bytes of a cache's name that are kept.
 const NAME: usize = 39;
-/// Fractions of an object in which objects are counted.
+/// Number of fractions of an object in which estimates are counted.
 const PARTS: f64 = 65_536.0;
 
 /// Reason why a profile did not start.
@@ -128,11 +129,11 @@ const PARTS: f64 = 65_536.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotStarted {
-    /// Another profile is running.
+    /// Another profile is already running.
     Runs,
     /// The kernel refused the fence that closes inlined paths (`membarrier`).
     Fence,
-    /// There is no memory for the records.
+    /// Memory for the records was refused.
     Memory,
 }
 
@@ -147,7 +148,7 @@ impl fmt::Display for NotStarted {
 }
 impl core::error::Error for NotStarted {}
 
-/// An estimate, with the number of samples that it is based on.
+/// An estimate of allocated memory, with the number of its samples.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -173,7 +174,7 @@ pub struct Amount {
     pub bytes: u64,
 }
 
-/// Allocations from one cache by one call stack.
+/// Estimates of the allocations from one cache by one call stack.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -190,13 +191,13 @@ pub struct Amount {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sample {
-    /// The cache's name, its first 39 bytes; `large` for blocks of pages and `huge` for mappings.
+    /// First 39 bytes of the cache's name; `large` for blocks of pages, and `huge` for mappings.
     pub cache: String,
     /// Call stack of the allocation; empty without the cargo feature `stacks`.
     pub stack: CallStack,
-    /// Allocated since the profile started.
+    /// Memory allocated since the profile started.
     pub allocated: Amount,
-    /// Allocated since then and still in use.
+    /// Memory allocated since the profile started and still in use.
     pub live: Amount,
 }
 
@@ -220,11 +221,11 @@ pub struct Profile {
     pub rate: usize,
     /// Samples by cache and call stack, the most live bytes first.
     pub samples: Vec<Sample>,
-    /// Samples that were dropped for lack of room.
+    /// Number of samples that were dropped for lack of room.
     pub lost: u64,
 }
 
-/// Sums over all stacks.
+/// Sums of the estimates over all stacks.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -242,9 +243,9 @@ pub struct Profile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Total {
-    /// Allocated since the profile started.
+    /// Memory allocated since the profile started.
     pub allocated: Amount,
-    /// Allocated since then and still in use.
+    /// Memory allocated since the profile started and still in use.
     pub live: Amount,
 }
 
@@ -259,7 +260,7 @@ impl core::iter::Sum for Amount {
 }
 
 impl Profile {
-    /// Sums over all stacks.
+    /// Sums of the estimates over all stacks.
     pub fn total(&self) -> Total {
         Total {
             allocated: self.samples.iter().map(|sample| sample.allocated).sum(),
@@ -268,11 +269,13 @@ impl Profile {
     }
 
     /// Writes a line for each stack, in the format of flame graph tools: `cache;outermost;...;innermost bytes`. Stacks with 0
-    /// `bytes` are omitted. Frames are code addresses, `/usr/bin/app+0x52a0`: bytes behind the file's first segment. The
-    /// command `uslab flame` symbolises them.
+    /// `bytes` are omitted.
+    ///
+    /// Frames are code addresses such as `/usr/bin/app+0x52a0`, relative to the file's first segment. The command `uslab flame`
+    /// symbolises them.
     ///
     /// # Errors
-    /// Errors of `into`.
+    /// Returns write errors of `into`.
     ///
     /// ```
     /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -302,8 +305,8 @@ impl Profile {
     }
 }
 
-/// Number of samples in each page, modulo 256 MiB: pages that far apart share a counter. It saturates at 255. Shared by all
-/// subsystems.
+/// Number of samples in each page, shared by all subsystems. A counter saturates at 255; pages that are 256 MiB apart share a
+/// counter.
 static MARKED: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
 
 fn mark_of(address: usize) -> &'static AtomicU8 {
@@ -312,13 +315,14 @@ fn mark_of(address: usize) -> &'static AtomicU8 {
 /// Returns `true` if the page may have a sample.
 #[inline(always)]
 fn is_marked(address: usize) -> bool {
-    // Relaxed: the mark was made before the object was handed out, and the freeing thread has synchronised with that.
+    // Relaxed: the mark was made before the object was handed out, and the freeing thread has synchronised with the allocating
+    // thread.
     MODEL || mark_of(address).load(Relaxed) > 0
 }
-/// Changes the page's number of samples by one.
+/// Increases or decreases the page's number of samples by one.
 fn mark(address: usize, more: bool) {
     let mark = mark_of(address);
-    // Relaxed: a counter; it orders nothing.
+    // Relaxed: the counter orders nothing.
     let mut now = mark.load(Relaxed);
     while now != u8::MAX
         && let Err(other) =
@@ -328,7 +332,7 @@ fn mark(address: usize, more: bool) {
     }
 }
 
-/// Bytes left until a CPU's next sample. A hint: a lost update delays a sample.
+/// Number of bytes until a CPU's next sample. The number is a hint: a lost update delays a sample.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Countdown {
@@ -337,7 +341,7 @@ pub(crate) struct Countdown {
 }
 
 impl Countdown {
-    /// Subtracts `bytes` and allocates; `None` if the count ends here or `alloc` fails.
+    /// Subtracts `bytes` from the count and allocates; `None` if the count ends or `alloc` fails.
     #[inline(always)]
     pub(crate) fn spend<T>(&self, bytes: u64, alloc: impl FnOnce() -> Option<T>) -> Option<T> {
         let left = self.left.get();
@@ -350,25 +354,23 @@ impl Countdown {
     }
     /// Draws the number of bytes until the end of the next sample.
     fn draw(&self, rate: u64) -> u64 {
-        // Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
+        // The generator is SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
         self.random.set(self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
         let mut word = self.random.get();
         word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         word ^= word >> 31;
-        // In (0, 1].
+        // A random number in (0, 1].
         let unit = ((word >> 11) + 1) as f64 / (1_u64 << 53) as f64;
         ((-log(unit) * rate as f64).ceil() as u64).max(1)
     }
 }
 
-/// Profiler of a subsystem. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Profiler {
     /// Number of the running profile, from 1; 0 if none is running.
     run: AtomicU32,
-    /// 1 if the running profile has separate memory for samples of a malloc; and the start of that memory, 0 if it was never
-    /// made.
+    /// 1 if the running profile has separate memory for a malloc's samples; `base` is the start of that memory, or 0.
     own: Counter,
     base: Counter,
     countdowns: Box<[Countdown]>,
@@ -390,8 +392,8 @@ impl Profiler {
         &self.noted
     }
 
-    /// Starts a profile. If samples of a malloc are to have separate memory, `own` makes it, unless it exists already. `close`
-    /// closes the inlined paths, including those of frees if there is no separate memory, and returns `true` on success.
+    /// Starts a profile. `own` makes the separate memory for samples of a malloc, unless it exists already. `close` closes the
+    /// inlined paths, and also closes frees if there is no separate memory; it returns `true` on success.
     pub(crate) fn start(
         &self,
         rate: usize,
@@ -409,11 +411,11 @@ impl Profiler {
             now.as_nanos() as u64 ^ core::ptr::from_ref(self).addr() as u64
         });
         let mut noted = self.noted.lock();
-        // Relaxed: only written under the lock.
+        // Relaxed: `run` is only written under the lock.
         if self.run.load(Relaxed) > 0 {
             return Err(NotStarted::Runs);
         }
-        // Before the fence: a thread that sees the profile running sees these.
+        // The countdowns are set before the fence, so that a thread that sees the profile running also sees them.
         for (cpu, countdown) in self.countdowns.iter().enumerate() {
             countdown.random.set(seed.wrapping_add((cpu as u64) << 32));
             countdown.left.set(countdown.draw(rate));
@@ -433,14 +435,16 @@ impl Profiler {
         core::mem::swap(&mut *noted, &mut fresh);
         let is_marked = |live: &&Live| live.address > 0 && !self.is_own(!live.address);
         fresh.live.iter().filter(is_marked).for_each(|live| mark(!live.address, false));
-        // Relaxed: a thread that has a sample has seen this store, and the freeing thread gets the sample from that one.
+        // Relaxed: a thread that has a sample has seen the store to `run`, and a freeing thread gets the sample from such a
+        // thread.
         self.run.store(noted.run, Relaxed);
         Ok(())
     }
     /// Stops the running profile, if any; `open` opens the inlined paths.
     pub(crate) fn stop(&self, open: impl FnOnce()) -> bool {
         let _one_at_a_time = self.noted.lock();
-        // Relaxed: only written under the lock. It is cleared before the paths open: their frees are not seen.
+        // Relaxed: `run` is only written under the lock. The number is cleared before the paths open, because the profile does
+        // not see inlined frees.
         if self.run.load(Relaxed) == 0 {
             return false;
         }
@@ -449,9 +453,9 @@ impl Profiler {
         open();
         true
     }
-    /// Snapshot of the running profile, or of the last one.
+    /// Snapshot of the running or most recent profile.
     pub(crate) fn profile(&self) -> Profile {
-        // Nothing is allocated under the lock; sites added meanwhile are left out.
+        // Nothing is allocated under the lock; sites that were added after the count are left out.
         let count = self.noted.lock().sites.len();
         let mut sites = Vec::with_capacity(count);
         let (rate, lost) = {
@@ -470,10 +474,10 @@ impl Profiler {
         Profile { rate, samples, lost }
     }
 
-    /// Returns `true` if a profile is running: then every operation has to call it.
+    /// Returns `true` if a profile is running; every operation must then call the profiler.
     #[inline(always)]
     pub(crate) fn runs(&self) -> bool {
-        // Relaxed: see `start`.
+        // Relaxed: `start` gives the reason.
         !cfg!(loom) && self.run.load(Relaxed) > 0
     }
     /// Returns `true` if the running profile only needs to see allocations of a malloc.
@@ -485,7 +489,7 @@ impl Profiler {
     pub(crate) fn countdown(&self, cpu: u32) -> &Countdown {
         &self.countdowns[(cpu as usize).min(self.countdowns.len() - 1)]
     }
-    /// Counts an allocation of a malloc on `cpu`; returns separate memory if it is a sample.
+    /// Counts an allocation of a malloc on `cpu`; returns separate memory if the allocation is a sample.
     #[inline(always)]
     pub(crate) fn count<'a>(
         &self,
@@ -493,20 +497,26 @@ impl Profiler {
         bytes: usize,
         cache: impl FnOnce() -> &'a str,
     ) -> Option<NonNull<u8>> {
-        // Relaxed: see `start`.
+        // Relaxed: `start` gives the reason.
         let run = self.run.load(Relaxed);
         let countdown = self.countdown(cpu());
         if countdown.spend(bytes as u64, || Some(())).is_some() {
             return None;
         }
-        self.own_sample(run, countdown, bytes, cache())
+        self.sample_own_object(run, countdown, bytes, cache())
     }
     #[cold]
     #[inline(never)]
-    fn own_sample(&self, run: u32, countdown: &Countdown, bytes: usize, cache: &str) -> Option<NonNull<u8>> {
+    fn sample_own_object(
+        &self,
+        run: u32,
+        countdown: &Countdown,
+        bytes: usize,
+        cache: &str,
+    ) -> Option<NonNull<u8>> {
         let stack = CallStack::save();
         let mut noted = self.noted.lock();
-        // Relaxed: it does not change while the lock is held.
+        // Relaxed: `run` does not change while the lock is held.
         if self.run.load(Relaxed) != run || run == 0 {
             return None;
         }
@@ -526,16 +536,16 @@ impl Profiler {
         let base = self.base.get() as usize;
         base > 0 && address.wrapping_sub(base) < LIVE * PLACE
     }
-    /// Size of such a sample in bytes, or the error of an address that is none.
+    /// Size in bytes of a sample with separate memory, or the error of any other address.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let noted = self.noted.lock();
         noted.own.as_ref().map_or(Err(CorruptionKind::Foreign), |own| own.size_of(memory.addr().get()))
     }
-    /// Frees such a sample.
+    /// Frees a sample with separate memory.
     pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<(), CorruptionKind> {
         let (mut noted, address) = (self.noted.lock(), memory.addr().get());
         noted.own.as_mut().map_or(Err(CorruptionKind::Foreign), |own| own.free(address))?;
-        // Relaxed: see `start`. After the end of a profile its record stays.
+        // Relaxed: `start` gives the reason. After the end of a profile its record stays.
         if self.run.load(Relaxed) > 0 {
             noted.forget(address);
         }
@@ -551,7 +561,7 @@ impl Profiler {
         cache: &str,
     ) {
         if self.runs() {
-            // Relaxed: see `start`.
+            // Relaxed: `start` gives the reason.
             let run = self.run.load(Relaxed);
             let countdown = self.countdown(cpu());
             if countdown.spend(bytes as u64, || Some(())).is_none() {
@@ -564,15 +574,15 @@ impl Profiler {
     fn sample(&self, run: u32, countdown: &Countdown, memory: NonNull<u8>, bytes: usize, cache: &str) {
         let stack = CallStack::save();
         let mut noted = self.noted.lock();
-        // Relaxed: it does not change while the lock is held.
+        // Relaxed: `run` does not change while the lock is held.
         let is_of_it = self.run.load(Relaxed) == run;
-        planted!("a sample is noted in the profile behind its own" => let is_of_it = true);
+        planted!("a sample is recorded in a later profile" => let is_of_it = true);
         if !is_of_it {
             return;
         }
         countdown.left.set(countdown.draw(noted.rate));
         let address = memory.addr().get();
-        // The object was never freed: its cache was destroyed with it.
+        // The record is of an object that was never freed, because its cache was destroyed with it.
         if noted.forget(address) {
             mark(address, false);
         }

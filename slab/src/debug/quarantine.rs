@@ -4,14 +4,15 @@
 //! a free ──> a random place ──> its previous object: the next place of a ring ──> its previous object: free
 //! ```
 //!
-//! The ring delays an object by as many frees as it has places; the random places delay it by an unpredictable number. Each
-//! step is one exchange: there is no lock, and a fork finds every object in one place or in transit in one thread.
+//! The ring delays an object by as many frees as the ring has places. The random places delay an object by an unpredictable
+//! number of frees. Each step is one exchange, without a lock. A fork therefore finds every object in one place, or in transit
+//! in one thread.
 //!
 //! # Closing
 //!
-//! Nothing may stay here when its cache loses its owner, or has a waiter. A close sets the flag and then exchanges each place;
-//! a free exchanges a place and then reads the flag. The later of two exchanges of one place reads the earlier one: so either
-//! the close finds the object, or the free sees the flag and takes the object out again.
+//! No object may stay in quarantine when its cache loses its owner, or has a waiter. A close sets the flag and then exchanges
+//! each place; a free exchanges a place and then reads the flag. The later of two exchanges of one place reads the earlier one.
+//! Therefore either the close finds the object, or the free sees the flag and takes the object out again.
 
 use super::harden::mix;
 use core::ptr::{NonNull, null_mut};
@@ -20,13 +21,13 @@ use uslab_magazine::sync::{AtomicBool, AtomicPtr, AtomicUsize, Counter, planted}
 
 #[derive(Debug)]
 pub(crate) struct Quarantine {
-    /// The random places first, then the ring.
+    /// The random places, followed by the places of the ring.
     places: Box<[AtomicPtr<u8>]>,
     drawn: usize,
     /// Number of objects pushed.
     came: AtomicUsize,
     closed: AtomicBool,
-    /// `came` at the last reap.
+    /// Value of `came` at the last reap.
     reaped: Counter,
     /// Number of objects that a reap or close took.
     taken: Counter,
@@ -51,18 +52,18 @@ impl Quarantine {
         [self.places.as_ptr().addr(), self.places.len()]
     }
     fn exchange(&self, place: usize, object: *mut u8) -> Option<NonNull<u8>> {
-        // AcqRel: pairs with itself. The taker of an object sees its last user's writes, and `closed` if a close exchanged the
-        // place before.
+        // AcqRel: pairs with other exchanges of the place. The taker of an object sees its last user's writes; if a close
+        // exchanged the place earlier, it also sees `closed`.
         NonNull::new(self.places[place].swap(object, AcqRel))
     }
     fn is_closed(&self) -> bool {
-        // Relaxed: the exchanges order it.
+        // Relaxed: the exchanges order the flag.
         self.closed.load(Relaxed)
     }
 
-    /// Takes a freed object; passes objects that may be reused to `out`, including this one if it is closed.
+    /// Takes a freed object, and passes reusable objects to `out`. A closed quarantine also passes the freed object itself.
     pub(crate) fn push(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
-        // Relaxed: only spreads the pushes over the ring.
+        // Relaxed: the counter only spreads the pushes over the ring.
         let turn = self.came.fetch_add(1, Relaxed);
         let drawn = mix(turn as u64 ^ self.key) as usize % self.drawn;
         let ring = self.drawn + turn % (self.places.len() - self.drawn).max(1);
@@ -75,34 +76,34 @@ impl Quarantine {
             leaves = self.exchange(ring, object.as_ptr());
         }
         let closed = self.is_closed();
-        planted!("who puts an object into a quarantine does not look back" => let closed = false);
+        planted!("a free into the quarantine does not check for its close" => let closed = false);
         if closed {
             used.into_iter().flatten().filter_map(|place| self.exchange(place, null_mut())).for_each(&out);
         }
         leaves.into_iter().for_each(out);
     }
-    /// Takes all objects, for good if it is closed.
+    /// Takes all objects; a closed quarantine stays empty afterwards.
     pub(crate) fn take(&self) -> impl Iterator<Item = NonNull<u8>> + '_ {
         let objects = (0..self.places.len()).filter_map(|place| self.exchange(place, null_mut()));
         objects.inspect(|_| self.taken.add(1))
     }
-    /// Takes all objects if none was pushed since the last reap.
+    /// Takes all objects if no object was pushed since the last reap.
     pub(crate) fn reap(&self) -> impl Iterator<Item = NonNull<u8>> + '_ {
         let came = self.came.load(Relaxed) as u64;
         let idle = self.reaped.get() == came;
         self.reaped.set(came);
         idle.then(|| self.take()).into_iter().flatten()
     }
-    /// Stops keeping objects. A [`take`](Self::take) must follow.
+    /// Opens or closes the quarantine; a closed quarantine keeps no objects. After a close, a [`take`](Self::take) must follow.
     pub(crate) fn close(&self, closed: bool) {
-        // Relaxed: see `is_closed`.
+        // Relaxed: the exchanges order the flag, see `is_closed`.
         self.closed.store(closed, Relaxed);
     }
-    /// Number of frees that ended here: objects kept, and objects [taken](Self::take).
+    /// Number of frees that ended in quarantine: objects kept, and objects [taken](Self::take).
     pub(crate) fn frees(&self) -> u64 {
         self.len() + self.taken.get()
     }
-    /// Number of objects kept.
+    /// Number of objects in quarantine.
     pub(crate) fn len(&self) -> u64 {
         self.places.iter().filter(|place| !place.load(Relaxed).is_null()).count() as u64
     }
@@ -114,13 +115,13 @@ mod tests {
     use std::cell::RefCell;
 
     #[test]
-    fn each_object_leaves_the_quarantine_once_late_and_out_of_order() {
+    fn quarantine_releases_each_object_once_in_random_order() {
         let quarantine = Quarantine::new(64, 7);
         let mut memory = [0_u8; 4096];
         let base = NonNull::from(&mut memory).cast::<u8>();
         let out = RefCell::new(vec![]);
         for at in 0..4096 {
-            // SAFETY: within the array.
+            // SAFETY: the offset is within the array.
             let object = unsafe { base.add(at) };
             let had = out.borrow().len();
             quarantine.push(object, |object| out.borrow_mut().push(object));
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reap_empties_an_idle_quarantine_and_a_closed_one_keeps_nothing() {
+    fn reap_empties_an_idle_quarantine() {
         let quarantine = Quarantine::new(4, 7);
         let mut memory = [0_u8; 3];
         let object =
@@ -159,10 +160,10 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_quarantine_is_emptied_and_a_single_place_keeps_the_last() {
+    fn closed_quarantine_is_emptied() {
         let mut memory = [0_u8; 2];
         let base = NonNull::from(&mut memory).cast::<u8>();
-        // SAFETY: within the array.
+        // SAFETY: the offset is within the array.
         let [first, second] = [0, 1].map(|at| unsafe { base.add(at) });
         let out = RefCell::new(vec![]);
         let push = |quarantine: &Quarantine, object| {
@@ -171,7 +172,7 @@ mod tests {
         let two = Quarantine::new(2, 7);
         push(&two, first);
         two.close(true);
-        // It moves the first one on, into the ring.
+        // The second object pushes the first object into the ring.
         push(&two, second);
         assert_eq!((out.take(), two.len()), (vec![second, first], 0));
         let single = Quarantine::new(1, 7);

@@ -7,8 +7,8 @@ use super::watch::Damage;
 use core::fmt::{self, Write as _};
 use core::ptr::NonNull;
 
-/// Bytes of an object and of a red zone that are copied for the report. Symbol lookup allocates, and may get the object that
-/// the report is about.
+/// Number of bytes of an object that are copied for the report. Symbol lookup allocates, and may get the very object that the
+/// report describes.
 const KEPT: usize = 256;
 const KEPT_ZONE: usize = 64;
 
@@ -30,7 +30,7 @@ impl Bytes {
         let mut bytes = Self::NONE;
         let (left, kept, right) = (left.min(KEPT_ZONE), size.min(KEPT), right.min(KEPT_ZONE));
         (bytes.left.1, bytes.object.1, bytes.right.1) = (left, kept, right);
-        // SAFETY: the ranges are readable, by this function's contract, and fit into the arrays.
+        // SAFETY: by contract, the ranges are readable; they fit into the arrays.
         unsafe {
             object.sub(left).as_ptr().copy_to_nonoverlapping(bytes.left.0.as_mut_ptr(), left);
             object.as_ptr().copy_to_nonoverlapping(bytes.object.0.as_mut_ptr(), kept);
@@ -49,7 +49,7 @@ impl Bytes {
     }
 }
 
-/// Description of an object with an error.
+/// Report on a damaged or wrongly freed object.
 ///
 /// ```
 /// use uslab::Corruption;
@@ -61,27 +61,28 @@ impl Bytes {
 /// # let _ = handler;
 /// ```
 ///
-/// It is shown in SLUB's format: error and place, allocation and free, the bytes around, and the stack of the detection.
+/// The report is printed in SLUB's format: error and place, last allocation and free, the bytes around the error, and the stack
+/// of the detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ObjectReport<'a> {
-    /// The overwritten bytes, which are repaired afterwards.
+    /// The overwritten bytes, which are repaired after the report.
     pub damage: Option<Damage>,
     /// Address of the slab.
     pub slab: usize,
     /// Size of the slab in bytes, padding included.
     pub slab_bytes: usize,
-    /// Objects of the slab.
+    /// Number of objects in the slab.
     pub objects: usize,
-    /// Address of the object; 0 if there is none.
+    /// Address of the object; 0 if no object is affected.
     pub object: usize,
-    /// Bytes of the object.
+    /// Size of the object in bytes.
     pub size: usize,
-    /// End of its left red zone.
+    /// End of the object's left red zone.
     pub left: &'a [u8],
     /// Start of the object's bytes.
     pub bytes: &'a [u8],
-    /// Start of its right red zone.
+    /// Start of the object's right red zone.
     pub right: &'a [u8],
     /// Last allocation of the object.
     pub allocated: Option<Track>,
@@ -92,7 +93,6 @@ pub struct ObjectReport<'a> {
 }
 
 impl ObjectReport<'_> {
-    /// Writes the report of a corruption.
     pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>, corruption: &Corruption<'_>) -> fmt::Result {
         let Corruption { cache, kind, address, owner, .. } = *corruption;
         write!(f, "{:=<78}\nBUG {cache}: ", "")?;
@@ -163,11 +163,11 @@ mod tests {
         }
     }
 
-    /// Once the dump of a doubly freed object had what the symbol lookup had written there.
+    /// The dump of a doubly freed object once contained bytes that the symbol lookup had written.
     #[test]
-    fn a_report_copies_the_bytes_at_the_detection() {
+    fn corruption_report_copies_the_damaged_bytes() {
         let mut memory = [7_u8; 400];
-        // SAFETY: inside the array.
+        // SAFETY: the range is inside the array.
         let bytes = unsafe { Bytes::of(NonNull::from(&mut memory).cast().add(40), 8, 300, 16) };
         memory.fill(9);
         assert_eq!(
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_has_the_damage_the_bytes_around_and_the_repair() {
+    fn corruption_report_shows_damage_and_repair() {
         let damage = Damage { part: Part::RightRedZone, at: 0x1058, bytes: 2, expected: 0xcc, found: 0x12 };
         let report = ObjectReport {
             damage: Some(damage),

@@ -1,12 +1,12 @@
-//! Call stacks, interned: reports use them to name allocations and frees.
+//! Interned call stacks, by which reports name allocations and frees.
 //!
 //! A saved stack is a number of 32 bits ([`CallStack`]). Equal stacks share one record, which is found by a hash and never
-//! freed. Records are stored in the table's own memory, which is mapped a mebibyte at a time, up to 64. The table is used
-//! within a malloc, so it neither allocates nor takes a lock. If it is full, or the thread is already taking a stack, the
-//! result is [`CallStack::NONE`].
+//! freed. The table of records has separate memory, mapped a mebibyte at a time, up to 64 MiB. The table is used within a
+//! malloc, so it neither allocates nor takes a lock. If the table is full, or the thread is already taking a stack, the result
+//! is [`CallStack::NONE`].
 //!
-//! The crate `backtrace` unwinds the frames, with the cargo feature `stacks`; without it every stack is empty. Symbols are
-//! looked up only when a stack is shown, because that reads the program's debug information, and allocates.
+//! With the cargo feature `stacks`, the crate `backtrace` unwinds the frames; without the feature every stack is empty. Symbols
+//! are looked up only when a stack is shown, because the lookup reads the program's debug information, and allocates.
 
 use core::fmt;
 use core::hash::Hasher;
@@ -19,17 +19,17 @@ use uslab_buddy::{Backend, Faults, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use uslab_magazine::sync::unseen::{AtomicPtr, AtomicU32};
 
-/// Most frames of a stack; the outermost ones are cut.
+/// Maximum number of frames of a stack; the outermost frames are cut.
 const MOST: usize = 40;
-/// Most frames shown, without the allocator's own: the cut does not depend on the number of those.
+/// Maximum number of frames shown, not counting the allocator's innermost frames, which vary.
 #[cfg(feature = "stacks")]
 const OUTER: usize = 24;
-/// Lists of records, found by hash.
+/// Number of hash buckets, each of which is a list of records.
 const LISTS: usize = 1 << 14;
-/// Words of a piece of memory.
+/// Number of words in a piece of the table's memory.
 const PIECE: u32 = 1 << 17;
 const PIECES: usize = 64;
-/// Words of a record before its frames: the hash; the next record and the number of frames.
+/// Number of words of a record before its frames: the hash; then the next record and the number of frames.
 const HEAD: u32 = 2;
 
 /// Number of a saved call stack. Equal stacks have the same number.
@@ -43,12 +43,12 @@ const HEAD: u32 = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallStack(u32);
 
-/// Records of a process.
+/// The table of a process's call stacks.
 #[derive(Debug)]
 pub(crate) struct Depot {
     lists: [AtomicU32; LISTS],
     pieces: [AtomicPtr<u64>; PIECES],
-    /// Words in use. The first word is never used, so that no record has number 0.
+    /// Number of words in use. The first word is never used, so that no record has number 0.
     used: AtomicU32,
 }
 
@@ -59,11 +59,12 @@ pub(super) static DEPOT: Depot = Depot {
 };
 
 std::thread_local! {
-    /// True while the thread takes a stack or looks up symbols: its allocations then have no stack, and its reports no symbols.
+    /// True while the thread takes a stack or looks up symbols. Allocations during a look-up have no stack, and reports have no
+    /// symbols.
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`, unless the thread already runs one; `None` then.
+/// Runs `f`; returns `None` if the thread already runs such a function.
 fn alone<R>(f: impl FnOnce() -> R) -> Option<R> {
     struct Done;
     impl Drop for Done {
@@ -71,7 +72,7 @@ fn alone<R>(f: impl FnOnce() -> R) -> Option<R> {
             BUSY.set(false);
         }
     }
-    // An exiting thread has no such variable any more.
+    // An exiting thread no longer has this thread-local.
     if BUSY.try_with(|busy| busy.replace(true)).unwrap_or(true) {
         return None;
     }
@@ -88,9 +89,9 @@ impl Depot {
         // Acquire: pairs with the Release of `map`, so that the memory is mapped.
         self.pieces[(at / PIECE) as usize].load(Acquire).wrapping_add((at % PIECE) as usize)
     }
-    /// Takes `words` unused words in one piece.
+    /// Reserves `words` unused words in one piece of memory.
     fn take(&self, words: u32) -> Option<u32> {
-        // Relaxed: this word alone decides which thread has the others.
+        // Relaxed: this word alone decides which thread gets the reserved words.
         let mut used = self.used.load(Relaxed);
         let at = loop {
             let left = PIECE - used % PIECE;
@@ -105,9 +106,9 @@ impl Depot {
         };
         self.map(&self.pieces[(at / PIECE) as usize]).then_some(at)
     }
-    /// Maps a piece, unless it is mapped.
+    /// Maps a piece of memory, unless it is already mapped.
     fn map(&self, piece: &AtomicPtr<u64>) -> bool {
-        // Relaxed: `record` acquires.
+        // Relaxed: `record` loads the pointer again, with Acquire.
         if !piece.load(Relaxed).is_null() {
             return true;
         }
@@ -115,14 +116,14 @@ impl Depot {
         let Some(region) = Region::committed(bytes, PAGE_SIZE, Backend::default(), &Faults::default()) else {
             return false;
         };
-        // Release: pairs with the Acquire of `record`. After a failure another thread mapped it; nothing is read here.
+        // Release: pairs with the Acquire of `record`. After a failure another thread has mapped the piece, and this thread
+        // reads none of it.
         if piece.compare_exchange(null_mut(), region.base().as_ptr().cast(), AcqRel, Relaxed).is_ok() {
             core::mem::forget(region);
         }
         true
     }
 
-    /// Frames of record `at`.
     fn frames(&self, at: u32) -> &'static [usize] {
         let record = self.record(at);
         // SAFETY: a record that is on a list or in a `CallStack` is complete, and never changes.
@@ -131,7 +132,7 @@ impl Depot {
             core::slice::from_raw_parts(record.add(HEAD as usize).cast(), frames)
         }
     }
-    /// Finds the record of `frames` between `at` and `end` on a list.
+    /// Searches a list from `at` to `end` for the record of `frames`.
     fn find(&self, mut at: u32, end: u32, hash: u64, frames: &[usize]) -> Option<u32> {
         while at != end {
             let record = self.record(at);
@@ -144,7 +145,7 @@ impl Depot {
         }
         None
     }
-    /// Finds the record of `frames`, or makes one.
+    /// Finds the record of `frames`, or makes a record.
     fn save(&self, frames: &[usize]) -> Option<u32> {
         let mut hasher = DefaultHasher::new();
         frames.iter().for_each(|frame| hasher.write_usize(*frame));
@@ -167,10 +168,10 @@ impl Depot {
                     .cast::<usize>()
                     .copy_from_nonoverlapping(frames.as_ptr(), frames.len());
             }
-            // Release: pairs with the Acquire above, and with that of the failure.
+            // Release: pairs with the Acquire loads of the list above and on failure.
             match list.compare_exchange(first, at, Release, Acquire) {
                 Ok(_) => return Some(at),
-                // Another thread may have added the same stack. Then these words stay unused.
+                // Another thread may have added the same stack, and the words reserved by this thread then stay unused.
                 Err(now) => match self.find(now, first, hash, frames) {
                     Some(known) => return Some(known),
                     None => first = now,
@@ -186,7 +187,7 @@ impl CallStack {
 
     /// Saves the stack of the caller, without the frame of this function.
     ///
-    /// Cost: a step of the unwinder for each frame, some 100 ns, and a look-up.
+    /// Cost: some 100 ns for each unwound frame, and a look-up.
     #[cold]
     #[inline(never)]
     pub(crate) fn save() -> Self {
@@ -195,10 +196,10 @@ impl CallStack {
         let _here = core::hint::black_box(&frames);
         #[cfg(feature = "stacks")]
         {
-            // Frames of functions called from here are below.
+            // Frames of functions called from here are at lower addresses.
             let here = core::ptr::from_ref(_here).addr();
             alone(|| {
-                // SAFETY: the crate's lock is not taken; it protects the symbol lookup, and only frames are unwound here.
+                // SAFETY: `backtrace`'s lock protects only the symbol lookup, and this code only unwinds frames.
                 unsafe {
                     backtrace::trace_unsynchronized(|frame| {
                         // The outermost return address of a thread is null.
@@ -214,28 +215,26 @@ impl CallStack {
         if len == 0 { Self::NONE } else { DEPOT.save(&frames[..len]).map_or(Self::NONE, Self) }
     }
 
-    /// The stack of these frames.
     #[cfg(test)]
     pub(crate) fn of_frames(frames: &[usize]) -> Self {
         Self(DEPOT.save(frames).unwrap())
     }
-    /// The number, for callers that store it among other bits.
+    /// The stack's number, for callers that store it among other bits.
     pub(crate) fn number(self) -> u32 {
         self.0
     }
-    /// The stack of a [`number`](Self::number).
     pub(crate) fn of_number(number: u32) -> Self {
         Self(number)
     }
 
-    /// Return addresses, the innermost first.
+    /// Return addresses of the stack, innermost first.
     pub fn frames(self) -> &'static [usize] {
         if self == Self::NONE { &[] } else { DEPOT.frames(self.0) }
     }
 
-    /// The stack without the allocator's own innermost frames, which vary with the path of an object; `self` without symbols.
+    /// The stack without the allocator's innermost frames, which vary with the path of an object; unchanged without symbols.
     ///
-    /// Allocates.
+    /// The call allocates.
     pub(crate) fn outer(self) -> Self {
         #[cfg(feature = "stacks")]
         if let Some(outer) = alone(|| outer(self.frames())) {
@@ -244,19 +243,19 @@ impl CallStack {
         self
     }
 
-    /// For `libuslab`: the stack without the leading frames for which `own` is true; `self` if it is true for all, or the table
-    /// is full.
+    /// The stack without the leading frames for which `own` is true; unchanged if `own` is true for all frames, or the table is
+    /// full. The library `libuslab` uses this function.
     #[doc(hidden)]
     pub fn skip(self, own: impl Fn(usize) -> bool) -> Self {
         let first = self.frames().iter().position(|&at| !own(at));
         first.and_then(|first| DEPOT.save(&self.frames()[first..])).map_or(self, Self)
     }
 
-    /// Calls `see` with each function on the stack, the innermost first, without the allocator's own. An inlined call is a
+    /// Calls `see` with each function on the stack, innermost first, without the allocator's functions. An inlined call is a
     /// separate function.
     ///
-    /// Reads the program's debug information, which takes tens of megabytes: `uslab flame` and `pprof` do so outside the
-    /// program.
+    /// The call reads the program's debug information, which takes tens of megabytes; `uslab flame` and `pprof` do so outside
+    /// the program.
     pub fn each_function(self, mut see: impl FnMut(Function<'_>)) {
         let named = cfg!(feature = "stacks") && alone(|| self.each_named(&mut see)).is_some();
         if !named {
@@ -274,8 +273,10 @@ impl CallStack {
                 let file = symbol.filename().map(|file| file.to_string_lossy().into_owned());
                 functions.push((name, file.zip(symbol.lineno())));
             });
-            // The first one may have functions of the allocator inlined.
-            let whose = |(name, _): &(Option<String>, _)| name.as_deref().map_or(Whose::Others, Whose::named);
+            // The first frame may have functions of the allocator inlined.
+            let whose = |(name, _): &(Option<String>, _)| {
+                name.as_deref().map_or(FunctionOwner::Others, FunctionOwner::named)
+            };
             let own = if nth == 0 { own(functions.iter().map(whose)) } else { 0 };
             for (name, file) in &functions[if own < functions.len() { own } else { 0 }..] {
                 let file = file.as_ref().map(|(file, line)| (&**file, *line));
@@ -288,35 +289,35 @@ impl CallStack {
     }
 }
 
-/// Frames without the allocator's own, at most [`OUTER`]; all if there are no others.
+/// Frames of the stack without the allocator's frames, at most [`OUTER`]; all frames if no others exist.
 #[cfg(feature = "stacks")]
 fn outer(frames: &'static [usize]) -> &'static [usize] {
-    match own(frames.iter().map(|&at| Whose::at(at))) {
+    match own(frames.iter().map(|&at| FunctionOwner::at(at))) {
         own if own < frames.len() => &frames[own..frames.len().min(own + OUTER)],
         _ => frames,
     }
 }
 
-/// Number of leading frames that are the allocator's, with the Rust library's between them.
+/// Number of leading frames that belong to the allocator, including Rust library frames between them.
 #[cfg(feature = "stacks")]
-fn own(frames: impl Iterator<Item = Whose>) -> usize {
-    let inner = frames.take_while(|whose| *whose != Whose::Others);
-    inner.enumerate().filter(|(_, whose)| *whose == Whose::Own).last().map_or(0, |(at, _)| at + 1)
+fn own(frames: impl Iterator<Item = FunctionOwner>) -> usize {
+    let inner = frames.take_while(|whose| *whose != FunctionOwner::Others);
+    inner.enumerate().filter(|(_, whose)| *whose == FunctionOwner::Own).last().map_or(0, |(at, _)| at + 1)
 }
 
 /// Owner of a function.
 #[cfg(feature = "stacks")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
+enum FunctionOwner {
     Own,
-    /// Rust's library: builds without inlining have its frames between the allocator's.
+    /// Rust's library: builds without inlining have its frames between the allocator's frames.
     Library,
     Others,
 }
 
 #[cfg(feature = "stacks")]
-impl Whose {
-    /// Owner of the function at `at`. Functions inlined into it come first.
+impl FunctionOwner {
+    /// Owner of the function at address `at`, which may have other functions inlined.
     fn at(at: usize) -> Self {
         let mut whose = Self::Others;
         backtrace::resolve(core::ptr::with_exposed_provenance_mut(at), |symbol| {
@@ -338,8 +339,10 @@ impl Whose {
     }
 }
 
-/// A function on a [stack](CallStack). It is shown by its name. Without one it is shown by its place in the file, which a
-/// debugger can look up; in a static program as an address.
+/// A function on a [stack](CallStack), shown by its name.
+///
+/// Without a name, the function is shown by its offset in the file, which a debugger can look up, or by its address in a static
+/// program.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -378,11 +381,11 @@ impl fmt::Display for Function<'_> {
     }
 }
 
-/// File that has the code at `at`, and the offset in it. Allocates nothing.
+/// File that has the code at `at`, and the code's offset in the file. Does not allocate.
 #[cfg(all(unix, not(target_family = "wasm")))]
 fn module(at: usize) -> Option<(std::borrow::Cow<'static, str>, usize)> {
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: it writes the description of an address, or nothing; all zeros is a valid one, too.
+    // SAFETY: the call writes the description of an address, or nothing; all zeros is also a valid description.
     let (found, info) = unsafe {
         let found = libc::dladdr(core::ptr::with_exposed_provenance(at), info.as_mut_ptr());
         (found, info.assume_init())
@@ -390,7 +393,8 @@ fn module(at: usize) -> Option<(std::borrow::Cow<'static, str>, usize)> {
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the name is the loader's, and lives as long as the file is loaded: its code is on a stack.
+    // SAFETY: the loader owns the name, which lives as long as the file is loaded. The file's code is on a stack, so it is
+    // loaded.
     let name = unsafe { core::ffi::CStr::from_ptr(info.dli_fname) };
     Some((name.to_string_lossy(), at.wrapping_sub(info.dli_fbase.addr())))
 }
@@ -400,7 +404,7 @@ fn module(_at: usize) -> Option<(std::borrow::Cow<'static, str>, usize)> {
 }
 
 impl fmt::Display for CallStack {
-    /// One function per line, indented by two spaces.
+    /// Writes one function per line, indented by two spaces.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::NONE {
             return f.write_str("  (no stack)\n");
@@ -417,7 +421,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_function_is_shown_by_its_name() {
+    fn stack_frame_shows_the_function_name() {
         let mut names = vec![];
         CallStack::save().each_function(|function| names.push((function.at, function.name.is_some())));
         let named = |at| names.iter().any(|&(other, named)| other == at && named);
@@ -427,11 +431,11 @@ mod tests {
         );
     }
 
-    /// Once a leak of a build without inlining was reported twice: `Option::map_or_else` ended the cut.
+    /// A leak in a build without inlining was once reported twice, because `Option::map_or_else` ended the cut.
     #[cfg(feature = "stacks")]
     #[test]
-    fn library_frames_between_own_frames_are_cut_and_later_ones_stay() {
-        use Whose::{Library, Others, Own};
+    fn library_frames_between_own_frames_are_removed() {
+        use FunctionOwner::{Library, Others, Own};
         for (name, whose) in [
             ("uslab::cache::alloc::<impl uslab::cache::Cache>::alloc", Own),
             ("<uslab::objects::typed::ObjectCache<T>>::alloc", Own),
@@ -442,7 +446,7 @@ mod tests {
             ("server::main", Others),
             ("malloc", Others),
         ] {
-            assert_eq!(Whose::named(name), whose, "{name}");
+            assert_eq!(FunctionOwner::named(name), whose, "{name}");
         }
         for (frames, cut) in [
             (&[Own, Library, Own, Others][..], 3),
@@ -463,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_skipped_from_the_inner_end_only_and_a_stack_is_never_empty() {
+    fn only_inner_frames_are_skipped() {
         let stack = CallStack::of_frames(&[3, 4, 9, 3]);
         assert_eq!(stack.skip(|at| at < 9).frames(), [9, 3]);
         assert_eq!((stack.skip(|_| false), stack.skip(|_| true)), (stack, stack));
@@ -472,12 +476,12 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_stack_of_own_frames_is_shown_whole_and_unnamed_code_by_its_place() {
+    fn stack_of_only_own_frames_is_shown_whole() {
         let told = |frames: &[usize]| {
             let mut told = vec![];
             CallStack::of_frames(frames)
                 .each_function(|function| told.push((function.at, function.name.is_some())));
-            // With inlined functions, an address may be several functions.
+            // With inlined functions, one address may be several functions.
             told.dedup();
             told
         };
@@ -488,20 +492,20 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_deep_stack_is_cut() {
+    fn deep_stack_is_truncated() {
         #[inline(never)]
         fn deep(levels: usize) -> CallStack {
             let stack = if levels > 0 { deep(levels - 1) } else { CallStack::save() };
-            // Not a tail call, so each level has a frame.
+            // A tail call would remove the frame of a level.
             core::hint::black_box(stack)
         }
         assert_eq!(deep(core::hint::black_box(2 * MOST)).frames().len(), MOST);
     }
 
-    /// Once one call site was reported as two, if the stacks were deep and the allocator had more frames in one of them.
+    /// One call site was once reported as two, if stacks were deep and the allocator had more frames in one of them.
     #[cfg(feature = "stacks")]
     #[test]
-    fn deep_stacks_are_cut_at_one_depth() {
+    fn deep_stacks_are_truncated_at_one_depth() {
         let inside = |f: *const ()| f.addr() + 1;
         let told = |own: usize, others: usize| {
             let mut frames = vec![inside(CallStack::save as *const ()); own];
@@ -515,20 +519,20 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_stack_begins_with_the_caller_and_not_with_the_unwinder() {
+    fn stack_starts_with_the_caller_of_the_unwinder() {
         let mut first = None;
         CallStack::save().each_function(|function| {
             first.get_or_insert_with(|| function.name.unwrap_or_default().to_owned());
         });
         assert!(first.is_some_and(|name| !name.contains("backtrace")));
-        // The saved stack, before symbols decide what is shown.
-        assert_eq!(Whose::at(CallStack::save().frames()[0]), Whose::Others);
+        // Checks the saved stack, before symbols decide which frames are shown.
+        assert_eq!(FunctionOwner::at(CallStack::save().frames()[0]), FunctionOwner::Others);
         let nowhere = Function { at: 16, name: None, file: None };
         assert!(nowhere.to_string().contains("0x10"), "{nowhere}");
     }
 
     #[test]
-    fn equal_stacks_are_one_record_and_others_are_others() {
+    fn equal_stacks_share_one_record() {
         let frames: Vec<Vec<usize>> =
             (0..5000).map(|n| (0..1 + n % MOST).map(|i| 4096 * n + i).collect()).collect();
         let save = || frames.iter().map(|frames| DEPOT.save(frames).unwrap()).collect::<Vec<_>>();
@@ -546,7 +550,7 @@ mod tests {
         assert_eq!(numbers.len(), frames.len());
     }
 
-    /// An empty table with `used` words in use.
+    /// Makes an empty table with `used` words in use.
     fn empty(used: u32) -> Depot {
         Depot {
             lists: [const { AtomicU32::new(0) }; LISTS],
@@ -556,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_found_by_hash_and_frames() {
+    fn stack_record_is_found_by_hash_and_frames() {
         let depot = empty(HEAD);
         let at = depot.save(&[1, 2]).unwrap();
         // SAFETY: the record is complete, and begins with its hash.
@@ -568,9 +572,9 @@ mod tests {
         assert!(saved == 1000 && used > 900, "{saved} records in {used} lists");
     }
 
-    /// A record does not cross pieces, and a full table is reported.
+    /// A record must not cross pieces, and a full table must be reported.
     #[test]
-    fn a_full_table_is_reported() {
+    fn full_stack_table_is_reported() {
         let depot = empty(PIECE - 3);
         let at = depot.save(&[1, 2]).unwrap();
         assert_eq!((at, depot.frames(at)), (PIECE, &[1, 2][..]));
@@ -584,23 +588,23 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn a_stack_names_the_caller() {
+    fn stack_contains_the_caller() {
         #[inline(never)]
-        fn the_one_who_called() -> CallStack {
+        fn child_that_is_called() -> CallStack {
             core::hint::black_box(CallStack::save())
         }
-        // One call site, which no unrolling duplicates.
-        let stacks: Vec<_> = (0..core::hint::black_box(3)).map(|_| the_one_who_called()).collect();
+        // All stacks come from one call site, which no unrolling duplicates.
+        let stacks: Vec<_> = (0..core::hint::black_box(3)).map(|_| child_that_is_called()).collect();
         assert!(stacks.iter().all(|stack| *stack == stacks[0] && *stack != CallStack::NONE), "{stacks:?}");
         assert_ne!(core::hint::black_box(CallStack::save()), stacks[0]);
         let text = stacks[0].to_string();
-        assert!(text.lines().next().is_some_and(|line| line.contains("the_one_who_called")), "{text}");
+        assert!(text.lines().next().is_some_and(|line| line.contains("child_that_is_called")), "{text}");
         assert_eq!(CallStack::of_number(stacks[0].number()), stacks[0]);
-        // Within code that a malloc may have called, neither a stack nor symbols are taken.
+        // A malloc may have called this code, so neither a stack nor symbols are taken.
         let (inner, places) = alone(|| (CallStack::save(), stacks[0].to_string())).unwrap();
         assert_eq!(inner, CallStack::NONE);
         // A static program has no loader that knows the code's offset.
         let place = if cfg!(target_feature = "crt-static") { "  0x" } else { "+0x" };
-        assert!(places.contains(place) && !places.contains("the_one_who_called"), "{places}");
+        assert!(places.contains(place) && !places.contains("child_that_is_called"), "{places}");
     }
 }

@@ -1,13 +1,13 @@
 //! Tags of objects that are out: the basis of *checked* frees.
 //!
-//! One byte for every eight of the range. It is the cache's tag at the start of an object of a checked cache that is in use,
-//! and 0 everywhere else. An object has at least eight bytes, so no two begin at the same byte. A free reads the byte first: a
-//! valid one finds the tag and clears it, and for others the object's frame names the error. The bytes are uncommitted until a
-//! checked cache makes a slab, and an eighth of its slabs then.
+//! The table has one byte for every eight bytes of the pages. At the start of an object in use of a checked cache, the byte is
+//! the cache's tag; all other bytes are 0. An object has at least eight bytes, so no two objects begin at the same tag. A valid
+//! free finds the tag and clears it; for an invalid free, the object's frame gives the error. Tags are uncommitted until a
+//! checked cache makes a slab, and then take an eighth of the slab's size.
 //!
-//! The bitmaps of the slabs cannot replace them: an object in a magazine counts as out there, too.
+//! The slabs' bitmaps cannot replace tags, because an object in a magazine also counts as out in a bitmap.
 //!
-//! A free takes the tag by one exchange: of two threads that free one object concurrently, one finds it.
+//! A free takes the tag by one exchange: of two threads that free one object concurrently, one finds the tag.
 
 #[cfg_attr(any(loom, shuttle), path = "tags/cells.rs")]
 mod bytes;
@@ -23,25 +23,24 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed, planted};
 
-/// Bytes of the range per tag: the size of the smallest object.
+/// Number of bytes of the pages per tag: the size of the smallest object.
 const GRAIN: usize = crate::geometry::WORD;
 
-/// Table of the tags.
 #[derive(Debug)]
 pub(crate) struct Tags {
     memory: Reserved,
     bytes: Bytes,
-    /// Address of the range.
+    /// Address of the first page.
     range: usize,
     /// Number of decommitted blocks when unused tags were last discarded.
     seen: Counter,
-    /// Records of caches that track more of an object.
+    /// Records of caches that track the last allocation and free of each object.
     pub(crate) tracks: Tracks,
 }
 
 impl Tags {
-    /// Makes tags for a range of `pages` at `range`; `None` if the address space is refused. With `apart`, there is little of
-    /// that before they [grow](Self::grow).
+    /// Makes tags for `pages` pages at address `range`; `None` if the address space is refused. With `apart`, most of the table
+    /// has no address space until the tags [grow](Self::grow).
     pub(crate) fn new(
         range: NonNull<u8>,
         pages: usize,
@@ -58,18 +57,18 @@ impl Tags {
             tracks: Tracks::new(pages, backend, faults)?,
         })
     }
-    /// Makes address space for the tags of the first `pages` pages.
+    /// Reserves address space for the tags of the first `pages` pages.
     pub(crate) fn grow(&self, of: &PageAllocator, pages: usize) -> bool {
         of.grow_table(&self.memory, pages * (PAGE_SIZE / GRAIN))
     }
 
-    /// Commits the tags of a slab; `false` if memory is short.
+    /// Commits the tags of a slab; returns `false` if memory is short.
     pub(crate) fn cover(&self, op: &Operation, slab: Pfn, order: Order) -> bool {
         let end = slab.get() as usize + order.pages() as usize;
         self.memory.commit(op, end * (PAGE_SIZE / GRAIN))
     }
 
-    /// Decommits the tags of decommitted pages. Returns the bytes.
+    /// Decommits the tags of decommitted pages. Returns the number of bytes.
     ///
     /// Cost: a zone's lock; if blocks were decommitted since the last call, a system call for each block that is still
     /// decommitted.
@@ -82,7 +81,7 @@ impl Tags {
         let mut bytes = 0;
         of.each_decommitted(|pages| {
             let tags = pages.start * (PAGE_SIZE / GRAIN)..pages.end * (PAGE_SIZE / GRAIN);
-            // SAFETY: all of these are 0, and no slab is made there while the zone is locked.
+            // SAFETY: these tags are all 0, and no slab is made at these pages while the zone is locked.
             if tags.end <= self.memory.committed() && unsafe { self.memory.discard(tags.clone()) } {
                 bytes += tags.len();
             }
@@ -92,16 +91,16 @@ impl Tags {
     /// Unmaps the tags of all pages from `pages` on.
     ///
     /// # Safety
-    /// No slab is there, nor is made there before the tags [grow](Self::grow).
+    /// No slab is at these pages, and none is made there before the tags [grow](Self::grow).
     pub(crate) unsafe fn cut(&self, of: &PageAllocator, pages: usize) {
-        // SAFETY: no other user of the region; no slab needs the rest, by this function's contract.
+        // SAFETY: the region has no other user. By contract, no slab needs the unmapped tags.
         unsafe {
             of.cut_table(&self.memory, pages * (PAGE_SIZE / GRAIN));
             self.tracks.cut(of);
         }
     }
 
-    /// Tag of `object`; `None` if no object can begin there.
+    /// Tag of `object`; `None` if no object can begin at its address.
     #[inline(always)]
     fn at(&self, object: NonNull<u8>) -> Option<&AtomicU8> {
         let offset = object.addr().get().wrapping_sub(self.range);
@@ -112,35 +111,35 @@ impl Tags {
         unsafe { self.bytes.at(&self.memory, offset) }
     }
 
-    /// Sets the tag of `object`, which is allocated from the cache with that tag.
+    /// Sets the tag of `object`, which was allocated from the cache with that tag.
     ///
     /// # Safety
     /// The object's slab is [covered](Self::cover).
     #[inline(always)]
     pub(crate) unsafe fn set(&self, object: NonNull<u8>, tag: u8) {
         let offset = object.addr().get() - self.range;
-        // SAFETY: the object's slab is covered, by this function's contract.
+        // SAFETY: by contract, the object's slab is covered.
         let Some(byte) = (unsafe { self.bytes.at(&self.memory, offset) }) else { return };
-        // Relaxed: the freeing thread got the object from this one, and the next user gets it after that free.
+        // Relaxed: the freeing thread got the object from this thread, and the next user gets the object after that free.
         byte.store(tag, Relaxed);
     }
 
-    /// Clears the tag of a freed object; `false` if it is not out, or not of that cache.
+    /// Clears the tag of a freed object; returns `false` if the object is not out, or belongs to another cache.
     #[inline(always)]
     #[must_use]
     pub(crate) fn clear(&self, object: NonNull<u8>, tag: u8) -> bool {
         let Some(byte) = self.at(object) else { return false };
-        planted!("a tag is looked at and then cleared" => {
+        planted!("a tag is cleared without an atomic exchange" => {
             let out = byte.load(Relaxed) == tag;
             byte.store(0, Relaxed);
             return out;
         });
-        // Relaxed: only decides which free is valid. The next user gets the object from this thread.
+        // Relaxed: the exchange only decides which free is valid. The next user gets the object from this thread.
         byte.compare_exchange(tag, 0, Relaxed, Relaxed).is_ok()
     }
-    /// Returns `true` if the object is out.
+    /// Returns `true` if the object is out of the cache with the given tag.
     pub(crate) fn is_out(&self, object: NonNull<u8>, tag: u8) -> bool {
-        // Relaxed: no other thread uses the cache, or the answer is a guess.
+        // Relaxed: no other thread uses the cache, or the result is a guess.
         self.at(object).is_some_and(|byte| byte.load(Relaxed) == tag)
     }
 }

@@ -1,5 +1,5 @@
-//! Objects in use by the call stack of their allocation, or of their preceding free: `alloc_traces` and `free_traces` of
-//! Linux's debugfs.
+//! Traces: objects in use by the call stack of their allocation, or of their preceding free, like `alloc_traces` and
+//! `free_traces` of Linux's debugfs.
 
 use super::stacks::CallStack;
 use super::tracks::Track;
@@ -7,7 +7,7 @@ use core::fmt;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Objects with one call stack.
+/// A group of objects with one call stack.
 ///
 /// ```
 /// use uslab::debug::traces::Trace;
@@ -21,21 +21,21 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Trace {
     /// Number of objects.
     pub count: u64,
-    /// Bytes of the objects beyond the requested sizes.
+    /// Number of bytes of the objects beyond the requested sizes.
     pub waste: u64,
-    /// Milliseconds since the most recent event.
+    /// Milliseconds since the most recent event, an allocation or free.
     pub age_min: u64,
     /// Mean number of milliseconds since the events.
     pub age_mean: u64,
     /// Milliseconds since the first event.
     pub age_max: u64,
-    /// Lowest thread id.
+    /// Lowest id of a thread with an event.
     pub thread_min: u32,
-    /// Highest thread id.
+    /// Highest id of a thread with an event.
     pub thread_max: u32,
-    /// CPUs of the events.
+    /// CPUs on which the events happened.
     pub cpus: BTreeSet<u32>,
-    /// Common call stack, without the allocator's frames.
+    /// Call stack of the events, without the allocator's frames.
     pub stack: CallStack,
 }
 
@@ -52,7 +52,7 @@ pub struct Trace {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// `Display` is Linux's format: a line each, and the stack, one function per line.
+/// `Display` writes Linux's format: a line for each trace, and the stack with one function per line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(transparent))]
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_of_one_stack_are_one_row_and_most_come_first() {
+    fn objects_are_grouped_by_stack_with_the_largest_group_first() {
         let track = |stack, thread, cpu, age| {
             let age = Duration::from_millis(age);
             Track { stack: CallStack::of_frames(&[stack]), thread, cpu, age }

@@ -1,11 +1,12 @@
-//! Tracks of allocations and frees: out of band, a record for each object of a slab.
+//! Tracks of the last allocation and free of each object, in a record outside the slab.
 //!
 //! ```text
 //! page of the slab ── table: a word per page ──> its records, a separate mapping as long as the slab lives
 //! ```
 //!
-//! An overflow does not reach the records. The thread that allocates or frees an object writes its record; reports may read it
-//! at any time. Each word is whole; the record need not be consistent.
+//! An overflow of an object does not reach the records. The thread that allocates or frees an object writes the object's
+//! record, and reports may read the record at any time. Each word of a record is whole, but the words may be of different
+//! events.
 
 use super::stacks::CallStack;
 use crate::debug::faults::{BITMAP, Faults};
@@ -31,34 +32,34 @@ use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Track {
-    /// Call stack, if stacks are taken.
+    /// Call stack of the event; empty if stacks are not taken.
     pub stack: CallStack,
-    /// Kernel's id of the thread; 0 if the system has none.
+    /// The kernel's id of the thread; 0 on systems without thread ids.
     pub thread: u32,
     /// CPU on which the thread ran.
     pub cpu: u32,
-    /// Time since then, exact to a millisecond.
+    /// Time since the event, exact to a millisecond.
     pub age: Duration,
 }
 
 impl fmt::Display for Track {
-    /// `age=.. cpu=.. thread=..`, then the stack, one function per line.
+    /// Writes `age=.. cpu=.. thread=..`, then the stack with one function per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "age={} cpu={} thread={}", self.age.as_millis(), self.cpu, self.thread)?;
         self.stack.fmt(f)
     }
 }
 
-/// Event that a track records.
+/// Kind of event that a track records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum TrackEvent {
     Alloc = 0,
     Free = 1,
 }
 
 #[derive(Debug)]
 struct Words {
-    /// Time in milliseconds of [`now`]; 0 means never.
+    /// Time of the event in milliseconds of [`now`]; 0 means never.
     when: AtomicU64,
     stack: AtomicU32,
     thread: AtomicU32,
@@ -69,13 +70,13 @@ struct Words {
 #[derive(Debug)]
 pub(crate) struct Record {
     deeds: [Words; 2],
-    /// Bytes that the user requested.
+    /// Number of bytes that the user requested.
     size: AtomicU32,
 }
 
 impl Record {
     /// For debuggers: offset of the records in a block, size of a record, and distance from the allocation's track to the
-    /// free's; then the offsets of time, stack, thread and CPU.
+    /// free's track; then the offsets of time, stack, thread and CPU.
     pub(crate) const LAYOUT: [usize; 7] = {
         let deeds = offset_of!(Self, deeds);
         [
@@ -89,23 +90,23 @@ impl Record {
         ]
     };
 
-    // Relaxed, all of them: only the thread that has the object writes, and a report accepts any value.
+    // Relaxed, here and below: only the thread that has the object writes its record, and a report accepts any value.
     pub(crate) fn size(&self) -> usize {
         self.size.load(Relaxed) as usize
     }
     pub(crate) fn set_size(&self, size: usize) {
         self.size.store(size as u32, Relaxed);
     }
-    /// Records the event, with this thread and the current time.
-    pub(crate) fn did(&self, deed: Deed, cpu: u32) {
+    /// Records an event by this thread at the current time.
+    pub(crate) fn did(&self, deed: TrackEvent, cpu: u32) {
         let words = &self.deeds[deed as usize];
         words.stack.store(CallStack::save().number(), Relaxed);
         words.thread.store(this_thread(), Relaxed);
         words.cpu.store(cpu, Relaxed);
         words.when.store(now(), Relaxed);
     }
-    /// The last event of this kind, if any.
-    pub(crate) fn track(&self, deed: Deed) -> Option<Track> {
+    /// The last event of the given kind, if any.
+    pub(crate) fn track(&self, deed: TrackEvent) -> Option<Track> {
         let words = &self.deeds[deed as usize];
         let when = words.when.load(Relaxed);
         (when != 0).then(|| Track {
@@ -117,10 +118,10 @@ impl Record {
     }
 }
 
-/// Kernel's id of this thread; 0 if the system has none.
+/// The kernel's id of the current thread; 0 on systems without thread ids.
 pub(crate) fn this_thread() -> u32 {
     #[cfg(target_os = "linux")]
-    // SAFETY: a system call without arguments.
+    // SAFETY: the system call has no arguments.
     return unsafe { libc::gettid() } as u32;
     #[cfg(not(target_os = "linux"))]
     0
@@ -136,31 +137,30 @@ fn now() -> u64 {
 
 /// Head of a slab's records, which follow in the same memory.
 struct Block {
-    /// The memory itself.
+    /// The mapped memory of the block itself.
     memory: Region,
 }
 
-/// Offset of the records in a block.
 const FIRST: usize = size_of::<Block>().next_multiple_of(align_of::<Record>());
 
-/// Table of the records' addresses.
+/// Table of the records' addresses, with a word per page.
 #[derive(Debug)]
 pub(crate) struct Tracks {
     table: Reserved,
 }
 
 impl Tracks {
-    /// Makes a table for `pages` pages; `None` if its address space is refused.
+    /// Makes a table for `pages` pages; `None` if the table's address space is refused.
     pub(crate) fn new(pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
         let table = Reserved::new(pages.checked_mul(size_of::<usize>())?, backend, faults, BITMAP)?;
         Some(Self { table })
     }
-    /// Unmaps the part for pages that [cannot exist](PageAllocator::most_pages).
+    /// Unmaps the table's words for pages that [cannot exist](PageAllocator::most_pages).
     ///
     /// # Safety
-    /// No slab is at these pages, nor will be.
+    /// No slab is or will be at these pages.
     pub(crate) unsafe fn cut(&self, of: &PageAllocator) {
-        // SAFETY: no other user of the region; no slab needs the rest, by this function's contract.
+        // SAFETY: the region has no other user. By contract, no slab needs the unmapped words.
         unsafe { of.cut_table(&self.table, of.most_pages() * size_of::<usize>()) };
     }
     /// For debuggers: address of the table.
@@ -170,22 +170,22 @@ impl Tracks {
     /// # Safety
     /// The table is committed up to the slab's word.
     unsafe fn word(&self, slab: Pfn) -> &AtomicPtr<Block> {
-        // SAFETY: the word is committed, by this function's contract; an atomic pointer is a word, and zero is null.
+        // SAFETY: by contract, the word is committed. An atomic pointer is a word, and zero is null.
         unsafe { self.table.base().cast::<AtomicPtr<Block>>().add(slab.get() as usize).as_ref() }
     }
 
-    /// Makes the records of a new slab, all empty; `false` if memory is short.
+    /// Makes empty records for a new slab; returns `false` if memory is short.
     pub(crate) fn cover(&self, op: &Operation, slab: Pfn, objects: usize, faults: &Faults) -> bool {
         let bytes = FIRST + objects * size_of::<Record>();
         if !self.table.commit(op, (slab.get() as usize + 1) * size_of::<usize>()) {
             return false;
         }
-        // Allocated as memory, whatever the pages' backend is.
+        // Records are always real memory, whatever the pages' backend is.
         let memory = Region::committed(bytes, PAGE_SIZE, Backend::default(), faults);
         let Some(memory) = memory else { return false };
         let block = memory.base().cast::<Block>();
-        // SAFETY: just mapped, aligned to a page and larger than a block; the table is committed that far. Release: pairs with
-        // the Acquire of `record`, so that the records are found mapped.
+        // SAFETY: the memory was just mapped, is aligned to a page and larger than a block. The table is committed up to the
+        // slab's word. Release: pairs with the Acquire of `record`, so that the records are found mapped.
         unsafe {
             block.write(Block { memory });
             self.word(slab).store(block.as_ptr(), Release);
@@ -195,10 +195,9 @@ impl Tracks {
     /// Frees the records of a slab.
     ///
     /// # Safety
-    /// The slab is [covered](Self::cover), and its records are not used any more.
+    /// The slab is [covered](Self::cover), and its records are no longer used.
     pub(crate) unsafe fn uncover(&self, slab: Pfn) {
-        // SAFETY: the slab is covered, by this function's contract; the region is moved out of the block before that is
-        // unmapped.
+        // SAFETY: by contract, the slab is covered. The region is moved out of the block before the block is unmapped.
         unsafe {
             let block = self.word(slab).swap(core::ptr::null_mut(), Acquire);
             drop(block.read().memory);
@@ -207,10 +206,9 @@ impl Tracks {
     /// The record of an object.
     ///
     /// # Safety
-    /// The slab is [covered](Self::cover), with more than `index` objects, and stays as long as the record is used.
+    /// The slab is [covered](Self::cover), has more than `index` objects, and stays as long as the record is used.
     pub(crate) unsafe fn record(&self, slab: Pfn, index: usize) -> &Record {
-        // SAFETY: the slab is covered, by this function's contract; records of zeros are empty. Acquire: pairs with the Release
-        // of `cover`.
+        // SAFETY: by contract, the slab is covered; records of zeros are empty. Acquire: pairs with the Release of `cover`.
         unsafe {
             let block = NonNull::new_unchecked(self.word(slab).load(Acquire)).cast::<u8>();
             block.add(FIRST).cast::<Record>().add(index).as_ref()
@@ -223,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_advances() {
+    fn track_clock_advances() {
         let before = now();
         std::thread::sleep(std::time::Duration::from_millis(5));
         assert!(now() > before && before > 1);
@@ -236,32 +234,32 @@ mod tests {
     }
 
     #[test]
-    fn debuggers_find_the_word_of_the_first_page_where_the_table_begins() {
+    fn debugger_finds_the_start_of_the_record_table() {
         let tracks = Tracks::new(64, Backend::default(), &Faults::default()).unwrap();
         let slab = Pfn::new(0);
         assert!(tracks.cover(&Operation::new(), slab, 1, &Faults::default()));
-        // SAFETY: just covered; its records are not used otherwise.
+        // SAFETY: the slab was just covered, and its records have no other user.
         unsafe {
             assert_eq!(core::ptr::from_ref(tracks.word(slab)).addr(), tracks.place());
             tracks.uncover(slab);
         }
     }
 
-    /// Except for what a commit may run ahead.
+    /// A commit may run ahead by more than the words in use.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn a_cut_of_the_record_table_keeps_the_remaining_pages() {
+    fn truncated_record_table_keeps_the_remaining_pages() {
         let tracks = Tracks::new(1 << 20, Backend::Os, &Faults::default()).unwrap();
         assert_eq!(tracks.table.reserved(), size_of::<usize>() << 20);
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 1 << 30)).unwrap();
-        // SAFETY: there are no slabs.
+        // SAFETY: the subsystem has no slabs.
         unsafe { tracks.cut(&pages) };
         let left = tracks.table.reserved();
         assert!((3 << 20..4 << 20).contains(&left), "{left} bytes, of which 2 MiB are of these pages");
     }
 
     #[test]
-    fn records_are_freed_with_their_slab() {
+    fn track_records_are_freed_with_their_slab() {
         use crate::debug::flags::SlabDebug;
         use crate::{Config, Gfp, KmemCache, Subsystem};
         use std::collections::BTreeSet;
@@ -275,32 +273,37 @@ mod tests {
         };
         let slabs: BTreeSet<_> = objects.iter().map(head).collect();
         let tags = subsystem.core().tags.lock().0.clone().unwrap();
-        // SAFETY: pages of the range that are or were slabs.
+        // SAFETY: these pages are or were slabs.
         let with =
             || slabs.iter().filter(|slab| unsafe { !tags.tracks.word(**slab).load(Acquire).is_null() });
         assert_eq!(with().count(), slabs.len());
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the objects were allocated above, and are freed once.
         objects.into_iter().for_each(|object| unsafe { cache.free(object) });
         subsystem.shrink();
         assert_eq!(with().count(), 0);
     }
 
     #[test]
-    fn records_start_empty_and_keep_the_last_event() {
+    fn track_records_keep_the_last_event() {
         let tracks = Tracks::new(64, Backend::default(), &Faults::default()).unwrap();
         let (op, slab) = (Operation::new(), Pfn::new(63));
         for _ in 0..2 {
             assert!(tracks.cover(&op, slab, 500, &Faults::default()));
-            // SAFETY: covered, with 500 objects.
+            // SAFETY: the slab is covered, with 500 objects.
             let records: Vec<_> = (0..500).map(|i| unsafe { tracks.record(slab, i) }).collect();
-            assert!(records.iter().all(|record| record.size() == 0 && record.track(Deed::Alloc).is_none()));
+            assert!(
+                records.iter().all(|record| record.size() == 0 && record.track(TrackEvent::Alloc).is_none())
+            );
             records.iter().enumerate().for_each(|(i, record)| record.set_size(i));
-            records[3].did(Deed::Alloc, 7);
+            records[3].did(TrackEvent::Alloc, 7);
             assert!(records.iter().enumerate().all(|(i, record)| record.size() == i));
-            let track = records[3].track(Deed::Alloc).unwrap();
-            assert_eq!((track.cpu, track.thread, records[3].track(Deed::Free)), (7, this_thread(), None));
+            let track = records[3].track(TrackEvent::Alloc).unwrap();
+            assert_eq!(
+                (track.cpu, track.thread, records[3].track(TrackEvent::Free)),
+                (7, this_thread(), None)
+            );
             assert!(track.to_string().contains("cpu=7"), "{track}");
-            // SAFETY: the records are not used any more.
+            // SAFETY: the records are no longer used.
             unsafe { tracks.uncover(slab) };
         }
         assert!(!tracks.cover(&op, Pfn::new(PAGE_SIZE as u32), 1, &Faults::default()), "behind the range");

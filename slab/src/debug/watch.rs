@@ -6,16 +6,17 @@
 //!            left zone  object                          right zone
 //! ```
 //!
-//! The byte values are Linux's, so dumps read alike. With poison, a fresh object and the padding of a slab are filled with 5a.
-//! If a user requested fewer bytes than the object has, the rest belongs to the right zone while the object is in use.
+//! The byte values are Linux's, so that dumps look alike. With poison, a fresh object and the padding of a slab are filled with
+//! 5a. If a user requested fewer bytes than the object has, the remaining bytes belong to the right zone while the object is in
+//! use.
 
 use core::ops::Range;
 use core::ptr::NonNull;
 
-/// Byte of a free object.
+/// Poison byte of a free object.
 const FREE: u8 = 0x6b;
 const END: u8 = 0xa5;
-/// Byte of an object that was never used, and of padding.
+/// Poison byte of an object that was never used, and of padding.
 const FRESH: u8 = 0x5a;
 /// Byte of the red zones of free objects.
 const QUIET: u8 = 0xbb;
@@ -35,9 +36,9 @@ pub enum Part {
     LeftRedZone,
     /// The red zone behind the object.
     RightRedZone,
-    /// The object itself, which was free.
+    /// A free object.
     Poison,
-    /// Bytes of a slab that belong to no object.
+    /// The padding of a slab, which belongs to no object.
     Padding,
 }
 
@@ -69,23 +70,23 @@ pub struct Damage {
     pub part: Part,
     /// Address of the first wrong byte.
     pub at: usize,
-    /// Number of bytes from the first to the last wrong one.
+    /// Number of bytes from the first to the last wrong byte.
     pub bytes: usize,
     /// Expected value of the first wrong byte.
     pub expected: u8,
-    /// Value found there.
+    /// Value of the first wrong byte.
     pub found: u8,
 }
 
-/// State of an object.
+/// Use of an object, on which the expected bytes depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Free,
-    /// In use, with the number of bytes that its user requested.
+    /// The object is in use, with the number of bytes that its user requested.
     InUse(usize),
 }
 
-/// Watched bytes around and in the objects of a cache. Zones of no bytes are not checked.
+/// Configuration of a cache's watched bytes, around and in its objects. Zones of 0 bytes are not checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch {
     pub(crate) size: usize,
@@ -95,7 +96,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Returns `true` if there are zones or poison.
+    /// Returns `true` if the cache has red zones or poison.
     pub(crate) fn is_on(&self) -> bool {
         self.poison || self.right > 0
     }
@@ -112,10 +113,11 @@ impl Watch {
         ]
     }
 
-    /// Checks an object that should be in `state`. Each damage is passed to `see` and then repaired. Returns their number.
+    /// Checks an object that should be in `state`. Passes each damaged part to `see`, and then repairs it. Returns the number
+    /// of damaged parts.
     ///
     /// # Safety
-    /// The object belongs to a slab of the cache. Only its user writes to it; a free object has no user.
+    /// The object belongs to a slab of the cache. Only its user writes to the object; a free object has no user.
     pub(crate) unsafe fn inspect(
         &self,
         object: NonNull<u8>,
@@ -124,20 +126,20 @@ impl Watch {
     ) -> u64 {
         let mut found = 0;
         for (part, range, byte) in self.parts(object.addr().get(), state) {
-            // SAFETY: the parts are the object's, which only its user writes to, by this function's contract.
+            // SAFETY: the parts belong to the object. By contract, only its user writes to the object.
             found += u64::from(unsafe { inspect(object, part, range, byte, &mut see) });
         }
         found
     }
 
-    /// Fills the parts of an object that changes to `state`. The user's bytes stay; those of a fresh object are filled if there
-    /// is poison.
+    /// Fills the watched parts of an object that changes to `state`. The user's bytes stay, except that poison fills a fresh
+    /// object.
     ///
     /// # Safety
-    /// As [`inspect`](Self::inspect); the object has no user.
+    /// The conditions of [`inspect`](Self::inspect) hold, and the object has no user.
     pub(crate) unsafe fn fill(&self, object: NonNull<u8>, state: State) {
         for (part, range, byte) in self.parts(object.addr().get(), state) {
-            // SAFETY: the parts are the object's, which has no user, by this function's contract.
+            // SAFETY: the parts belong to the object. By contract, the object has no user.
             unsafe { fill(object, part, range, byte) };
         }
         if let State::InUse(size) = state
@@ -148,13 +150,13 @@ impl Watch {
         }
     }
 
-    /// Changes the requested bytes of an object in use from `old` to `size`. New ones are zeroed if `zero`; otherwise they have
-    /// the zone's byte.
+    /// Changes the requested size of an object in use from `old` to `size`. Added bytes are zeroed if `zero`; otherwise they
+    /// keep the zone's byte.
     ///
     /// # Safety
-    /// As [`inspect`](Self::inspect); the object is the caller's, and has at least `size` bytes.
+    /// The conditions of [`inspect`](Self::inspect) hold. The caller owns the object, which has at least `size` bytes.
     pub(crate) unsafe fn resize(&self, object: NonNull<u8>, old: usize, size: usize, zero: bool) {
-        // SAFETY: the bytes are the caller's object's, by this function's contract.
+        // SAFETY: the bytes belong to the object, which by contract the caller owns.
         unsafe {
             if zero && size > old {
                 object.add(old).write_bytes(0, size - old);
@@ -165,8 +167,8 @@ impl Watch {
     }
 }
 
-/// The parts of a slab of `bytes` bytes outside of `objects`, the range of objects and their zones.
-fn paddings(base: NonNull<u8>, objects: Range<usize>, bytes: usize) -> [Range<usize>; 2] {
+/// Padding of a slab of `bytes` bytes before and after `objects`, the range of its objects and their zones.
+fn padding_ranges(base: NonNull<u8>, objects: Range<usize>, bytes: usize) -> [Range<usize>; 2] {
     let base = base.addr().get();
     [base..base + objects.start, base + objects.end..base + bytes]
 }
@@ -176,15 +178,15 @@ fn paddings(base: NonNull<u8>, objects: Range<usize>, bytes: usize) -> [Range<us
 /// # Safety
 /// The slab has `bytes` bytes, and its padding is not written concurrently.
 pub(crate) unsafe fn fill_padding(base: NonNull<u8>, objects: Range<usize>, bytes: usize) {
-    for range in paddings(base, objects, bytes) {
-        // SAFETY: the padding is inside the slab and not written concurrently, by this function's contract.
+    for range in padding_ranges(base, objects, bytes) {
+        // SAFETY: the padding is inside the slab. By contract, the padding is not written concurrently.
         unsafe { fill(base, Part::Padding, range, FRESH) };
     }
 }
 /// Checks the padding of a slab, as [`Watch::inspect`] does for objects.
 ///
 /// # Safety
-/// As [`fill_padding`].
+/// The conditions of [`fill_padding`] hold.
 pub(crate) unsafe fn inspect_padding(
     base: NonNull<u8>,
     objects: Range<usize>,
@@ -192,20 +194,20 @@ pub(crate) unsafe fn inspect_padding(
     mut see: impl FnMut(Damage),
 ) -> u64 {
     let look = |range| {
-        // SAFETY: the padding is inside the slab and not written concurrently, by this function's contract.
+        // SAFETY: the padding is inside the slab. By contract, the padding is not written concurrently.
         u64::from(unsafe { inspect(base, Part::Padding, range, FRESH, &mut see) })
     };
-    paddings(base, objects, bytes).map(look).iter().sum()
+    padding_ranges(base, objects, bytes).map(look).iter().sum()
 }
 
 /// # Safety
-/// The range is in the slab that has `within`, and only the caller accesses it.
+/// The range is in the slab that has `within`, and only the caller accesses the range.
 unsafe fn fill(within: NonNull<u8>, part: Part, range: Range<usize>, byte: u8) {
     if range.is_empty() {
         return;
     }
     let first = within.as_ptr().with_addr(range.start);
-    // SAFETY: only the caller accesses the range, by this function's contract.
+    // SAFETY: by contract, only the caller accesses the range.
     unsafe {
         first.write_bytes(byte, range.len());
         if part == Part::Poison {
@@ -214,10 +216,10 @@ unsafe fn fill(within: NonNull<u8>, part: Part, range: Range<usize>, byte: u8) {
     }
 }
 
-/// Returns `true` if there was damage, after `see` saw it and it was repaired.
+/// Checks and repairs a watched range. Returns `true` if the range was damaged, after `see` got the damage.
 ///
 /// # Safety
-/// As [`fill`].
+/// The conditions of [`fill`] hold.
 unsafe fn inspect(
     within: NonNull<u8>,
     part: Part,
@@ -228,7 +230,7 @@ unsafe fn inspect(
     if range.is_empty() {
         return false;
     }
-    // SAFETY: only the caller accesses the range, by this function's contract.
+    // SAFETY: by contract, only the caller accesses the range.
     let bytes = unsafe { core::slice::from_raw_parts(within.as_ptr().with_addr(range.start), range.len()) };
     let last = bytes.len() - 1;
     let expected = |i| if part == Part::Poison && i == last { END } else { byte };
@@ -243,7 +245,7 @@ unsafe fn inspect(
         found: bytes[first],
     };
     see(damage);
-    // SAFETY: only the caller accesses the range, by this function's contract.
+    // SAFETY: by contract, only the caller accesses the range.
     unsafe { fill(within, part, range, byte) };
     true
 }
@@ -254,7 +256,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A changed byte around or in an object is damage exactly where writes are invalid, and is named and repaired.
+        /// A changed byte is damage exactly where writes are invalid, and is reported and repaired.
         #[test]
         fn a_changed_byte_is_damage_where_writes_are_invalid(
             size in 1_usize..80, left in 0_usize..32, right in 0_usize..32, poison: bool, used in 0_usize..80, free: bool,
@@ -264,10 +266,11 @@ mod tests {
             let (left, right) = if right == 0 { (0, 0) } else { (left, right) };
             let watch = Watch { size, left, right, poison };
             let mut memory = [0x11_u8; 192];
-            // SAFETY: inside the array.
+            // SAFETY: the address is inside the array.
             let object = unsafe { NonNull::from(&mut memory).cast::<u8>().add(40) };
             let state = if free { State::Free } else { State::InUse(used) };
-            // SAFETY: the array is this test's, and large enough; no reference to it is used in between.
+            // SAFETY: the test owns the array, which is large enough; no reference to the array is used while pointers to it
+            // are used.
             unsafe {
                 watch.fill(object, state);
                 let mut seen = vec![];
@@ -295,18 +298,18 @@ mod tests {
     }
 
     #[test]
-    fn without_zones_and_poison_nothing_is_watched() {
+    fn cache_without_red_zones_and_poison_has_no_watched_bytes() {
         let is_on = |right, poison| Watch { size: 64, left: right, right, poison }.is_on();
         assert!(!is_on(0, false) && is_on(0, true) && is_on(8, false) && is_on(8, true));
     }
 
     #[test]
-    fn damage_reaches_from_the_first_to_the_last_wrong_byte() {
+    fn damage_spans_the_first_to_the_last_wrong_byte() {
         let mut memory = [0x11_u8; 192];
         let mut seen = vec![];
-        // SAFETY: the array is this test's, with the slab in its middle.
+        // SAFETY: the test owns the array, with the slab in its middle.
         let base = unsafe { NonNull::from(&mut memory).cast::<u8>().add(64) };
-        // SAFETY: the array is this test's, with the slab in its middle.
+        // SAFETY: the test owns the array, with the slab in its middle.
         unsafe {
             fill_padding(base, 8..32, 64);
             let all = core::slice::from_raw_parts(base.as_ptr().sub(64), 192);
@@ -322,10 +325,10 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_shrinks_or_grows_in_place_keeps_its_zone_exact() {
+    fn red_zone_follows_an_object_resized_in_place() {
         let watch = Watch { size: 64, left: 8, right: 8, poison: true };
         let mut memory = [0x33_u8; 256];
-        // SAFETY: the array is this test's, with the object inside.
+        // SAFETY: the test owns the array, with the object inside.
         unsafe {
             let object = NonNull::from(&mut memory).cast::<u8>().add(16);
             watch.fill(object, State::InUse(48));

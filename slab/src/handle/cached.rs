@@ -1,26 +1,25 @@
 //! Handles for objects of a cache, for many threads.
 //!
-//! The difficulty: after a thread has found a handle valid, and before its last use of the object, another thread may free the
-//! object, and a third one allocate it. So `get` can return one of these:
+//! The difficulty: a thread finds a handle valid, but another thread may free the object before the first thread has used it. A
+//! third thread may then allocate the object. A lookup can prevent the use of a reallocated object in three ways:
 //!
 //! | method | cost of a reader | result | |
 //! |---|---|---|---|
 //! | copy, and compare the generation before and after (a seqlock) | two loads | a copy of words that are all atomics | no reference, no writes |
 //! | a grace period (RCU) | a pin per thread | `&T` until it unpins | memory waits for the slowest reader; not in models |
-//! | **a count of holders next to the generation** | two locked instructions | `&T` without a time limit | **this one** |
+//! | **a count of holders next to the generation** | two locked instructions | `&T` without a time limit | **used here** |
 //!
-//! The third is sound for every `T`, frees immediately when the last user drops it, has no rules that users could break, and
-//! runs in models. A stale handle is still rejected by a load of its entry, without a write. `free` makes all copies of a
-//! handle stale immediately, and the object is freed to its cache when the last holder drops it. (sharded-slab keeps its
-//! references in the same way; Weissflog, "Handles are the better pointers", 2018, explains why to use handles at all.)
+//! Counting holders is sound for every `T`, frees an object as soon as its last user drops it, has no rules that users could
+//! break, and runs in models. A lookup with a stale handle loads the handle's entry, and writes nothing. `free` makes all
+//! copies of a handle stale immediately; the last holder frees the object to its cache. (sharded-slab counts references in the
+//! same way. Weissflog, "Handles are the better pointers", 2018, gives reasons to use handles.)
 //!
-//! Threads that hold the *same* object alternately write to one cache line, and entries of neighbours share lines, four to a
-//! line.
+//! Threads that hold the *same* object alternately write to one cache line. Four neighbouring entries share a line.
 //!
-//! Underneath is an [`ObjectCache`]: objects never move, stay constructed, and pass through the magazines of CPUs with their
-//! index, so an allocation or free takes no lock. See [`numbers`](super::numbers) for the word that threads share.
+//! The objects belong to an [`ObjectCache`]: they never move, stay constructed, and keep their index in the magazines of CPUs.
+//! An allocation or free therefore takes no lock. See [`numbers`](super::numbers) for the word that threads share.
 
-use super::numbers::{Entry, Last, Numbers};
+use super::numbers::{Entry, LastReference, Numbers};
 use crate::cache::core::Core;
 use crate::error::{AllocError, CacheError};
 use crate::objects::typed::{CacheBox, ObjectCache, ObjectCacheBuilder};
@@ -33,10 +32,10 @@ use std::sync::Arc;
 use uslab_handle::{Generations, Handle, HandleError, Word};
 use uslab_magazine::sync::{MODEL, abandoned, planted};
 
-/// An object with the number that it keeps while it is constructed.
+/// An object, with the number that it keeps while it is constructed.
 struct Numbered<T> {
     value: T,
-    /// Set at the first allocation.
+    /// Number of the object, set at its first allocation.
     number: Option<u32>,
     numbers: Arc<Numbers>,
 }
@@ -49,7 +48,7 @@ impl<T> Drop for Numbered<T> {
     }
 }
 
-/// A cache whose objects are named by handles, for all threads.
+/// A cache whose objects are named by handles, for many threads.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -67,11 +66,12 @@ impl<T> Drop for Numbered<T> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// All users get `&T` only, except in [`alloc_with`](Self::alloc_with): mutable parts are atomics, locks or cells. An object
-/// takes 16 bytes more than its value, and its index an entry of 16 bytes. Dropping the cache frees the objects in use.
+/// Users get only `&T`, except in [`alloc_with`](Self::alloc_with), so mutable parts are atomics, locks or cells. An object
+/// takes 16 bytes more than its value, and its index takes an entry of 16 bytes. Dropping the cache frees the objects in use.
 ///
-/// A [fork](crate::Fork) of the subsystem does not take the lock of the numbers. If another thread held it at the fork, it
-/// stays locked in the child for ever: a cache that other threads use belongs to the parent.
+/// A [fork](crate::Fork) of the subsystem does not take the lock of the handle numbers. If another thread held the lock at the
+/// fork, the lock stays locked in the child for ever. In the child, use only handle caches that no other thread was using at
+/// the fork.
 pub struct HandleCache<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     objects: ObjectCache<Numbered<T>>,
     numbers: Arc<Numbers>,
@@ -81,14 +81,14 @@ pub struct HandleCache<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
 impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> {
     /// Allocates an object, as its last user left it, and returns a handle.
     ///
-    /// Cost: as [`ObjectCache::alloc`], plus a store. An object's first allocation takes a lock to number it.
+    /// Cost: one [`ObjectCache::alloc`], plus a store. An object's first allocation takes a lock to number the object.
     ///
     /// # Errors
-    /// No object is available; or the available one has no index yet and all are in use. (Free objects with an index may be on
-    /// another CPU: a cache that must hand out its very last index needs more bits.)
+    /// Fails if no object is available, or if the available object has no index yet and all indexes are in use. Free objects
+    /// with an index may be on another CPU: a cache that must hand out its very last index needs more bits.
     ///
     /// # Panics
-    /// If the constructor panics; no object is lost.
+    /// Panics if the constructor panics; no object is lost.
     #[doc(alias("insert", "spawn"))]
     pub fn alloc(&self) -> Result<Handle<W, GENERATION_BITS>, HandleError<AllocError>> {
         self.alloc_with(|_| ())
@@ -96,32 +96,32 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     /// Allocates an object and runs `prepare` on it. If `prepare` panics, the object is freed.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); `prepare` is not run then.
+    /// Fails as [`alloc`](Self::alloc) does, without running `prepare`.
     pub fn alloc_with(
         &self,
         prepare: impl FnOnce(&mut T),
     ) -> Result<Handle<W, GENERATION_BITS>, HandleError<AllocError>> {
         let mut object = self.objects.alloc()?;
         let (number, generation) = self.number(&mut object)?;
-        planted!("an object is prepared in its life" => {
+        planted!("an object is prepared while in use" => {
             let handle = Handle::new(number, generation).ok_or(HandleError::Memory)?;
             let entry = self.entry(handle).ok_or(HandleError::Memory)?;
             entry.begin(object.into_raw().as_ptr().cast(), generation);
-            // SAFETY: allocated above. In the planted bug another thread may already hold it.
+            // SAFETY: this call allocated the object. With the planted bug, another thread may already hold the object.
             prepare(unsafe { &mut (*entry.object().cast::<Numbered<T>>()).value });
             return Ok(handle);
         });
         prepare(&mut object.value);
         let (Some(entry), Some(handle)) = (self.numbers.entry(number), Handle::new(number, generation))
         else {
-            // Unreachable: numbers and generations fit into a handle.
+            // Unreachable, because numbers and generations fit into a handle.
             return Err(HandleError::Memory);
         };
         entry.begin(object.into_raw().as_ptr().cast(), generation);
         Ok(handle)
     }
 
-    /// The number of an object, and its next generation.
+    /// The object's number, and its next generation.
     fn number(&self, object: &mut Numbered<T>) -> Result<(u32, u32), HandleError<AllocError>> {
         if let Some(number) = object.number {
             if let Some(generation) = self.numbers.next(number) {
@@ -139,30 +139,34 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
         self.numbers.entry(handle.index())
     }
 
-    /// Returns `true` if the handle's object is in use. Another thread may free it immediately after: to use it,
-    /// [`get`](Self::get) it. Cost: two loads, one of them of a word that rarely changes; nothing is written.
+    /// Returns `true` if the handle's object is in use. Another thread may free the object right afterwards, so call
+    /// [`get`](Self::get) before using the object.
+    ///
+    /// Cost: two loads, one of which is of a word that rarely changes; no writes.
     #[doc(alias("contains_key", "is_alive"))]
     #[inline]
     pub fn is_valid(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
         self.entry(handle).is_some_and(|entry| entry.is_in(handle.generation()))
     }
 
-    /// Holds the handle's object, so that it is not reallocated until the [`Held`] is dropped; `None` for a stale handle.
+    /// Holds the handle's object, so that it is not reallocated until the [`Held`] is dropped; returns `None` for a stale
+    /// handle.
     ///
-    /// Cost: as [`is_valid`](Self::is_valid), plus a locked instruction to hold it and another one to drop it.
+    /// Cost: one [`is_valid`](Self::is_valid), plus a locked instruction to hold the object and another one to release it.
     ///
     /// # Panics
-    /// If the object has 2,147,483,647 holders, which were leaked.
+    /// Panics if the object has 2,147,483,647 holders, which only leaked holders can reach.
     #[doc(alias("find", "at", "upgrade"))]
     #[inline]
     pub fn get(&self, handle: Handle<W, GENERATION_BITS>) -> Option<Held<'_, T, W, GENERATION_BITS>> {
         let entry = self.entry(handle)?;
-        // Not before: dropping it would release a hold.
+        // A `Held` is made only after a successful hold, because dropping it would release a hold.
         entry.hold(handle.generation()).then(|| Held { cache: self, entry })
     }
 
-    /// Frees the handle's object: all copies of the handle become stale, and the object is freed to the cache when the last
-    /// holder drops it. Of several threads that free it, one gets `true`; `false` for a stale handle.
+    /// Frees the handle's object, so all copies of the handle become stale. The object is freed to the cache when its
+    /// last holder drops it. If several threads free one object, one call returns `true`; a call with a stale handle
+    /// returns `false`.
     ///
     /// Cost: a locked instruction and, without a holder, a free.
     #[doc(alias("remove", "erase", "despawn"))]
@@ -176,9 +180,10 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     }
 
     #[inline]
-    fn give_back(&self, entry: &Entry, _: Last) {
+    fn give_back(&self, entry: &Entry, _: LastReference) {
         if let Some(object) = NonNull::new(entry.object().cast()) {
-            // SAFETY: from `into_raw` of a box of this cache; there is one `Last` for each life, and no holder.
+            // SAFETY: the object came from `into_raw` of a box of this cache. Each life of an object has one `LastReference`,
+            // and no holder remains.
             drop(unsafe { CacheBox::from_raw(&self.objects, object) });
         }
     }
@@ -187,8 +192,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     pub fn retired(&self) -> u64 {
         self.numbers.retired()
     }
-    /// As [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation); concurrent allocations count as before or
-    /// after the call.
+    /// A generation that no handle has used, as in [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation).
+    /// Concurrent allocations count as earlier or later than the call.
     pub fn fresh_generation(&self) -> Option<u32> {
         self.numbers.fresh_generation()
     }
@@ -196,11 +201,11 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     pub fn name(&self) -> &str {
         self.objects.name()
     }
-    /// As [`KmemCache::shrink`](crate::KmemCache::shrink). Indexes of destructed objects are reused.
+    /// Frees empty slabs, as [`KmemCache::shrink`](crate::KmemCache::shrink) does. Indexes of destructed objects are reused.
     pub fn shrink(&self) -> usize {
         self.objects.shrink()
     }
-    /// As [`KmemCache::reap`](crate::KmemCache::reap).
+    /// Ends a reaping interval, as [`KmemCache::reap`](crate::KmemCache::reap) does.
     pub fn reap(&self) -> u64 {
         self.objects.reap()
     }
@@ -216,8 +221,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> Drop for HandleCache<T, W, GENERATI
             return;
         }
         for object in self.numbers.out().filter_map(|object| NonNull::new(object.cast())) {
-            // SAFETY: in use, or held by a leaked `Held`, because all others borrow this cache. From `into_raw` of a box of
-            // this cache.
+            // SAFETY: the object came from `into_raw` of a box of this cache. The object is in use, or held by a leaked `Held`,
+            // because every other `Held` borrows this cache.
             drop(unsafe { CacheBox::from_raw(&self.objects, object) });
         }
     }
@@ -229,7 +234,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> fmt::Debug for HandleCache<T, W, GE
     }
 }
 
-/// An object of a [`HandleCache`] that is held: it is not reallocated, even if another thread frees it.
+/// A held object of a [`HandleCache`], which is not reallocated while held, even if another thread frees it.
 ///
 /// ```
 /// use uslab::ObjectCache;
@@ -255,7 +260,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> Deref for Held<'_, T, W, GENERATION
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: a held object is a constructed object of the cache, to which all users have `&` only.
+        // SAFETY: a held object is a constructed object of the cache, to which users have only `&`.
         let object: &Numbered<T> = unsafe { &*self.entry.object().cast() };
         &object.value
     }
@@ -279,22 +284,23 @@ impl<T: fmt::Debug, W: Word, const GENERATION_BITS: u32> fmt::Debug for Held<'_,
     }
 }
 
-/// All threads share the objects, hence `T: Sync`; [`alloc_with`](HandleCache::alloc_with) replaces a reset.
+/// Methods that build a handle cache. Threads share the objects, hence `T: Sync`;
+/// [`alloc_with`](HandleCache::alloc_with) replaces a reset.
 impl<T: Send + Sync + 'static, C: Fn() -> T + Send + Sync + 'static> ObjectCacheBuilder<T, C> {
     /// Builds a cache of objects named by handles in the global subsystem: see [`HandleCache`].
     ///
     /// # Errors
-    /// As [`build`](Self::build).
+    /// Fails as [`build`](Self::build) does.
     pub fn build_handles<W: Word, const GENERATION_BITS: u32>(
         self,
         generations: impl Into<Generations>,
     ) -> Result<HandleCache<T, W, GENERATION_BITS>, CacheError> {
         self.build_handles_in(Subsystem::global()?, generations)
     }
-    /// Builds such a cache in `subsystem`.
+    /// Builds a [`HandleCache`] in `subsystem`.
     ///
     /// # Errors
-    /// As [`build_in`](Self::build_in).
+    /// Fails as [`build_in`](Self::build_in) does.
     pub fn build_handles_in<W: Word, const GENERATION_BITS: u32>(
         self,
         subsystem: &Subsystem,
@@ -327,7 +333,7 @@ const _: () = {
     shared::<Held<'_, u8>>();
 };
 
-/// Sizes in the table of costs of [`handle`](super).
+/// Checks the sizes that the table of costs of [`handle`](super) states.
 const _: () = {
     assert!(MODEL || size_of::<Numbered<u64>>() == 8 + 16 && size_of::<Entry>() == 16);
 };
@@ -339,7 +345,7 @@ const _: () = {
 /// let cells: uslab::handle::HandleCache<_> = builder.build_handles(uslab::handle::Generations::default()).unwrap();
 /// ```
 ///
-/// nor can an object outlive its cache:
+/// An object cannot outlive its cache:
 ///
 /// ```compile_fail,E0597
 /// use uslab::handle::{Generations, HandleCache};
@@ -359,9 +365,9 @@ mod tests {
     use uslab_buddy::PageConfig;
     use uslab_magazine::{Cpus, on_cpu};
 
-    /// Nor may another thread take the last number meanwhile.
+    /// Another thread must not take the last number during the allocation either.
     #[test]
-    fn an_object_that_has_a_number_is_named_without_the_lock_of_numbers() {
+    fn numbered_object_gets_a_handle_without_locking() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(4 << 20);
         let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();

@@ -1,4 +1,4 @@
-//! Handles of cached objects, on one thread and on many.
+//! Tests of handles of cached objects, on one thread and on many.
 
 use super::{Generations, Handle, HandleCache, HandleError, Word, WrapPolicy};
 use crate::{Config, Magazines, ObjectCache, Subsystem};
@@ -12,7 +12,7 @@ fn subsystem(magazines: Magazines) -> Subsystem {
     Subsystem::new(Config { magazines, ..Config::new(PageConfig::default_for(cpus).limit(4 << 20)) }).unwrap()
 }
 
-/// A cache of objects with a number in them, and the count of constructions.
+/// Makes a cache of numbered objects, and a count of constructions.
 fn cache<W: Word, const G: u32>(
     subsystem: &Subsystem,
     generations: impl Into<Generations>,
@@ -26,9 +26,9 @@ fn cache<W: Word, const G: u32>(
     (builder.build_handles_in(subsystem, generations).unwrap(), made)
 }
 
-/// Magazines return the same place again: a pointer finds the new object, and the handle is stale.
+/// Magazines return the same object again: a pointer finds the new object, but the handle is stale.
 #[test]
-fn a_stale_pointer_finds_another_object_where_a_stale_handle_finds_none() {
+fn stale_handle_is_detected_where_a_stale_pointer_is_not() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u32, 8>(&subsystem, WrapPolicy::Retire);
     let first = cache.alloc_with(|number| *number = 1).unwrap();
@@ -42,7 +42,7 @@ fn a_stale_pointer_finds_another_object_where_a_stale_handle_finds_none() {
 }
 
 #[test]
-fn the_last_holder_frees_the_object() {
+fn last_holder_frees_the_object() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
     let handle = cache.alloc_with(|number| *number = 7).unwrap();
@@ -59,7 +59,7 @@ fn the_last_holder_frees_the_object() {
 }
 
 #[test]
-fn an_object_keeps_its_index_until_it_is_destructed() {
+fn object_keeps_its_index_until_destructed() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, made) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
     for life in 1..=100 {
@@ -73,7 +73,7 @@ fn an_object_keeps_its_index_until_it_is_destructed() {
     let handle = cache.alloc().unwrap();
     assert!(made.get() > constructed, "new objects");
     assert_eq!((handle.index(), handle.generation(), cache.is_valid(stale)), (0, 101, false));
-    // Once a free number's next generation was not counted.
+    // The next generation of a free number was once not counted.
     let other = self::cache::<u64, 32>(&subsystem, WrapPolicy::Retire).0;
     let freed = other.alloc().unwrap();
     assert!(other.free(freed));
@@ -86,9 +86,9 @@ fn an_object_keeps_its_index_until_it_is_destructed() {
 }
 
 #[test]
-fn exhausted_indexes_are_an_error_and_a_free_releases_one() {
+fn exhausted_indexes_are_an_error() {
     let subsystem = subsystem(Magazines::BySize);
-    // Four indexes.
+    // The cache has four indexes.
     let (cache, _) = cache::<u32, 30>(&subsystem, WrapPolicy::Retire);
     let handles = [(); 4].map(|()| cache.alloc().unwrap());
     let mut prepared = false;
@@ -112,9 +112,9 @@ fn exhausted_memory_is_an_error() {
 }
 
 #[test]
-fn an_index_retires_after_its_last_generation_and_its_object_gets_another_one() {
+fn index_retires_after_its_last_generation() {
     let subsystem = subsystem(Magazines::BySize);
-    // Three lives.
+    // An object has three lives.
     let (cache, _) = cache::<u32, 2>(&subsystem, WrapPolicy::Retire);
     let mut stale = vec![];
     for life in 0..9 {
@@ -131,9 +131,9 @@ fn an_index_retires_after_its_last_generation_and_its_object_gets_another_one() 
 }
 
 #[test]
-fn an_index_retires_once_even_if_its_object_gets_no_other() {
+fn index_retires_once_even_if_no_replacement_exists() {
     let subsystem = subsystem(Magazines::BySize);
-    // Four indexes of one life.
+    // The cache has four indexes of one life each.
     let first = Handle::<u32, 30>::LAST_GENERATION;
     let (cache, _) = cache::<u32, 30>(&subsystem, Generations { first, ..Generations::default() });
     let handles = [(); 4].map(|()| cache.alloc().unwrap());
@@ -146,7 +146,7 @@ fn an_index_retires_once_even_if_its_object_gets_no_other() {
 }
 
 #[test]
-fn an_index_that_wraps_accepts_an_old_handle() {
+fn wrapping_index_accepts_an_old_handle() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u32, 2>(&subsystem, WrapPolicy::Wrap);
     let old = cache.alloc().unwrap();
@@ -160,7 +160,7 @@ fn an_index_that_wraps_accepts_an_old_handle() {
 }
 
 #[test]
-fn a_panic_in_prepare_frees_the_object() {
+fn panic_in_prepare_frees_the_object() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
     let prepare = || cache.alloc_with(|_| panic!("not today"));
@@ -180,7 +180,7 @@ fn dropping_the_cache_frees_used_and_leaked_objects_once() {
     let cache: HandleCache<Arc<()>> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
     let handles = [(); 200].map(|()| cache.alloc().unwrap());
     handles[..100].iter().for_each(|handle| assert!(cache.free(*handle)));
-    // In use and held, or free and held, by leaked values.
+    // Leaked values hold objects, some in use and others free.
     for handle in &handles[150..] {
         core::mem::forget(cache.get(*handle));
     }
@@ -191,9 +191,9 @@ fn dropping_the_cache_frees_used_and_leaked_objects_once() {
     assert_eq!((census.objects, census.slabs, Arc::strong_count(&count)), (0, 0, 1));
 }
 
-/// Threads share a board of handles, each with the number in its object: an object found by a handle has that number.
+/// Threads share handles, each published with the number in its object. An object found by a handle must have that number.
 #[test]
-fn a_held_object_is_never_another_one() {
+fn held_object_is_not_reused() {
     const THREADS: u64 = 4;
     const STEPS: u64 = 20_000;
     let builder = ObjectCache::builder("shared").ctor(|| 0_u64);
@@ -220,7 +220,7 @@ fn a_held_object_is_never_another_one() {
                             }
                         }
                         (Some((handle, number)), 2) => {
-                            // Held while this thread or another one frees it.
+                            // The object is held while this thread or another one frees it.
                             let held = cache.get(handle);
                             freed.add(u64::from(cache.free(handle)));
                             assert!(held.is_none_or(|held| *held == number));

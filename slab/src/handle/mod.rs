@@ -1,7 +1,7 @@
 //! Handles: small values that name an object, and can be checked for staleness.
 //!
-//! Tables and maps with one owner are in the crate [`uslab_handle`], which describes handles and the end of their generations.
-//! This module adds handles of cached objects, for many threads: [`HandleCache`].
+//! The crate [`uslab_handle`] has tables and maps for one owner, and describes handles and the end of their generations. This
+//! module adds [`HandleCache`], handles of cached objects for many threads.
 //!
 //! | type | place of the values | moved by a free | iterates over | use |
 //! |---|---|---|---|---|
@@ -15,8 +15,8 @@
 //! | save and load data that refers to objects by handles | [`remap`] |
 //! | check your own code with handles under loom | `slab/examples/sessions.rs`, `check` |
 //!
-//! (The tools for external references and for thread-local pools of a job system, known from articles on pools, are here:
-//! handles, and the per-CPU magazines of every cache.)
+//! Articles on pools recommend tools for external references and thread-local pools of a job system. Handles and per-CPU
+//! magazines are uslab's tools of this kind.
 //!
 //! # Cost in bytes
 //!
@@ -29,7 +29,7 @@
 //! | `Arc<T>`, `Weak<T>` | 8 | 16, and the cost of a separate allocation; a change of a shared count for each copy of the name |
 //! | `shared_ptr`, `weak_ptr` of C++ | 16 | about 24; a second allocation per object unless it was made by `make_shared` |
 //!
-//! `benches/handles.rs` has the times.
+//! `benches/handles.rs` measures the times.
 
 mod cached;
 #[cfg(all(test, not(any(loom, shuttle))))]

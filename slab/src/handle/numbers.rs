@@ -1,4 +1,4 @@
-//! Numbers of objects, and the state that threads share for each: its life, its use, its holders.
+//! Numbers of a handle cache's objects, and the shared state of each number: its life, its use, and its holders.
 //!
 //! ```text
 //!   number ──> segment (64, 128, 256 ... entries, never moved or freed) ──> entry
@@ -6,13 +6,13 @@
 //!   entry.word    [ generation: 32 | in use: 1 | holders: 31 ]          entry.object ──> the object
 //! ```
 //!
-//! An object keeps its number from its first allocation until it is destructed or its generations are used up. So objects pass
-//! through the cache's magazines with their numbers, and the lock here is for new numbers only. Entries are never freed: a
-//! stale handle, however old, finds a word that may be read.
+//! An object keeps its number from its first allocation until it is destructed or its generations are used up. Objects
+//! therefore keep their numbers in the cache's magazines, and only a new number takes the lock. Entries are never freed, so
+//! even the oldest stale handle finds a word that may be read.
 //!
 //! Invariants:
 //! * An object is reallocated only if its word is "not in use, no holders".
-//! * Otherwise `entry.object` and the generation do not change.
+//! * Unless the word is "not in use, no holders", `entry.object` and the generation do not change.
 //! * The one thread that changes a word to "not in use, no holders" frees the object.
 
 use crate::error::AllocError;
@@ -20,45 +20,46 @@ use core::ptr::{null_mut, slice_from_raw_parts_mut, without_provenance_mut};
 use uslab_handle::{Generations, HandleError};
 use uslab_magazine::sync::{AtomicPtr, AtomicU64, Mutex, Ordering::*, Rank, abandoned, planted, tell};
 
-/// Entries of the first segment; each following segment has twice as many.
+/// Number of entries in the first segment; each following segment has twice as many.
 const FIRST: u64 = if cfg!(loom) { 1 } else { 64 };
-/// Enough for 32 bits of number. In models two are soon in use, and each further one enlarges the search.
+/// Number of segments, enough for 32 bits of number. A model soon uses two segments, and each further segment enlarges
+/// the search.
 const SEGMENTS: usize = if cfg!(loom) { 3 } else { 27 };
 
-/// Flag: the object is in use.
+/// Flag of an entry's word: the object is in use.
 const IN_USE: u64 = 1 << 31;
-/// Mask of the holder count.
+/// Mask of the holder count in an entry's word.
 const HOLDERS: u64 = IN_USE - 1;
 
-/// State of a number's object.
+/// State of the object that has a certain number.
 #[derive(Debug)]
 pub(super) struct Entry {
     word: AtomicU64,
-    /// The object, from its allocation to the next one; in a free number's entry the next free number, as an address.
+    /// Address of the object, from one allocation to the next. In a free number's entry, the next free number.
     object: AtomicPtr<u8>,
 }
 
 /// Proof that an object has no user or holder left, and must be freed to its cache.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Last;
+pub(super) struct LastReference;
 
 impl Entry {
     fn new() -> Self {
         Self { word: AtomicU64::new(0), object: AtomicPtr::new(null_mut()) }
     }
-    /// Address of the object. It belongs to its number until it is freed.
+    /// Address of the entry's object. The object belongs to its number until it is freed.
     #[inline(always)]
     pub(super) fn object(&self) -> *mut u8 {
-        // Relaxed: written before the word became "in use", which the reader has read.
+        // Relaxed: the address was written before the word became "in use", which the reader has read.
         self.object.load(Relaxed)
     }
-    /// Current or last life of the object; 0 before the first one.
+    /// Current or last life of the object; 0 before its first life.
     fn generation(word: u64) -> u32 {
         (word >> 32) as u32
     }
 
-    /// Begins life `generation`. Only the thread that has the object may call it.
+    /// Begins life `generation` of the object. Only the thread that owns the object may call this.
     pub(super) fn begin(&self, object: *mut u8, generation: u32) {
         self.object.store(object, Relaxed);
         // Release: pairs with the Acquire in `hold` and `end`, so that a holder or freer finds the object prepared.
@@ -66,7 +67,7 @@ impl Entry {
         tell!("begins life {generation} of the object at {object:?}");
     }
 
-    /// Word of the entry: a hint.
+    /// Current word of the entry, as a hint.
     #[inline(always)]
     fn now(&self) -> u64 {
         self.word.load(Relaxed)
@@ -78,10 +79,10 @@ impl Entry {
         Self::generation(word) == generation && word & IN_USE != 0
     }
 
-    /// Holds the object if life `generation` has not ended: it is not reallocated until [`let_go`](Self::let_go).
+    /// Holds the object if life `generation` has not ended. The object is not reallocated until [`let_go`](Self::let_go).
     ///
     /// # Panics
-    /// The object has 2,147,483,647 holders.
+    /// Panics if the object has 2,147,483,647 holders.
     #[inline]
     pub(super) fn hold(&self, generation: u32) -> bool {
         let mut word = self.word.load(Relaxed);
@@ -90,14 +91,14 @@ impl Entry {
                 return false;
             }
             assert!(word & HOLDERS != HOLDERS, "an object has {HOLDERS} holders: no more can be counted");
-            // Acquire: pairs with the Release in `begin`; other holders continue its release sequence.
+            // Acquire: pairs with the Release in `begin`; other holders continue the release sequence of `begin`.
             match self.word.compare_exchange(word, word + 1, Acquire, Relaxed) {
                 Ok(_) => {
                     tell!("holds the object in life {generation}");
                     return true;
                 }
                 Err(now) => {
-                    planted!("a handle is looked at and then counted" => {
+                    planted!("a holder is counted without an atomic exchange" => {
                         return self.hold(Self::generation(now));
                     });
                     word = now;
@@ -106,36 +107,37 @@ impl Entry {
         }
     }
 
-    /// Releases a hold. The last holder after the end of the object's life gets it, to free it.
+    /// Releases a hold. If the object's life has ended, the last holder gets the object, and must free it.
     #[inline]
-    pub(super) fn let_go(&self) -> Option<Last> {
-        // Release: the holder's accesses come before the object's next life. Acquire: the accesses of all other holders, and of
-        // the thread that ended the life, come before the last one frees it. The two pair with each other, here and in `end`.
+    pub(super) fn let_go(&self) -> Option<LastReference> {
+        // Release: the holder's accesses come before the object's next life. Acquire: all accesses of other holders, and of the
+        // thread that ended the life, come before the last holder frees the object. The Acquire pairs with the Release in
+        // `let_go` and in `end`.
         let before = self.word.fetch_sub(1, AcqRel);
         tell!("lets go: there were {} holders", before & HOLDERS);
-        (before & (IN_USE | HOLDERS) == 1).then_some(Last)
+        (before & (IN_USE | HOLDERS) == 1).then_some(LastReference)
     }
 
-    /// Ends life `generation`: `None` if it had ended before. Otherwise no new hold succeeds; if there is no holder, the caller
-    /// gets the object.
-    pub(super) fn end(&self, generation: u32) -> Option<Option<Last>> {
+    /// Ends life `generation`; returns `None` if that life had ended before. After the end no new hold succeeds;
+    /// without holders, the caller gets the object.
+    pub(super) fn end(&self, generation: u32) -> Option<Option<LastReference>> {
         let mut word = self.word.load(Relaxed);
         loop {
             if Self::generation(word) != generation || word & IN_USE == 0 {
                 return None;
             }
             let ended = word & !IN_USE;
-            // Acquire: pairs with the Release in `begin` and `let_go`: the object's next life comes after all of that. Release:
-            // pairs with the Acquire in the `let_go` of the last holder, which may free the object.
+            // Acquire: pairs with the Release in `begin` and `let_go`, which come before the object's next life.
+            // Release: pairs with the Acquire in the `let_go` of the last holder, which may free the object.
             match self.word.compare_exchange(word, ended, AcqRel, Relaxed) {
                 Ok(_) => {
-                    planted!("a free does not wait for holders" => return Some(Some(Last)));
+                    planted!("a free does not wait for holders" => return Some(Some(LastReference)));
                     tell!("ends life {generation}: {} holders", ended & HOLDERS);
-                    return Some((ended & HOLDERS == 0).then_some(Last));
+                    return Some((ended & HOLDERS == 0).then_some(LastReference));
                 }
                 Err(now) => {
-                    planted!("a handle is looked at and then freed" => {
-                        return Some((ended & HOLDERS == 0).then_some(Last));
+                    planted!("a handle is freed without an atomic exchange" => {
+                        return Some((ended & HOLDERS == 0).then_some(LastReference));
                     });
                     word = now;
                 }
@@ -149,23 +151,22 @@ impl Entry {
     }
 }
 
-/// Free numbers, and those that were ever used.
+/// The list of free numbers, and counts of used and retired numbers.
 #[derive(Debug, Default)]
 struct Free {
-    /// The first free number plus one; 0 if there is none.
+    /// The first free number plus one; 0 if no number is free.
     head: u64,
-    /// Numbers that were ever used.
+    /// Number of numbers that were ever used.
     used: u64,
     retired: u64,
 }
 
-/// Numbers of a handle cache. See the module.
 #[derive(Debug)]
 pub(super) struct Numbers {
     /// Entries of each segment, never freed; null before the segment is made.
     segments: [AtomicPtr<Entry>; SEGMENTS],
     free: Mutex<Free>,
-    /// Number of numbers that a handle can distinguish; their last generation.
+    /// Number of objects that a handle can distinguish; `last` is the last generation of an object.
     limit: u64,
     last: u32,
     generations: Generations,
@@ -178,26 +179,25 @@ impl Numbers {
         Self { segments, free: Mutex::ranked(Rank::Numbers, Free::default()), limit, last, generations }
     }
 
-    /// Locks the free list.
     #[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
     pub(super) fn lock(&self) -> impl Sized + '_ {
         self.free.lock()
     }
 
-    /// Segment of a number, and its place in the segment.
+    /// Segment of a number, and the number's index in the segment.
     #[inline(always)]
     fn at(number: u32) -> (usize, usize) {
         let shifted = u64::from(number) + FIRST;
         let segment = shifted.ilog2() - FIRST.ilog2();
         (segment as usize, (shifted - (FIRST << segment)) as usize)
     }
-    /// Entry of a number; `None` if its segment was never made.
+    /// Entry of a number; `None` if the number's segment was never made.
     #[inline(always)]
     pub(super) fn entry(&self, number: u32) -> Option<&Entry> {
         let (segment, place) = Self::at(number);
         // Acquire: pairs with the Release in `extend`, so that entries are initialised.
         let entries = self.segments.get(segment)?.load(Acquire);
-        // SAFETY: a segment that is not null has `FIRST << segment` entries, and is never freed; `place` is less.
+        // SAFETY: a segment that is not null has `FIRST << segment` entries, and is never freed; `place` is below that count.
         (!entries.is_null()).then(|| unsafe { &*entries.add(place) })
     }
 
@@ -205,19 +205,19 @@ impl Numbers {
     fn extend(&self, number: u32) -> Result<(), HandleError<AllocError>> {
         let (segment, _) = Self::at(number);
         let mut entries = Vec::new();
-        // Allocated without the lock: it may be the program's heap.
+        // The segment is allocated outside the lock, because the cache may be part of the program's heap.
         entries.try_reserve_exact((FIRST << segment) as usize).map_err(|_| HandleError::Memory)?;
         entries.extend((0..FIRST << segment).map(|_| Entry::new()));
         let entries = Box::into_raw(entries.into_boxed_slice()).cast();
         // Release: pairs with the Acquire in `entry`, by which the losing thread finds the segment.
         if self.segments[segment].compare_exchange(null_mut(), entries, Release, Relaxed).is_err() {
-            // SAFETY: made above, and not shared.
+            // SAFETY: this call made the segment, and did not publish it.
             drop(unsafe { Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST << segment) as usize)) });
         }
         Ok(())
     }
 
-    /// Takes an unused number, and the generation of its first life.
+    /// Takes an unused number, and returns it with the generation of its first life.
     pub(super) fn take(&self) -> Result<(u32, u32), HandleError<AllocError>> {
         let full = |free: &Free| HandleError::Full { slots: self.limit, retired: free.retired };
         loop {
@@ -233,7 +233,7 @@ impl Numbers {
                 self.extend(number)?;
                 continue;
             };
-            planted!("a number is chosen in one lock hold and taken in the next" => {
+            planted!("an object number is taken in a later lock hold" => {
                 drop(free);
                 free = self.free.lock();
             });
@@ -242,15 +242,15 @@ impl Numbers {
             } else {
                 free.head = entry.object().addr() as u64;
             }
-            planted!("a number begins anew with a new object" => return Ok((number, 1)));
-            // Free numbers have a generation left: see `give`.
+            planted!("an object number restarts its generation with a new object" => return Ok((number, 1)));
+            // Free numbers have a generation left, because `give` retires a number after its last generation.
             return self.next(number).map(|generation| (number, generation)).ok_or(HandleError::Memory);
         }
     }
 
-    /// Next generation of the object of a number, which the caller has; `None` if they are used up.
+    /// Next generation of a number's object, which the caller owns; `None` if the generations are used up.
     pub(super) fn next(&self, number: u32) -> Option<u32> {
-        planted!("an object keeps its generation" => return Some(1));
+        planted!("a freed object keeps its generation" => return Some(1));
         // Relaxed: the caller got the object from the thread that last changed the word.
         match Entry::generation(self.entry(number)?.word.load(Relaxed)) {
             0 => self.generations.first(self.last),
@@ -279,7 +279,7 @@ impl Numbers {
             .filter(|entry| entry.is_out())
             .map(Entry::object)
     }
-    /// As [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation).
+    /// A generation that no number has used, as in [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation).
     pub(super) fn fresh_generation(&self) -> Option<u32> {
         let used = self.free.lock().used;
         let entries = (0..used).filter_map(|number| self.entry(number as u32));
@@ -290,7 +290,6 @@ impl Numbers {
         });
         self.generations.fresh(used, self.last)
     }
-    /// Numbers that are retired.
     pub(super) fn retired(&self) -> u64 {
         self.free.lock().retired
     }
@@ -304,7 +303,7 @@ impl Drop for Numbers {
         for (segment, entries) in self.segments.iter().enumerate() {
             let entries = entries.load(Relaxed);
             if !entries.is_null() {
-                // SAFETY: made by `extend` with that many entries; there is no other user left.
+                // SAFETY: `extend` made the segment with that many entries, and no other user is left.
                 drop(unsafe {
                     Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST << segment) as usize))
                 });
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_hold_every_number_once() {
+    fn segments_contain_each_number_once() {
         for (number, at) in [(0, (0, 0)), (63, (0, 63)), (64, (1, 0)), (191, (1, 127)), (192, (2, 0))] {
             assert_eq!(Numbers::at(number), at);
         }
@@ -348,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_retires_after_its_last_generation() {
+    fn object_number_retires_after_its_last_generation() {
         let numbers = numbers(64);
         assert_eq!(numbers.take(), Ok((0, 1)));
         numbers.entry(0).unwrap().begin(null_mut(), 254);
@@ -357,28 +356,28 @@ mod tests {
         numbers.entry(0).unwrap().begin(null_mut(), 255);
         numbers.give(0);
         assert_eq!((numbers.take(), numbers.retired()), (Ok((1, 1)), 1));
-        // It has no generation from the start.
+        // The first generation already exceeds the last one.
         let none = Numbers::new(64, 255, Generations { first: 256, ..Generations::default() });
         assert_eq!(none.take(), Err(HandleError::Full { slots: 64, retired: 0 }));
     }
 
     #[test]
-    fn the_last_holder_gets_the_object() {
+    fn last_holder_gets_the_object() {
         let entry = Entry::new();
         entry.begin(null_mut(), 3);
         assert!(entry.is_in(3) && !entry.is_in(2) && !entry.hold(2) && entry.end(4).is_none());
         assert!(entry.hold(3) && entry.hold(3));
         assert_eq!((entry.let_go(), entry.end(3), entry.end(3)), (None, Some(None), None));
-        // Its life has ended: new holds fail, and the remaining holder is the last.
+        // The life has ended: new holds fail, and the remaining holder is the last.
         assert!(!entry.is_in(3) && !entry.hold(3) && entry.is_out());
-        assert_eq!((entry.let_go(), entry.is_out()), (Some(Last), false));
+        assert_eq!((entry.let_go(), entry.is_out()), (Some(LastReference), false));
         entry.begin(null_mut(), 4);
-        assert_eq!(entry.end(4), Some(Some(Last)));
+        assert_eq!(entry.end(4), Some(Some(LastReference)));
     }
 
     #[test]
     #[should_panic(expected = "an object has 2147483647 holders")]
-    fn holders_that_cannot_be_counted_are_refused() {
+    fn holder_count_overflow_is_refused() {
         let entry = Entry::new();
         entry.word.store(1 << 32 | IN_USE | HOLDERS, Relaxed);
         entry.hold(1);

@@ -1,4 +1,4 @@
-//! Random operations on all handle containers, compared with shadows.
+//! Properties: random operations on all handle containers, compared with shadow models.
 
 use crate::shadow::handles::{self, Setup, Step};
 use proptest::prelude::*;
@@ -30,6 +30,6 @@ proptest! {
 }
 
 #[test]
-fn the_fuzzers_corpus_of_handles_agrees_with_the_shadow() {
+fn handle_fuzzing_corpus_agrees_with_the_reference_model() {
     crate::properties::corpus("handles", handles::fuzz);
 }

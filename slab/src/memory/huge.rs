@@ -1,49 +1,51 @@
-//! Memory above the largest block of pages: each piece is a separate mapping.
+//! Memory above the largest block of pages, where each allocation is a separate mapping.
 //!
-//! A block of pages has at most 4 MiB, and at most that alignment. Larger requests are mapped individually, and grow by
-//! `mremap`, which moves pages instead of copying bytes. The kernel's `kmalloc` ends at 4 MiB and leaves the rest to `vmalloc`;
-//! jemalloc and dlmalloc map such requests individually, too.
+//! A block of pages has at most 4 MiB, and at most that alignment. A larger request gets its own mapping, called a *piece*. A
+//! piece grows by `mremap`, which moves pages instead of copying bytes. The kernel's `kmalloc` ends at 4 MiB and leaves larger
+//! requests to `vmalloc`; jemalloc and dlmalloc also map such requests individually.
 //!
-//! Pieces are found by address in a sorted table, so a free of a foreign address, or of one inside a piece, is detected.
+//! A sorted table finds pieces by address, so a free of a foreign address, or of an address inside a piece, is detected.
 //!
 //! # Freed mappings
 //!
-//! Unmapping a piece is cheap; touching the next one is not, because the system clears each page anew. A program that replaces
-//! buffers of 5 to 25 MiB spends nine tenths of its time there. So freed pieces are kept for a while, with their contents. The
-//! smallest piece that fits serves a request. If it is larger by more than an eighth of the request, the surplus is cut off and
-//! kept; a smaller surplus is handed out with the piece, to avoid fragments. Adjacent freed pieces are merged.
+//! Unmapping a piece is cheap, but touching a new piece is not, because the system clears each page. A program that replaces
+//! buffers of 5 to 25 MiB spends nine tenths of its time on page clearing. Freed pieces are therefore kept for a while, with
+//! their contents. The smallest kept piece that fits serves a request. If the piece exceeds the request by more than an eighth,
+//! the surplus is cut off and kept. A smaller surplus is handed out with the piece, to avoid fragments. Adjacent freed pieces
+//! are merged.
 //!
-//! As many bytes are kept as are in use, at least a quarter of [`Config::huge_cache`](crate::Config::huge_cache) and at most
-//! all of it ([`HUGE_CACHE`]); the least recently used pieces are unmapped first. If addresses are limited (`RLIMIT_AS`), at
-//! most a quarter of the remaining ones is kept. All kept pieces are unmapped
+//! The kept bytes may equal the bytes in use. They may always reach a quarter of
+//! [`Config::huge_cache`](crate::Config::huge_cache), and never exceed `huge_cache` (default [`HUGE_CACHE`]). The least
+//! recently used pieces are unmapped first. If addresses are limited (`RLIMIT_AS`), at most a quarter of the remaining
+//! addresses is kept. All kept pieces are unmapped
 //!
 //! * after two reaping intervals without use, also when the user calls [`reap`](crate::Subsystem::reap);
 //! * when memory is short, or the system refuses a mapping or a page;
 //! * by [`shrink`](crate::Subsystem::shrink) and [`Uslab::release`](crate::Uslab::release).
 //!
-//! glibc keeps freed pieces of up to 32 MiB in its heap from the second one on (its `mmap` threshold follows the freed sizes),
-//! and trims the top of the heap above twice that size; gperftools keeps all; mimalloc keeps them for 10 ms and more; jemalloc
-//! keeps none above 8 MiB (`oversize_threshold`).
+//! Other allocators differ. glibc keeps freed pieces of up to 32 MiB in its heap from the second piece on (its `mmap` threshold
+//! follows the freed sizes), and trims the top of the heap above twice that size. gperftools keeps all freed pieces, mimalloc
+//! keeps them for 10 ms and more, and jemalloc keeps none above 8 MiB (`oversize_threshold`).
 //!
-//! To zero a piece, pages are cleared if most of them were touched, and decommitted if most were not ([`Region::clear`]). A
-//! page fault costs several times as much as clearing a resident page, and clearing a hardly used table would make all of it
+//! To zero a piece, pages are cleared if most of them were touched; otherwise they are decommitted ([`Region::clear`]). A page
+//! fault costs several times as much as clearing a resident page. Clearing a sparsely used piece would make all of the piece
 //! resident.
 //!
 //! Memory of [`Backend::Heap`] is never kept.
 //!
 //! # Limits
 //!
-//! If the pages [are limited](uslab_buddy::PageConfig::limit), each mapping, kept ones included, is
-//! [charged](uslab_buddy::PageAllocator::charge) to them from before it is made until it is unmapped: pages and mappings
-//! together stay within the limit. A mapping that does not fit is refused after freed mappings were unmapped. If the request
-//! [may reclaim](uslab_buddy::Gfp::may_reclaim), all unused memory is freed first and shrinkers run, too.
+//! If the pages [are limited](uslab_buddy::PageConfig::limit), each mapping, also a kept one, is
+//! [charged](uslab_buddy::PageAllocator::charge) to them from before it is made until it is unmapped. Pages and mappings
+//! together therefore stay within the limit. A mapping that does not fit is refused after freed mappings were unmapped. If the
+//! request [may reclaim](uslab_buddy::Gfp::may_reclaim), all unused memory is freed first, and shrinkers run, too.
 //!
 //! # Invariants
 //!
 //! * A piece is in the table from before its address is handed out until after its free, and is mapped throughout. A freed
-//!   piece is in the list of kept ones, or about to be unmapped. Both lists change under one lock.
-//! * The table has separate memory, and the list of freed pieces is made with the subsystem: no operation here calls the global
-//!   heap.
+//!   piece is in the list of kept pieces, or about to be unmapped. Table and list change under one lock.
+//! * The table has separate memory, and the list of freed pieces is made with the subsystem. Operations on pieces therefore
+//!   never call the global heap.
 //! * Pieces are mapped and unmapped without the lock. A resize holds the lock, because no other thread may find the piece
 //!   during it.
 
@@ -63,20 +65,20 @@ use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{AtomicBool, Counter, Rank, planted};
 use uslab_magazine::{Operation, Paths};
 
-/// Most pieces: about as many mappings as Linux grants a process (`vm.max_map_count`).
+/// Maximum number of pieces: about as many mappings as Linux grants a process (`vm.max_map_count`).
 const MOST: usize = if cfg!(loom) { 1 } else { 1 << 16 };
 
-/// Bytes of freed mappings that are kept by default.
+/// Number of bytes of freed mappings that are kept by default.
 ///
-/// Measured with twenty live buffers of 5 to 25 MiB, 300 MiB in all, one of them replaced and each page touched, 2,000 times:
-/// 16.2 s without it (385 MiB at the peak), 6.0 s with 64 MiB (458), 2.3 s with 128 (502), 0.9 s with 192 (531), 0.5 s with 256
-/// (518), and no less with more; glibc 1.4 s (485), gperftools 0.8 s (502).
+/// Measured with twenty live buffers of 5 to 25 MiB, 300 MiB in all, of which one is replaced and each page touched, 2,000
+/// times. Times, with the peak in MiB: 16.2 s without kept mappings (385), 6.0 s with 64 MiB (458), 2.3 s with 128 (502), 0.9 s
+/// with 192 (531), 0.5 s with 256 (518), and no less with more; glibc 1.4 s (485), gperftools 0.8 s (502).
 pub const HUGE_CACHE: usize = 256 << 20;
 
-/// One part in `LEAST` of the limit is kept however little is in use.
+/// One part in `LEAST` of the limit is kept however few bytes are in use.
 const LEAST: usize = 4;
 
-/// Upper bound of a process's address space in bytes: there is no need to query it.
+/// Upper bound of a process's address space in bytes, which saves a query of the system.
 pub(crate) const ADDRESSES: usize = (1_u64 << if usize::BITS == 64 { 47 } else { 30 }) as usize;
 
 /// Returns `true` if memory for `layout` is above the largest block.
@@ -102,62 +104,61 @@ pub(crate) const fn is_huge(layout: Layout) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct HugeInfo {
-    /// Number of pieces allocated.
+    /// Number of allocations above the largest block.
     pub allocs: u64,
-    /// Number of pieces freed.
+    /// Number of frees above the largest block.
     pub frees: u64,
-    /// Pages of the pieces in use.
+    /// Number of pages of the allocations in use.
     pub pages: u64,
-    /// Pages of freed mappings that are kept.
+    /// Number of pages of freed mappings that are kept.
     pub cached_pages: u64,
-    /// Allocations that a freed mapping served.
+    /// Number of allocations that a freed mapping served.
     pub reused: u64,
-    /// Mappings, or parts of mappings, that were unmapped.
+    /// Number of mappings, or parts of mappings, that were unmapped.
     pub unmapped: u64,
-    /// Where allocations and frees were served: `pages` if a freed mapping was taken or kept, `commit` if the system was
-    /// called.
+    /// Numbers of allocations and frees by where they were served: `pages` if a freed mapping was taken or kept, `commit` if
+    /// the system was called.
     pub paths: Paths,
 }
 
-/// All pieces of a subsystem. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Huge {
     backend: Backend,
     huge_pages: HugePages,
-    /// Bytes of the guard at the end of a piece, and the most pieces that have one.
+    /// Bytes of the guard at the end of a piece; `guards` is the maximum number of pieces with a guard.
     guard: usize,
     guards: usize,
     faults: Faults,
-    /// Most bytes of freed mappings that are kept.
+    /// Maximum number of bytes of freed mappings that are kept.
     keep: usize,
-    /// True if addresses were limited (`RLIMIT_AS`) at the last check. Frees do not check: a sandbox may kill the program for
-    /// that call.
+    /// True if addresses were limited (`RLIMIT_AS`) at the last check. Frees do not check the limit, because a sandbox may kill
+    /// the program for the system call.
     limited: AtomicBool,
-    pieces: ForkMutex<Pieces>,
-    /// Operations that called the system.
+    pieces: ForkMutex<HugeState>,
+    /// Number of operations that called the system.
     asked: Counter,
 }
 
-/// State under the lock.
+/// Pieces and counts, under the lock.
 #[derive(Debug)]
-pub(crate) struct Pieces {
+pub(crate) struct HugeState {
     used: Table,
     freed: Freed,
-    /// Pages of the pieces in use.
+    /// Number of pages of the pieces in use.
     pages: u64,
     allocs: u64,
     frees: u64,
     reused: u64,
     unmapped: u64,
-    resting: Resting,
+    resting: QuarantinedRanges,
 }
 
 fn pages_of(piece: &Region) -> u64 {
     (piece.bytes() / PAGE_SIZE) as u64
 }
 
-impl Pieces {
-    /// Makes room for one more piece in use; `false` if memory is short.
+impl HugeState {
+    /// Makes room for one more piece in use; returns `false` if memory is short.
     fn reserve(&self) -> bool {
         self.used.reserve()
     }
@@ -165,7 +166,7 @@ impl Pieces {
     /// The table has room for one more piece.
     unsafe fn insert(&mut self, piece: Region) {
         self.pages += pages_of(&piece);
-        // SAFETY: the table has room, by this function's contract.
+        // SAFETY: by contract, the table has room.
         unsafe { self.used.insert(piece) };
     }
     fn remove(&mut self, at: usize) -> Region {
@@ -175,19 +176,19 @@ impl Pieces {
     }
 }
 
-/// Freed pieces whose addresses rest: for a while they are not reused, and an access faults.
+/// Freed pieces whose addresses rest: for a while they are not reused, and an access to them faults.
 #[derive(Debug)]
-struct Resting {
-    /// Empty if nothing rests. Boxed to keep it off the stack of its maker.
+struct QuarantinedRanges {
+    /// The resting pieces; empty unless addresses rest. Boxed to stay off the stack.
     regions: Box<[Option<Region>]>,
     next: usize,
 }
 
-/// Most resting pieces.
+/// Maximum number of resting pieces.
 const RESTING: usize = 64;
 
-impl Resting {
-    /// Adds a region; returns the oldest one if the ring is full.
+impl QuarantinedRanges {
+    /// Adds a freed piece; returns the oldest piece if the ring is full.
     fn put(&mut self, region: Region) -> Option<Region> {
         self.next = (self.next + 1) % RESTING;
         self.regions[self.next].replace(region)
@@ -197,7 +198,7 @@ impl Resting {
     }
 }
 
-/// The pieces in use, by address.
+/// The pieces in use, sorted by address.
 ///
 /// # Invariants
 /// The first `len` places of the memory hold one region each, ascending and disjoint.
@@ -210,19 +211,19 @@ pub(crate) struct Table {
 impl Deref for Table {
     type Target = [Region];
     fn deref(&self) -> &[Region] {
-        // SAFETY: the first `len` places hold regions, by the invariant; the memory is aligned to 128 bytes, and stays mapped.
+        // SAFETY: by the invariant, the first `len` places hold regions. The memory is aligned to 128 bytes, and stays mapped.
         unsafe { core::slice::from_raw_parts(self.memory.base().cast().as_ptr(), self.len) }
     }
 }
 impl DerefMut for Table {
     fn deref_mut(&mut self) -> &mut [Region] {
-        // SAFETY: the first `len` places hold regions, by the invariant, and the borrow is exclusive.
+        // SAFETY: by the invariant, the first `len` places hold regions. The borrow is exclusive.
         unsafe { core::slice::from_raw_parts_mut(self.memory.base().cast().as_ptr(), self.len) }
     }
 }
 
 impl Table {
-    /// Index of the piece at `address`; otherwise the error says whether the address is inside a piece.
+    /// Index of the piece at `address`. The error distinguishes a foreign address from an address inside a piece.
     fn find(&self, address: usize) -> Result<usize, CorruptionKind> {
         let above = self.partition_point(|piece| piece.base().addr().get() <= address);
         let Some(piece) = above.checked_sub(1).map(|at| &self[at]) else {
@@ -235,7 +236,7 @@ impl Table {
         }
     }
 
-    /// Makes room for one more piece; `false` if memory is short.
+    /// Makes room for one more piece; returns `false` if memory is short.
     fn reserve(&self) -> bool {
         self.memory.commit(&Operation::new(), (self.len + 1) * size_of::<Region>())
     }
@@ -244,8 +245,7 @@ impl Table {
     /// The table has room for one more piece.
     unsafe fn insert(&mut self, piece: Region) {
         let at = self.partition_point(|other| other.base() < piece.base());
-        // SAFETY: the table has room, by this function's contract; the regions from `at` on move up by one, and the new one
-        // takes the gap.
+        // SAFETY: by contract, the table has room. The regions from `at` on move up by one, and the new region takes the gap.
         unsafe {
             let place = self.memory.base().cast::<Region>().add(at);
             place.add(1).copy_from(place, self.len - at);
@@ -257,7 +257,7 @@ impl Table {
     fn remove(&mut self, at: usize) -> Region {
         assert!(at < self.len);
         self.len -= 1;
-        // SAFETY: `at` has a region; those behind it move down by one, into its place.
+        // SAFETY: `at` has a region, which later regions replace by moving down by one.
         unsafe {
             let place = self.memory.base().cast::<Region>().add(at);
             let piece = place.read();
@@ -276,23 +276,22 @@ impl Drop for Table {
 }
 
 impl Huge {
-    /// Address space of a table, in bytes.
+    /// Number of bytes of address space of a table.
     pub(crate) const TABLE_BYTES: usize = (MOST * size_of::<Region>()).next_multiple_of(PAGE_SIZE);
 
-    /// Makes the allocator, which keeps up to `keep` bytes of freed mappings; `None` if the address space of the table is
-    /// refused. With `guards`, a page behind each piece is inaccessible, up to that number of pieces, and freed addresses rest
-    /// for a while.
+    /// Makes the allocator, which keeps up to `keep` bytes of freed mappings; `None` if address space for the table is refused.
+    /// With `guards`, up to that number of pieces are followed by an inaccessible page, and freed addresses rest for a while.
     pub(crate) fn new(
         addresses: &mut Reservation,
         huge_pages: HugePages,
         keep: usize,
         guards: usize,
     ) -> Option<Self> {
-        // Within a large reservation a limit does not matter.
+        // An address limit does not matter within a large reservation.
         let limited = addresses.is_empty() && address_limit().is_some();
         let none = Uncommitted::NoAccess;
         let memory = Reserved::cut_from(addresses, Self::TABLE_BYTES, none, RESERVE)?;
-        let pieces = Pieces {
+        let pieces = HugeState {
             used: Table { memory, len: 0 },
             freed: Freed::new(),
             pages: 0,
@@ -300,7 +299,7 @@ impl Huge {
             frees: 0,
             reused: 0,
             unmapped: 0,
-            resting: Resting {
+            resting: QuarantinedRanges {
                 regions: (0..if guards > 0 { RESTING } else { 0 }).map(|_| None).collect(),
                 next: 0,
             },
@@ -320,27 +319,27 @@ impl Huge {
 
     pub(crate) fn info(&self) -> HugeInfo {
         let pieces = self.pieces.lock();
-        let Pieces { allocs, frees, pages, reused, unmapped, .. } = *pieces;
+        let HugeState { allocs, frees, pages, reused, unmapped, .. } = *pieces;
         let cached_pages = (pieces.freed.bytes() / PAGE_SIZE) as u64;
         drop(pieces);
-        // After the lock was released there may have been one more system call.
+        // A system call after the lock was released may be counted beyond the operations.
         let commit = self.asked.get().min(allocs + frees);
         let paths = Paths { pages: allocs + frees - commit, commit, ..Paths::default() };
         HugeInfo { allocs, frees, pages, cached_pages, reused, unmapped, paths }
     }
 
-    /// Bytes of all mappings, including the kept ones.
+    /// Number of bytes of all mappings, including kept mappings.
     pub(crate) fn mapped_bytes(&self) -> usize {
         let pieces = self.pieces.lock();
         pieces.pages as usize * PAGE_SIZE + pieces.freed.bytes()
     }
-    /// Number of frees and unmaps so far: if unchanged, a reap finds nothing new.
+    /// Number of frees and unmaps so far. If the number is unchanged, a reap finds nothing new.
     pub(crate) fn changes(&self) -> u64 {
         let pieces = self.pieces.lock();
         pieces.frees + pieces.unmapped
     }
 
-    /// Returns `true` if the pieces are ordered and disjoint, and their number agrees with the counters.
+    /// Returns `true` if the pieces are sorted and disjoint, and their number agrees with the counters.
     pub(crate) fn agrees(&self) -> bool {
         let pieces = self.pieces.lock();
         let table = &pieces.used;
@@ -357,18 +356,17 @@ impl Huge {
             && table.iter().map(pages_of).sum::<u64>() == pieces.pages
     }
 
-    /// The lock that a fork takes.
-    pub(crate) fn pieces(&self) -> &ForkMutex<Pieces> {
+    pub(crate) fn pieces(&self) -> &ForkMutex<HugeState> {
         &self.pieces
     }
 
-    /// Allocates from a freed mapping, its bytes unspecified or zero. The error is the number of bytes that were unmapped
-    /// because the piece could not be listed again.
+    /// Allocates from a freed mapping, with bytes zeroed or unspecified. If the piece could not be listed again, it was
+    /// unmapped, and the error is its number of bytes.
     pub(crate) fn reuse(&self, layout: Layout, zero: bool) -> Option<Result<NonNull<u8>, usize>> {
         // With guards, only pieces that could not be unmapped are kept.
         let mut piece = if self.guard == 0 { self.pieces.lock().freed.take(layout)? } else { return None };
         if zero {
-            // All of the piece: its user may grow in place.
+            // The whole piece is cleared, because its user may grow the allocation in place.
             let bytes = piece.bytes();
             piece.clear(bytes);
         }
@@ -377,12 +375,12 @@ impl Huge {
     }
 
     /// Makes later frees check the remaining address space.
-    pub(crate) fn heed_limit(&self) {
-        // Relaxed: a hint.
+    pub(crate) fn apply_limit(&self) {
+        // Relaxed: the flag is a hint.
         self.limited.store(true, Relaxed);
     }
 
-    /// Size of a new mapping for `layout`, in bytes.
+    /// Number of bytes of a new mapping for `layout`.
     pub(crate) fn bytes_for(&self, layout: Layout) -> usize {
         (layout.size() + self.guard).max(1).next_multiple_of(PAGE_SIZE)
     }
@@ -390,7 +388,7 @@ impl Huge {
     pub(crate) fn may_guard(&self) -> bool {
         self.pieces.lock().used.len() < self.guards
     }
-    /// Maps a new zeroed piece. It has a guard as long as there are `mappings` for it.
+    /// Maps a new zeroed piece, with a guard while `mappings` admits more guards.
     pub(crate) fn map(&self, layout: Layout, mappings: &Mappings) -> Option<NonNull<u8>> {
         let bytes = layout.size().checked_add(self.guard)?;
         let piece = Region::committed(bytes, layout.align(), self.backend, &self.faults)?;
@@ -415,26 +413,25 @@ impl Huge {
             drop(pieces);
             return None;
         }
-        // SAFETY: `reserve` made room.
+        // SAFETY: `reserve` made room for one more piece.
         unsafe { pieces.insert(piece) };
         pieces.allocs += 1;
         pieces.reused += u64::from(reused);
         Some(base)
     }
 
-    /// Size of the piece at `memory`, in bytes.
     pub(crate) fn bytes(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let pieces = self.pieces.lock();
         pieces.used.find(memory.addr().get()).map(|at| pieces.used[at].bytes() - self.guard)
     }
 
-    /// Frees a piece. Returns the bytes that were unmapped.
+    /// Frees a piece. Returns the number of bytes that were unmapped.
     pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
-        // Relaxed: a hint.
+        // Relaxed: the flag is a hint.
         let limit = self.limited.load(Relaxed).then(address_limit).flatten();
         let mut pieces = self.pieces.lock();
         let at = pieces.used.find(memory.addr().get())?;
-        planted!("a mapping is found in one lock hold and removed in the next" => {
+        planted!("a mapping is removed in a later lock hold" => {
             drop(pieces);
             pieces = self.pieces.lock();
         });
@@ -442,11 +439,12 @@ impl Huge {
         pieces.frees += 1;
         if self.guard > 0 && limit.is_none() {
             drop(pieces);
-            // SAFETY: the piece is no longer used. A range that stays accessible is decommitted all the same.
+            // SAFETY: the piece is no longer used. If the system refuses to make the range inaccessible, the range is
+            // decommitted nevertheless.
             unsafe { piece.decommit(0..piece.bytes()) };
             let bytes = piece.bytes();
             pieces = self.pieces.lock();
-            // Unmapped later, without the lock.
+            // The piece is unmapped later, without the lock.
             let gone = pieces.resting.put(piece);
             pieces.unmapped += u64::from(gone.is_some());
             drop(pieces);
@@ -455,7 +453,7 @@ impl Huge {
             return Ok(bytes);
         }
         let keep = self.keep.min((pieces.pages as usize * PAGE_SIZE).max(self.keep / LEAST));
-        // Address space that would be left if nothing were kept.
+        // Address space that would be left if no freed mapping were kept.
         let left = |(limit, has): (usize, usize)| {
             limit.saturating_sub(has).saturating_add(pieces.freed.bytes() + piece.bytes())
         };
@@ -476,11 +474,11 @@ impl Huge {
         Ok(bytes)
     }
 
-    /// Unmaps a freed piece. Returns its bytes.
+    /// Unmaps a freed piece. Returns the piece's number of bytes.
     ///
     /// # Errors
-    /// The system refused. The piece is listed among the kept ones, to be retried with these. In exchange another kept piece
-    /// may have been unmapped, of the returned number of bytes.
+    /// Fails if the system refuses to unmap. A piece that could not be unmapped is kept, and a later call retries. Another kept
+    /// piece may have been unmapped instead; the error is the number of bytes unmapped.
     fn unmap(&self, piece: Region) -> Result<usize, usize> {
         let bytes = piece.bytes();
         match piece.unmap() {
@@ -494,8 +492,8 @@ impl Huge {
             _ => Ok(bytes),
         }
     }
-    /// Unmaps the freed mappings that `pop` returns, each without the lock, until the system refuses one. Returns the bytes
-    /// that are no longer charged.
+    /// Unmaps the freed mappings that `pop` returns, each without the lock, until the system refuses. Returns the number of
+    /// bytes that are no longer charged.
     fn unmap_each(&self, mut pop: impl FnMut(&mut Freed) -> Option<Region>) -> usize {
         let mut next = || {
             let mut pieces = self.pieces.lock();
@@ -517,7 +515,8 @@ impl Huge {
         if self.guard > 0 { 0 } else { bytes }
     }
 
-    /// Unmaps all freed mappings, including those whose addresses rest. Returns the bytes that are no longer charged.
+    /// Unmaps all freed mappings, including mappings whose addresses rest. Returns the number of bytes that are no longer
+    /// charged.
     pub(crate) fn release(&self) -> usize {
         let resting = || {
             let mut pieces = self.pieces.lock();
@@ -529,7 +528,8 @@ impl Huge {
         self.unmap_each(|freed| freed.pop_above(0))
     }
 
-    /// Ends a reaping interval: unmaps pieces freed before the previous interval ended and unused since. Returns the bytes.
+    /// Ends a reaping interval: unmaps pieces that were freed before the previous interval ended and unused since. Returns the
+    /// number of bytes.
     pub(crate) fn end_interval(&self) -> usize {
         self.pieces.lock().freed.end_interval();
         self.unmap_each(Freed::pop_idle)

@@ -1,10 +1,10 @@
-//! Blocks of pages that are not slabs: their mark in the frame, and their count.
+//! Large blocks: blocks of pages that are not slabs, with a mark in their frame, and their counts.
 
 use uslab_buddy::Order;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::{Operation, PathCounts, Paths};
 
-/// Owner of large blocks: an address that is not a cache.
+/// Target of the owner word of large blocks, which is not a cache.
 static LARGE: u8 = 0;
 
 pub(crate) fn large() -> *mut u8 {
@@ -29,13 +29,12 @@ pub struct LargeInfo {
     pub allocs: u64,
     /// Number of blocks freed.
     pub frees: u64,
-    /// Pages of the blocks in use.
+    /// Number of pages of the blocks in use.
     pub pages: u64,
-    /// Allocations and frees by where they were served; those served by the CPU's own pages count as `cpu`.
+    /// Numbers of allocations and frees by where they were served; the CPU's own pages count as `cpu`.
     pub paths: Paths,
 }
 
-/// Counters of large blocks.
 #[derive(Debug, Default)]
 pub(crate) struct LargeBlocks {
     allocs: Counter,
@@ -45,13 +44,12 @@ pub(crate) struct LargeBlocks {
 }
 
 impl LargeBlocks {
-    /// Counts an allocation.
     pub(crate) fn allocated(&self, op: &Operation, order: Order) {
         self.allocs.add(1);
         self.paths.count(op);
         self.pages.add(u64::from(order.pages()));
     }
-    /// Counts a free that is about to return the block.
+    /// Counts a free, before the block is returned.
     pub(crate) fn freed(&self, order: Order) {
         self.frees.add(1);
         self.pages.sub(u64::from(order.pages()));

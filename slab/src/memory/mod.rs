@@ -6,10 +6,10 @@
 //! | `slab` | one slab, and its bitmaps |
 //! | `page_classes` | the size class of each page |
 //! | `large_blocks` | blocks of pages that are not slabs |
-//! | `huge` | mappings above the largest block, and freed ones that are kept |
+//! | `huge` | mappings above the largest block, and kept freed mappings |
 
 pub(crate) mod slab_memory;
-// A checker's subsystem has no malloc.
+// A model's subsystem has no malloc.
 pub mod huge;
 pub(crate) mod large_blocks;
 pub(crate) mod page_classes;

@@ -1,7 +1,7 @@
-//! The size class of each page, and the offset of that class's stack: four bytes per page, in a separate array.
+//! Size class of each page, and offset of the class's stack: four bytes per page, in a separate array.
 //!
-//! A free without a size reads it, and needs no frame: each CPU that allocates from or frees to a slab writes to its frame's
-//! line, while this array is only written when a slab is made or freed. A line of it covers 16 pages.
+//! A free without a size reads this array instead of the frame. Each CPU that allocates from or frees to a slab writes the
+//! frame's cache line, but this array is only written when a slab is made or freed. A cache line of the array covers 16 pages.
 
 use crate::debug::faults::BITMAP;
 use core::ptr::NonNull;
@@ -10,7 +10,7 @@ use uslab_buddy::region::{Reservation, Reserved, Uncommitted};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::UnsafeCell;
 
-/// Class and stack offset of a page. The default is no class.
+/// Class and stack offset of a page. The default means no class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Known(u32);
@@ -18,12 +18,13 @@ pub(crate) struct Known(u32);
 impl Known {
     const CLASS: u32 = 10;
 
-    /// Makes the word of a class; `stack` is the offset of its stack in a region, in bytes, or 0 if its frees are not inlined.
+    /// Makes the word of a class. `stack` is the offset of the class's stack in a region, in bytes, or 0 if frees are not
+    /// inlined.
     pub(crate) fn new(class: u16, stack: u32) -> Self {
         debug_assert!(u32::from(class) + 1 < 1 << Self::CLASS && stack < 1 << (32 - Self::CLASS));
         Self((u32::from(class) + 1) | stack << Self::CLASS)
     }
-    /// The class plus one; 0 for no class.
+    /// Class plus one; 0 for no class.
     #[inline(always)]
     pub(crate) fn class(self) -> usize {
         (self.0 & ((1 << Self::CLASS) - 1)) as usize
@@ -35,7 +36,7 @@ impl Known {
 }
 const _: () = assert!(uslab_magazine::table::REGION <= 1 << (32 - Known::CLASS));
 
-/// The word of one page.
+/// The array's word of one page.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct PageClass(UnsafeCell<Known>);
@@ -47,12 +48,12 @@ impl PageClass {
     /// The caller owns the page, or memory in it.
     #[inline(always)]
     pub(crate) unsafe fn get(&self) -> Known {
-        // SAFETY: it is written before any memory of the page is handed out, and again after all of it was freed.
+        // SAFETY: the word is written before any memory of the page is handed out, and again after all of the page was freed.
         self.0.with(|known| unsafe { *known })
     }
 }
 
-/// The words of all pages. Untouched ones read 0 and take no memory.
+/// The words of all pages. Untouched words read 0 and take no memory.
 #[derive(Debug)]
 pub(crate) struct PageClasses {
     memory: Reserved,
@@ -64,42 +65,42 @@ impl PageClasses {
         let bytes = pages * size_of::<PageClass>();
         Some(Self { memory: Reserved::cut_from(addresses, bytes, Uncommitted::ReadsZero, BITMAP)? })
     }
-    /// Unmaps the part for pages that [cannot exist](PageAllocator::most_pages).
+    /// Unmaps the words of pages that [cannot exist](PageAllocator::most_pages).
     ///
     /// # Safety
-    /// The class of such a page is never read, now or later.
+    /// The class of a page that cannot exist is never read, now or later.
     pub(crate) unsafe fn cut(&self, of: &PageAllocator) {
-        // SAFETY: no other user of the region; the rest is never read, by this function's contract.
+        // SAFETY: the region has no other user. By contract, the unmapped words are never read.
         unsafe { of.cut_table(&self.memory, of.most_pages() * size_of::<PageClass>()) };
     }
     /// Address of page 0's word.
     pub(crate) fn first(&self) -> NonNull<PageClass> {
         self.memory.base().cast()
     }
-    /// Sets the class of pages `first..first + pages`, which are a slab's. `false` if memory is short.
+    /// Sets the class of pages `first..first + pages`, which are a slab. Returns `false` if memory is short.
     ///
     /// # Safety
-    /// The pages are the caller's.
+    /// The caller owns the pages.
     #[must_use]
     pub(crate) unsafe fn set(&self, op: &Operation, first: usize, pages: usize, known: Known) -> bool {
         if !self.memory.commit(op, (first + pages) * size_of::<PageClass>()) {
             return false;
         }
-        // SAFETY: the pages are the caller's, by this function's contract.
+        // SAFETY: by contract, the caller owns the pages.
         unsafe { self.put(first, pages, known) };
         true
     }
-    /// Resets the class of pages that are no longer a slab's.
+    /// Resets the class of pages that are no longer a slab.
     ///
     /// # Safety
-    /// As [`set`](Self::set), which was called for them.
+    /// The conditions of [`set`](Self::set), which was called for the pages, hold.
     pub(crate) unsafe fn clear(&self, first: usize, pages: usize) {
-        // SAFETY: the pages are the caller's, by this function's contract.
+        // SAFETY: by contract, the caller owns the pages.
         unsafe { self.put(first, pages, Known::default()) };
     }
     unsafe fn put(&self, first: usize, pages: usize, known: Known) {
         for page in first..first + pages {
-            // SAFETY: within the committed part; no other thread owns memory in the page, by the callers' contract.
+            // SAFETY: the word is within the committed part. By contract, no other thread owns memory in the page.
             unsafe { self.first().add(page).as_ref().0.with_mut(|page| *page = known) };
         }
     }

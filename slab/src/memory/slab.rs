@@ -1,11 +1,11 @@
-//! One slab: a block of pages divided into equal objects, with its metadata outside of the pages.
+//! A slab: a block of pages that is divided into equal objects, with metadata outside of the pages.
 //!
-//! A slab is a *view* of the frame of its first page. The frame's owner words hold a head (objects out, objects in all) and a
-//! bitmap: **a set bit is an object that is out**, with a user or in a magazine; a clear bit is an object that is free in the
-//! slab. Four words of bitmap fit into the frame. A slab of more than 256 objects has its bitmap in the side table, 64 bytes
-//! per page, which suffices because no object is smaller than a word.
+//! The type [`Slab`] is a *view* of the frame of the slab's first page. The frame's owner words hold a head (objects out,
+//! objects in all) and a bitmap. **A set bit is an object that is out**, with a user or in a magazine; a clear bit is an object
+//! that is free in the slab. Four words of bitmap fit into the frame. A slab of more than 256 objects has its bitmap in the
+//! side table. The side table's 64 bytes per page suffice, because no object is smaller than a word.
 //!
-//! A slab whose objects are constructed one by one has a second bitmap behind the first: **a set bit is an object that is
+//! A slab whose objects are constructed one by one has a second bitmap. **A bit set in the second bitmap is an object that is
 //! constructed**, or that its holder is constructing.
 //!
 //! ```text
@@ -14,20 +14,20 @@
 //! side table  [ 512 bits of page 0 ][ 512 bits of page 1 ] ...           more than 256 bits
 //! ```
 //!
-//! A partial slab may have pages that no object in use touches. [`Slab::discard_unused`] returns their memory to the system.
-//! The `discarded` bits mark these pages, a sixteenth of the slab or a page each; the first allocation from the slab clears all
-//! of them.
+//! A partial slab may have pages that no object in use touches. [`Slab::discard_unused`] returns the memory of unused pages to
+//! the system. A `discarded` bit marks a sixteenth of the slab, at least one page, as returned; the first allocation from the
+//! slab clears all bits.
 //!
 //! # Invariants
 //!
-//! * `inuse` is the number of set bits below `objects`; bits from `objects` to the end of the last word are always set, so that
+//! * `inuse` is the number of set bits below `objects`. Bits from `objects` to the end of the last word are always set, so that
 //!   no search finds an object that does not exist.
-//! * Each bit that is set in the first bitmap is set in the second, if there is one.
-//! * Objects are never read or written here: a write to a free object cannot damage this state, and filling a magazine with
-//!   cold objects touches one or two cache lines.
-//! * The node's lock protects all of it, except while the slab is unlisted and only the thread that made or unlisted it has it.
+//! * Each bit that is set in the first bitmap is also set in a second bitmap.
+//! * A slab's operations never read or write objects. A write to a free object therefore cannot damage a slab's state, and
+//!   filling a magazine with cold objects touches one or two cache lines.
+//! * The node's lock protects the slab's state. An unlisted slab belongs to the thread that made or unlisted it.
 //!
-//! If the bit of a freed object is clear, it is a double free: the one check that costs nothing.
+//! If the bit of a freed object is already clear, the free is a double free, which is thus detected at no cost.
 
 use crate::debug::faults::BITMAP;
 use crate::debug::harden::Draws;
@@ -38,32 +38,33 @@ use uslab_buddy::region::{Reservation, Reserved};
 use uslab_buddy::{PAGE_SIZE, Pfn};
 use uslab_magazine::Operation;
 
-/// Bits that fit into a frame.
+/// Number of bits of a bitmap that fit into a frame.
 pub(crate) const FRAME_BITS: usize = 256;
-/// Most objects of a slab that are constructed one by one: the side table has room for both bitmaps of a page.
+/// Maximum number of objects in a slab that are constructed one by one. The side table has room for two bitmaps of that many
+/// objects in a page.
 pub(crate) const ONE_BY_ONE: usize = SIDE_BYTES * 8 / 2;
-/// Words of the bitmap in a frame.
 const FRAME_WORDS: usize = FRAME_BITS / 64;
-/// Bytes of the side table per page: a bit for each object of a page of the smallest objects.
+/// Number of bytes of the side table per page: a bit for each of the smallest objects in a page.
 pub(crate) const SIDE_BYTES: usize = uslab_buddy::PAGE_SIZE / crate::geometry::WORD / 8;
 
 /// Time at which the objects of a slab are constructed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Constructed {
-    /// All of them when the slab is made, or never.
+    /// All objects are constructed when the slab is made, or never.
     Together,
-    /// Each when it leaves the slab for the first time. A slab has at most [`ONE_BY_ONE`] such objects.
+    /// Each object is constructed when it leaves the slab for the first time. A slab has at most [`ONE_BY_ONE`] objects that
+    /// are constructed one by one.
     OneByOne,
 }
 
-/// Number of objects of a slab that are out, and in all.
+/// Number of a slab's objects that are out, and number of all its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fill {
     pub(crate) inuse: u16,
     pub(crate) objects: u16,
 }
 
-/// First owner word of a slab's frame.
+/// First owner word of a slab's frame: the slab's fill and discarded parts.
 #[derive(Clone, Copy)]
 struct Head {
     fill: Fill,
@@ -72,7 +73,7 @@ struct Head {
     discarded: u16,
 }
 
-/// Pages per bit of [`Head::discarded`], in a slab of `pages` pages.
+/// Number of pages that one bit of [`Head::discarded`] covers, in a slab of `pages` pages.
 fn part(pages: u32) -> u32 {
     pages.div_ceil(u16::BITS)
 }
@@ -93,22 +94,20 @@ impl Head {
 }
 
 impl Constructed {
-    /// Words of the bitmaps of a slab of `objects` objects.
     fn words(self, objects: usize) -> usize {
         words(objects) * (1 + self as usize)
     }
 }
 
-/// Error: the object was free already.
+/// Error: the freed object was already free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AlreadyFree;
 
-/// Words of a bitmap for `objects`.
 fn words(objects: usize) -> usize {
     objects.div_ceil(64)
 }
 
-/// Marks all objects free, and sets the bits behind the last one.
+/// Marks all objects free, and sets the bits behind the last object.
 fn clear(bits: &mut [u64], objects: usize) {
     bits.fill(0);
     if !objects.is_multiple_of(64) {
@@ -116,7 +115,7 @@ fn clear(bits: &mut [u64], objects: usize) {
     }
 }
 
-/// Sets up to `max` clear bits, lowest first, and reports each. Bits set in `passed_over` are skipped.
+/// Sets up to `max` clear bits, lowest first, and reports each index. Bits set in `passed_over` are skipped.
 fn alloc_bits(
     bits: &mut [u64],
     passed_over: impl Fn(usize) -> u64,
@@ -139,7 +138,7 @@ fn alloc_bits(
     max - left
 }
 
-/// Sets up to `max` clear bits in random order: each is the first one from a random place on.
+/// Sets up to `max` clear bits in random order, each the first clear bit from a random place on.
 fn draw_bits(
     bits: &mut [u64],
     passed_over: impl Fn(usize) -> u64,
@@ -149,7 +148,7 @@ fn draw_bits(
 ) -> usize {
     for taken in 0..max {
         let start = draws.below(bits.len() * 64);
-        // The first word comes last once more, as a whole.
+        // The first word is visited again at the end, as a whole.
         let words = (0..=bits.len()).map(|word| (start / 64 + word) % bits.len());
         let before = (1 << (start % 64)) - 1;
         let mut masks = core::iter::once(before).chain(core::iter::repeat(0));
@@ -165,7 +164,7 @@ fn draw_bits(
     max
 }
 
-/// Clears bit `index`.
+/// Clears bit `index`; fails if the bit is already clear.
 fn free_bit(bits: &mut [u64], index: usize) -> Result<(), AlreadyFree> {
     let (word, bit) = (&mut bits[index / 64], 1 << (index % 64));
     if *word & bit == 0 {
@@ -175,33 +174,33 @@ fn free_bit(bits: &mut [u64], index: usize) -> Result<(), AlreadyFree> {
     Ok(())
 }
 
-/// Bitmaps that do not fit into a frame: 64 bytes for each page of the range, committed as far as used.
+/// Table of bitmaps that do not fit into a frame: 64 bytes for each page, committed as far as used.
 #[derive(Debug)]
 pub(crate) struct Side {
     memory: Reserved,
 }
 
 impl Side {
-    /// Makes a table for `pages`, of uncommitted address space. With `apart`, only a little of it before it
-    /// [grows](Reserved::grow).
+    /// Makes a table for `pages` pages, of uncommitted address space. With `apart`, most of the address space is missing until
+    /// the table [grows](Reserved::grow).
     pub(crate) fn new(pages: usize, apart: Option<usize>, addresses: &mut Reservation) -> Option<Self> {
         let bytes = pages.checked_mul(SIDE_BYTES)?;
         Some(Self { memory: Reserved::growing(bytes, apart, addresses, BITMAP)? })
     }
-    /// Makes address space for the bitmaps of the first `pages` pages.
+    /// Reserves address space for the bitmaps of the first `pages` pages.
     pub(crate) fn grow(&self, of: &PageAllocator, pages: usize) -> bool {
         of.grow_table(&self.memory, pages * SIDE_BYTES)
     }
-    /// Commits `words` words of the bitmaps of a slab at `pfn`; `false` if memory is short.
+    /// Commits `words` words of the bitmaps of a slab at `pfn`; returns `false` if memory is short.
     fn commit_words(&self, op: &Operation, pfn: Pfn, words: usize) -> bool {
         self.memory.commit(op, pfn.get() as usize * SIDE_BYTES + words * 8)
     }
     /// Unmaps the bitmaps of all pages from `pages` on.
     ///
     /// # Safety
-    /// No slab is at these pages, nor is made there before the table [grows](Self::grow).
+    /// No slab is at these pages, and none is made there before the table [grows](Self::grow).
     pub(crate) unsafe fn cut(&self, of: &PageAllocator, pages: usize) {
-        // SAFETY: no other user of the region; no slab needs the rest, by this function's contract.
+        // SAFETY: the region has no other user. By contract, no slab needs the unmapped bitmaps.
         unsafe { of.cut_table(&self.memory, pages * SIDE_BYTES) };
     }
     pub(crate) fn bits(&self, pfn: Pfn) -> *mut u64 {
@@ -209,7 +208,7 @@ impl Side {
     }
 }
 
-/// Runs of unused pages of a slab: the first page of each, and the number of pages.
+/// Iterator over the runs of unused pages of a slab: the first page and the number of pages of each run.
 #[derive(Debug)]
 pub(crate) struct Unused {
     slab: Pfn,
@@ -218,7 +217,7 @@ pub(crate) struct Unused {
 }
 
 impl Unused {
-    /// Pages of all remaining runs.
+    /// Number of pages of all remaining runs.
     pub(crate) fn pages(&self) -> u32 {
         self.found.count_ones() * self.part
     }
@@ -234,7 +233,6 @@ impl Iterator for Unused {
     }
 }
 
-/// View of one slab.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slab<'a> {
     pub(crate) pfn: Pfn,
@@ -248,14 +246,14 @@ impl<'a> Slab<'a> {
         Self { pfn, frame: frames.frame(pfn), side }
     }
 
-    /// Calls `f` with the bitmaps of the objects that are out and of the constructed ones; the latter is empty for a slab
-    /// without a second bitmap.
+    /// Calls `f` with the slab's fill, and with the bitmaps of objects that are out and of constructed objects. The last bitmap
+    /// is empty for a slab without a second bitmap.
     ///
     /// # Safety
     /// The caller holds the lock of the slab's node, or is the only thread that has the slab; the slab was set up.
     unsafe fn with<R>(&self, f: impl FnOnce(&mut Fill, &mut [u64], &mut [u64]) -> R) -> R {
         self.frame.data().with_mut(|data| {
-            // SAFETY: no other thread accesses the words now, by this function's contract.
+            // SAFETY: by contract, no other thread accesses the words now.
             let (word, own) = unsafe { &mut *data }.split_first_mut().expect("five words");
             let mut head = Head::unpack(*word);
             let objects = usize::from(head.fill.objects);
@@ -263,8 +261,8 @@ impl<'a> Slab<'a> {
             let bits = if all <= FRAME_WORDS {
                 &mut own[..all]
             } else {
-                // SAFETY: `set_up` committed `all` words at this slab's place in the table, which no other slab has; no other
-                // thread accesses them now, by this function's contract.
+                // SAFETY: `set_up` committed `all` words at this slab's place in the table, which no other slab has. By
+                // contract, no other thread accesses them now.
                 unsafe { core::slice::from_raw_parts_mut(self.side.bits(self.pfn), all) }
             };
             let (out, constructed) = bits.split_at_mut(words(objects));
@@ -274,20 +272,20 @@ impl<'a> Slab<'a> {
         })
     }
 
-    /// Makes the block a slab of `objects` objects, all free and none constructed. `false` if there is no memory for its
-    /// bitmaps.
+    /// Makes the block a slab of `objects` objects, all free and none constructed. Returns `false` if memory for the bitmaps is
+    /// short.
     ///
     /// # Safety
-    /// Only the caller has the block. If its objects are constructed one by one, there are at most [`ONE_BY_ONE`].
+    /// Only the caller has the block. If the objects are constructed one by one, there are at most [`ONE_BY_ONE`].
     pub(crate) unsafe fn set_up(&self, op: &Operation, objects: usize, constructed: Constructed) -> bool {
         let words = constructed.words(objects);
         if words > FRAME_WORDS && !self.side.commit_words(op, self.pfn, words) {
             return false;
         }
         let head = Head { fill: Fill { inuse: 0, objects: objects as u16 }, constructed, discarded: 0 };
-        // SAFETY: only the caller has the slab, by this function's contract.
+        // SAFETY: by contract, only the caller has the slab.
         self.frame.data().with_mut(|data| unsafe { (*data)[0] = head.pack() });
-        // SAFETY: only the caller has the slab, by this function's contract, and its head is written.
+        // SAFETY: by contract, only the caller has the slab, whose head is written.
         unsafe {
             self.with(|_, out, constructed| {
                 clear(out, objects);
@@ -299,18 +297,19 @@ impl<'a> Slab<'a> {
         true
     }
 
-    /// Number of objects out, and in all.
+    /// Number of objects that are out, and of all objects.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`].
+    /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn fill(&self) -> Fill {
-        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
+        // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe { self.with(|fill, _, _| *fill) }
     }
 
-    /// Takes up to `max` free objects, lowest first or in the order of `draws`, and reports the index of each. If objects are
-    /// constructed one by one, constructed ones are taken. If there is none and `new` is allowed, one unconstructed object is
-    /// taken and `true` returned: the caller constructs it. Cost: one pass over the bitmap; one per object with `draws`.
+    /// Takes up to `max` free objects, lowest first or in the order of `draws`, and reports the index of each object. If
+    /// objects are constructed one by one, only constructed objects are taken. If none is left and `new` allows it, one
+    /// unconstructed object is taken and `true` is returned: the caller must construct it. Cost: one pass over the bitmap; with
+    /// `draws` one pass per object.
     ///
     /// # Safety
     /// The caller holds the lock of the slab's node, or is the only thread that has the slab; the slab was set up.
@@ -321,7 +320,7 @@ impl<'a> Slab<'a> {
         mut draws: Option<&mut Draws>,
         mut put: impl FnMut(usize),
     ) -> (Fill, bool) {
-        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
+        // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
             self.with(|fill, out, constructed| {
                 let mut take = |out: &mut [u64], passed_over: &dyn Fn(usize) -> u64, max| match &mut draws {
@@ -332,7 +331,7 @@ impl<'a> Slab<'a> {
                 let is_new = new && taken == 0 && !constructed.is_empty();
                 if is_new {
                     taken = take(out, &|_| 0, 1);
-                    // The object that is out and not constructed.
+                    // Mark the taken object as constructed, because the caller constructs it.
                     constructed.iter_mut().zip(out).for_each(|(constructed, out)| *constructed |= *out);
                 }
                 fill.inuse += taken as u16;
@@ -341,12 +340,12 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Takes all free objects that are constructed, to destruct them, and reports the index of each.
+    /// Takes all free objects that are constructed, to destruct them, and reports the index of each object.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`].
+    /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn take_constructed(&self, put: impl FnMut(usize)) -> Fill {
-        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
+        // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
             self.with(|fill, out, constructed| {
                 let passed_over = |word: usize| constructed.get(word).map_or(!0, |bits| !bits);
@@ -356,18 +355,18 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Frees objects. Returns their number; objects that were free already are skipped and passed to `refused`. If `stay`, they
-    /// remain constructed.
+    /// Frees objects, and returns their number. Objects that were already free are skipped and passed to `refused`. If `stay`,
+    /// freed objects remain constructed.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`]; each index is below the slab's objects.
+    /// The conditions of [`Slab::alloc_bits`] hold, and each index is below the slab's objects.
     pub(crate) unsafe fn free_bits(
         &self,
         indices: impl Iterator<Item = usize>,
         stay: bool,
         mut refused: impl FnMut(usize),
     ) -> (u16, Fill) {
-        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
+        // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
             self.with(|fill, out, constructed| {
                 let mut given = 0;
@@ -386,38 +385,40 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Pages whose memory was returned to the system and not used since.
+    /// Number of pages whose memory was returned to the system and not used since.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`].
+    /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn discarded(&self) -> u32 {
-        // SAFETY: no other thread writes the word now, and the slab was set up, by this function's contract.
+        // SAFETY: by contract, no other thread writes the word now, and the slab was set up.
         let head = self.frame.data().with(|data| Head::unpack(unsafe { (*data)[0] }));
         head.discarded.count_ones() * part(self.frame.state().order().pages())
     }
-    /// Prepares an allocation from the slab: its pages count as used. Returns the number of pages that were discarded.
+    /// Prepares an allocation from the slab, after which all its pages count as used. Returns the number of pages that were
+    /// discarded.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`].
+    /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn use_discarded(&self) -> u32 {
-        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
+        // SAFETY: by contract, the caller has the node's lock or the slab alone.
         let pages = unsafe { self.discarded() };
         if pages > 0 {
-            // SAFETY: no other thread accesses the word now, by this function's contract.
+            // SAFETY: by contract, no other thread accesses the word now.
             self.frame.data().with_mut(|data| unsafe { (*data)[0] &= !(u64::from(u16::MAX) << 48) });
         }
         pages
     }
-    /// Finds the pages that no object in use touches and that are not discarded yet, and marks them as discarded. Cost: one
-    /// pass over the bitmap.
+    /// Finds pages that no object in use touches and that are not yet discarded, and marks them as discarded. Cost: one pass
+    /// over the bitmap.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`]; `geometry` is the slab's. The caller discards the pages before an object on them is taken.
+    /// The conditions of [`Slab::alloc_bits`] hold, and `geometry` belongs to the slab. The caller discards the pages before an
+    /// object on them is taken.
     pub(crate) unsafe fn discard_unused(&self, geometry: &Geometry) -> Unused {
         let pages = self.frame.state().order().pages();
         let part = part(pages);
         let mut found = 0_u16;
-        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
+        // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
             self.with(|fill, out, _| {
                 for bit in 0..pages / part {
@@ -431,7 +432,7 @@ impl<'a> Slab<'a> {
             });
         }
         self.frame.data().with_mut(|data| {
-            // SAFETY: no other thread accesses the word now, by this function's contract.
+            // SAFETY: by contract, no other thread accesses the word now.
             let word = unsafe { &mut (*data)[0] };
             let mut head = Head::unpack(*word);
             found &= !head.discarded;
@@ -444,12 +445,12 @@ impl<'a> Slab<'a> {
     /// Indices of the free objects that are constructed; of all free objects if the slab has no second bitmap.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`]; only the caller has the slab as long as the result is used.
+    /// The conditions of [`Slab::alloc_bits`] hold, and only the caller has the slab as long as the result is used.
     pub(crate) unsafe fn constructed(self) -> impl Iterator<Item = usize> + 'a {
-        // SAFETY: only the caller has the slab, by this function's contract.
+        // SAFETY: by contract, only the caller has the slab.
         let objects = usize::from(unsafe { self.fill() }.objects);
         (0..objects).filter(move |index| {
-            // SAFETY: only the caller has the slab, by this function's contract.
+            // SAFETY: by contract, only the caller has the slab.
             unsafe {
                 self.with(|_, out, constructed| {
                     let (word, bit) = (index / 64, 1 << (index % 64));
@@ -459,12 +460,12 @@ impl<'a> Slab<'a> {
         })
     }
 
-    /// The bitmap: bits of objects that are out, and zeros behind the last object.
+    /// Passes the words of the first bitmap to `see`: the bits of objects that are out, and zeros behind the last object.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`].
+    /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn allocated(&self, mut see: impl FnMut(u64)) {
-        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
+        // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
             self.with(|fill, bits, _| {
                 let (objects, mut bits) = (usize::from(fill.objects), bits.iter().copied());
@@ -477,9 +478,9 @@ impl<'a> Slab<'a> {
     /// Returns `true` if the head agrees with the bitmap, and all objects that are out are constructed.
     ///
     /// # Safety
-    /// As [`Slab::alloc_bits`].
+    /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn agrees(&self) -> bool {
-        // SAFETY: the caller has the node's lock or the slab alone, by this function's contract.
+        // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
             self.with(|fill, bits, constructed| {
                 let set: u32 = bits.iter().map(|word| word.count_ones()).sum();
@@ -499,7 +500,7 @@ mod tests {
     use uslab_buddy::{Backend, Faults};
 
     proptest! {
-        /// The bitmap compared with an array of flags, from one object to many words.
+        /// Compares the bitmap with an array of flags, from one object to many words.
         #[test]
         fn bitmap_against_flags(
             objects in 1_usize..700,
@@ -535,26 +536,26 @@ mod tests {
         }
     }
 
-    /// A page of side table, for 64 pages.
+    /// Makes a page of side table, for 64 pages.
     fn side() -> Side {
         Side::new(64, None, &mut Reservation::none(Backend::Heap, &Faults::default())).unwrap()
     }
 
     #[test]
-    fn the_side_table_is_committed_up_to_the_last_word_of_a_bitmap() {
+    fn side_table_is_committed_up_to_the_last_bitmap_word() {
         assert_eq!(side().memory.reserved(), 64 * SIDE_BYTES);
         assert!(side().commit_words(&Operation::new(), Pfn::new(63), 8));
         assert!(!side().commit_words(&Operation::new(), Pfn::new(63), 9), "a word beyond the end");
     }
 
-    /// Except for what a commit may run ahead.
+    /// A commit may run ahead by more than the bitmaps in use.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn a_cut_of_the_side_table_keeps_the_remaining_pages() {
+    fn truncated_side_table_keeps_the_remaining_pages() {
         let side = Side::new(1 << 20, None, &mut Reservation::none(Backend::Os, &Faults::default())).unwrap();
         assert_eq!(side.memory.reserved(), SIDE_BYTES << 20);
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
-        // SAFETY: there are no slabs.
+        // SAFETY: the table has no slabs.
         unsafe { side.cut(&pages, 1 << 19) };
         let ahead = side.memory.reserved() - (SIDE_BYTES << 19);
         assert!((1 << 20..1 << 21).contains(&ahead));
@@ -562,13 +563,13 @@ mod tests {
     }
 
     #[test]
-    fn only_a_bitmap_that_the_frame_cannot_hold_needs_the_side_table() {
+    fn bitmap_uses_the_side_table_only_if_too_large_for_its_frame() {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
         let side = side();
-        // Behind the pages that the side table covers.
+        // A page behind the pages that the side table covers.
         let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
-        // SAFETY: a page of the block, which only this test has.
+        // SAFETY: the slab is a page of the block, which only this test has.
         unsafe {
             assert!(slab.set_up(&Operation::new(), FRAME_BITS, Constructed::Together) && slab.agrees());
             assert!(!slab.set_up(&Operation::new(), FRAME_BITS + 1, Constructed::Together));
@@ -577,12 +578,12 @@ mod tests {
     }
 
     #[test]
-    fn a_side_table_row_holds_a_bit_for_each_word_of_its_page() {
+    fn side_table_row_has_a_bit_for_each_word_of_its_page() {
         assert_eq!(SIDE_BYTES * 8 * crate::geometry::WORD, uslab_buddy::PAGE_SIZE);
     }
 
     #[test]
-    fn objects_are_drawn_from_all_places_of_a_bitmap() {
+    fn random_object_order_reaches_each_bitmap_place() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::ALL }).next();
         let mut drawn = [0; 256];
         for hold in 0..16 * 256 {
@@ -592,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_reports_its_bitmap_up_to_the_last_object_and_a_wrong_head() {
+    fn slab_view_reports_its_bitmap_and_a_wrong_head() {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
         let side =
@@ -600,7 +601,7 @@ mod tests {
         let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
         for objects in [1, 63, 64, 70, 128, FRAME_BITS, 300, 512] {
             let (mut taken, mut shown, mut expected) = (vec![], vec![], vec![0; words(objects)]);
-            // SAFETY: a page of the block, which only this test has.
+            // SAFETY: the slab is a page of the block, which only this test has.
             unsafe {
                 assert!(slab.set_up(&Operation::new(), objects, Constructed::Together));
                 slab.alloc_bits(objects, false, None, |index| taken.push(index));
@@ -620,7 +621,7 @@ mod tests {
             }
             assert_eq!(shown, expected, "{objects}");
         }
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the block was allocated above, and is freed once.
         unsafe { pages.free(block, uslab_buddy::Order::MAX) };
     }
 }

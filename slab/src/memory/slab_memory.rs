@@ -1,8 +1,8 @@
 //! Memory that the slabs of all caches share: pages, their frames, and the side table of long bitmaps.
 //!
-//! Under a checker it also has the oracle of object ownership: allocating and freeing an object are writes to a cell of that
-//! object. Two owners at one time, a double free, and a free that does not happen before the next allocation of the object fail
-//! the model. In shipping builds the hooks are empty.
+//! Under a model checker this module also watches object ownership: allocating and freeing an object write to a cell of the
+//! object. A model fails on two simultaneous owners, on a double free, and on a free that does not happen before the object's
+//! next allocation. In shipping builds the hooks are empty.
 
 #[cfg_attr(any(loom, shuttle), path = "slab_memory/watched.rs")]
 mod owners;
@@ -18,7 +18,7 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::tell;
 use uslab_magazine::tracepoints::Step;
 
-/// Pages and their metadata.
+/// The page allocator, and the pages' metadata for slabs.
 #[derive(Debug)]
 pub(crate) struct SlabMemory {
     pub(crate) pages: PageAllocator,
@@ -28,34 +28,34 @@ pub(crate) struct SlabMemory {
 }
 
 impl SlabMemory {
-    /// Bytes of address space of the tables, per page.
+    /// Number of bytes of address space of the tables, per page.
     pub(crate) const PAGE_BYTES: usize = SIDE_BYTES + size_of::<u32>();
 
-    /// Makes the tables; `None` if their address space is refused.
+    /// Makes the metadata tables; `None` if address space for them is refused.
     pub(crate) fn new(pages: PageAllocator, addresses: &mut Reservation) -> Option<Self> {
         let (most, apart) = (pages.most_pages(), pages.apart());
         Some(Self {
             pages,
             side: Side::new(most, apart, addresses)?,
-            // Mapped as a whole: a free may read the class of any page.
+            // Page classes are mapped as a whole, because a free may read the class of any page.
             classes: PageClasses::new(most, addresses)?,
             owners: Owners::new(most as u32),
         })
     }
 
-    /// Unmaps the metadata of pages from `pages` on. It is mapped again with these pages, except for pages that [cannot
+    /// Unmaps the metadata of pages from `pages` on. Metadata is mapped again with its pages, except for pages that [cannot
     /// exist](PageAllocator::most_pages).
     ///
     /// # Safety
-    /// The pages' frames were [released](PageAllocator::give_up_frames), and no other thread does this concurrently.
-    pub(crate) unsafe fn give_up_beside(&self, pages: usize) {
+    /// The pages' frames were [released](PageAllocator::give_up_frames), and no other thread unmaps metadata concurrently.
+    pub(crate) unsafe fn unmap_metadata(&self, pages: usize) {
         // SAFETY: no slab can begin at these pages.
         unsafe {
             self.side.cut(&self.pages, pages);
             self.classes.cut(&self.pages);
         }
     }
-    /// Makes address space for the metadata of the first `pages` pages.
+    /// Reserves address space for the metadata of the first `pages` pages.
     pub(crate) fn grow_beside(&self, pages: usize) -> bool {
         self.side.grow(&self.pages, pages)
     }
@@ -73,8 +73,8 @@ impl SlabMemory {
         Slab::at(self.frames(), &self.side, pfn)
     }
 
-    /// Allocates pages of `node` for an operation on objects. This counts as a separate operation on pages, with its own level:
-    /// a page from the CPU's magazine is served by `cpu` for pages, but by `pages` for an object.
+    /// Allocates pages of `node` for an operation on objects. The allocation counts as a separate operation on pages, with its
+    /// own level: a page from the CPU's magazine is served by `cpu` for pages, but by `pages` for an object.
     pub(crate) fn alloc_pages(
         &self,
         op: &Operation,
@@ -85,44 +85,44 @@ impl SlabMemory {
         tell!(op: Step::PagesAsked);
         op.below(|op| self.pages.alloc_in(op, order, gfp, Some(node)))
     }
-    /// Frees pages of a slab.
+    /// Frees the pages of a slab.
     ///
     /// # Safety
-    /// As [`PageAllocator::free`].
+    /// The conditions of [`PageAllocator::free`] hold.
     pub(crate) unsafe fn free_pages(&self, op: &Operation, first: Pfn, order: Order) {
         tell!(op: Step::PagesReturned);
-        // SAFETY: the block was allocated with this order and is no longer used, by this function's contract.
+        // SAFETY: by contract, the block was allocated with this order and is no longer used.
         op.below(|op| unsafe { self.pages.free_in(op, first, order) });
     }
 
-    /// Returns the memory of pages inside a slab to the system; the block stays allocated, and the pages read as zeros.
+    /// Returns the memory of pages inside a slab to the system. The block stays allocated, and the pages read as zeros.
     ///
     /// # Safety
     /// Each object that touches the pages is free in its slab, is not constructed, and cannot be allocated during the call.
     pub(crate) unsafe fn discard(&self, first: Pfn, pages: u32) {
         self.owners.discard(first, pages);
-        // SAFETY: no object on the pages is used or constructed, by this function's contract.
+        // SAFETY: by contract, no object on the pages is used or constructed.
         unsafe { self.pages.discard(first, pages) };
     }
 
     /// Sets the owner of a block's pages.
     ///
     /// # Safety
-    /// The block is the caller's; `owner` is null, or a cache that lives until the owner is reset to null.
+    /// The caller owns the block. `owner` is null, or a cache that lives until the owner is reset to null.
     pub(crate) unsafe fn set_owner(&self, first: Pfn, order: Order, owner: *mut u8) {
         for page in 0..order.pages() {
-            // SAFETY: the block is the caller's, by this function's contract; apart from caches only `large` is an owner, which
+            // SAFETY: by contract, the caller owns the block. Apart from caches only `large` is an owner, which
             // `Core::cache_of` distinguishes.
             unsafe { self.frames().frame(Pfn::new(first.get() + page)).set_owner(owner) };
         }
     }
 
-    /// Reports that an object is allocated.
+    /// Reports to the checker that an object is allocated.
     #[inline(always)]
     pub(crate) fn obj_out(&self, object: NonNull<u8>) {
         self.owners.hand_out(self, object);
     }
-    /// Reports that an object is freed.
+    /// Reports to the checker that an object is freed.
     #[inline(always)]
     pub(crate) fn obj_in(&self, object: NonNull<u8>) {
         self.owners.take_back(self, object);

@@ -1,4 +1,4 @@
-//! Values that never move: see [`Hive`].
+//! Hives, containers of values that never move: see [`Hive`].
 
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::cache::live::{Live, Run};
@@ -11,14 +11,14 @@ use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::{FirstPanic, abandoned, planted, relax, unique};
 
-/// Seconds of retries before a hive gives up.
+/// Maximum number of retries, some seconds, before an iteration panics.
 const PATIENCE: u32 = 1 << 20;
 
-/// Values of one type that never move, stored in slabs, and iterated without visiting free places.
+/// A container of values that never move, stored in slabs. Iterations skip free places.
 ///
-/// This is what C++26 calls `std::hive` (Bentley, P0447): a growing container whose values keep their addresses, whose free
-/// places are reused, and whose iteration skips holes. Here slabs of an object cache are its blocks, and their bitmaps its skip
-/// field: an iteration reads a word for 64 places. A value is named by a key that is moved, not copied, so keys cannot be
+/// C++26 calls such a container `std::hive` (Bentley, P0447): values keep their addresses, freed places are reused, and
+/// iteration skips holes. In a [`Hive`], the blocks are slabs of an object cache, and the skip fields are the slabs' bitmaps:
+/// an iteration reads one word for 64 places. A key names a value; removing the value consumes the key, so keys are never
 /// stale.
 ///
 /// | operation | cost |
@@ -26,13 +26,13 @@ const PATIENCE: u32 = 1 << 20;
 /// | [`insert`](Hive::insert), [`remove`](Hive::remove) | an allocation or a free of the cache, mostly in a magazine |
 /// | [`get`](Hive::get) | one comparison |
 /// | an iteration | a word for 64 places, and the values |
-/// | the first iteration after a change | in addition, a drain of the magazines and a copy of the bitmaps, repeated while other threads flush what they took from magazines |
+/// | the first iteration after a change | in addition, a drain of the magazines and a copy of the bitmaps, repeated while other threads flush objects from magazines |
 ///
-/// It has one owner at a time, as a `Vec` has. To share objects between threads, use the cache itself.
+/// Like a `Vec`, a hive has one owner at a time. To share objects between threads, use the cache directly.
 ///
-/// In the child of a [fork](crate::Fork) it can be iterated and dropped only if no other thread was reaping its cache at the
-/// fork. Otherwise free places that such a thread had taken look like values for ever, and an iteration panics after some
-/// seconds.
+/// In the child of a [fork](crate::Fork), a hive is usable unless another thread was reaping the hive's cache at the fork. In
+/// the child, free places that the reaping thread had taken look like values for ever. An iteration of such a hive panics after
+/// some seconds.
 ///
 /// ```
 /// use uslab::Hive;
@@ -48,20 +48,21 @@ const PATIENCE: u32 = 1 << 20;
 /// ```
 pub struct Hive<T> {
     cache: KmemCache,
-    /// Unique number of this hive.
+    /// Unique number of the hive.
     number: u64,
     len: usize,
-    /// Snapshot of the places of the values, unless they changed since.
+    /// Snapshot of the values' places; outdated while `stale` is set.
     live: Live,
     stale: bool,
     values: PhantomData<Slot<T>>,
 }
 
-/// A value in its slab. Without padding between objects its size is the slab's stride, so that neighbours form a slice.
+/// A value in its slab. Without padding between objects, the slot's size is the slab's stride, so neighbouring values
+/// form a slice.
 #[repr(C, align(8))]
 struct Slot<T>(T);
 
-/// Key of a value of a [`Hive`]. If it is dropped, the value stays until the hive is dropped.
+/// Key of a value of a [`Hive`]. After the key is dropped, the value stays until the hive is dropped.
 ///
 /// ```
 /// use uslab::Hive;
@@ -75,7 +76,7 @@ struct Slot<T>(T);
 /// ```
 pub struct Key<T> {
     value: NonNull<T>,
-    /// The number of the hive.
+    /// Number of the hive that has the value.
     hive: u64,
 }
 
@@ -83,23 +84,23 @@ pub struct Key<T> {
 unsafe impl<T: Send> Send for Hive<T> {}
 // SAFETY: a shared hive only reads values; `Live` and the cache may be shared.
 unsafe impl<T: Sync> Sync for Hive<T> {}
-// SAFETY: a key alone accesses nothing: each use needs the hive, and `remove` returns a `T` to the owner of the hive.
+// SAFETY: a key accesses no value without the hive, and `remove` returns the `T` to the hive's owner.
 unsafe impl<T> Send for Key<T> {}
-// SAFETY: a shared key alone accesses nothing.
+// SAFETY: a shared key accesses no value without the hive.
 unsafe impl<T> Sync for Key<T> {}
 
 impl<T> Hive<T> {
     /// Makes a hive on the global subsystem. `name` is the cache's name in slabinfo.
     ///
     /// # Errors
-    /// As for a [`KmemCache`]: the subsystem does not start, or `T` is too large.
+    /// Fails if the subsystem does not start, or `T` is too large for a [`KmemCache`].
     pub fn new(name: impl Into<String>) -> Result<Self, CacheError> {
         Ok(Self::on(Self::builder(name).build()?))
     }
     /// Makes a hive on the given subsystem.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Fails as [`new`](Self::new) does.
     pub fn new_in(
         name: impl Into<String>,
         subsystem: &Subsystem,
@@ -108,22 +109,22 @@ impl<T> Hive<T> {
         Ok(Self::on(Self::builder(name).magazines(magazines).build_in(subsystem)?))
     }
     pub(crate) fn builder(name: impl Into<String>) -> KmemCacheBuilder {
-        // Values without bytes have places, too: places are what is counted and iterated.
+        // Values without bytes get an object each, because the hive counts and iterates objects.
         KmemCache::builder(name, size_of::<Slot<T>>().max(1)).align(align_of::<Slot<T>>()).unsampled()
     }
     pub(crate) fn on(cache: KmemCache) -> Self {
         Self { live: cache.live(), cache, number: unique(), len: 0, stale: false, values: PhantomData }
     }
 
-    /// Inserts a value.
+    /// Inserts a value into the hive.
     ///
     /// # Errors
-    /// Memory is short; the error returns the value.
+    /// Fails if memory is short; the error returns the value.
     pub fn insert(&mut self, value: T) -> Result<Key<T>, Refused<T>> {
         match self.cache.alloc(Gfp::KERNEL) {
             Ok(object) => {
                 let place = object.cast::<T>();
-                // SAFETY: just allocated, with the size and alignment of a `T`, and not shared.
+                // SAFETY: `place` was just allocated, with the size and alignment of a `T`, and is not shared.
                 unsafe { place.write(value) };
                 self.len += 1;
                 self.stale = true;
@@ -135,42 +136,42 @@ impl<T> Hive<T> {
     /// Removes a value and returns it.
     ///
     /// # Panics
-    /// If the key belongs to another hive.
+    /// Panics if the key belongs to another hive.
     pub fn remove(&mut self, key: Key<T>) -> T {
         self.own(&key);
-        // SAFETY: allocated from there; its value was moved out, and the key is consumed.
+        // SAFETY: the place was allocated from this cache, its value was moved out, and the key is consumed.
         let free = || unsafe { self.cache.free(key.value.cast()) };
-        planted!("a hive reads a value whose place is free" => free());
+        planted!("a hive reads the value of a free place" => free());
         self.cache.touch(key.value.cast());
-        // SAFETY: the key is of this hive, so its place holds a value, which is moved out with the key.
+        // SAFETY: the key belongs to this hive, so its place holds a value. The value is moved out and the key consumed.
         let value = unsafe { key.value.read() };
-        planted!("a hive reads a value whose place is free" => { self.len -= 1; self.stale = true; return value; });
+        planted!("a hive reads the value of a free place" => { self.len -= 1; self.stale = true; return value; });
         free();
         self.len -= 1;
         self.stale = true;
         value
     }
-    /// The value of a key.
+    /// The value of the given key.
     ///
     /// # Panics
-    /// If the key belongs to another hive.
+    /// Panics if the key belongs to another hive.
     pub fn get(&self, key: &Key<T>) -> &T {
         self.own(key);
-        // SAFETY: the key is of this hive, so its place holds a value, which stays while the hive is borrowed.
+        // SAFETY: the key belongs to this hive, so its place holds a value, which stays while the hive is borrowed.
         unsafe { key.value.as_ref() }
     }
-    /// The value of a key, mutably.
+    /// The value of the given key, mutably.
     ///
     /// # Panics
-    /// If the key belongs to another hive.
+    /// Panics if the key belongs to another hive.
     pub fn get_mut(&mut self, key: &Key<T>) -> &mut T {
         self.own(key);
         let mut value = key.value;
-        // SAFETY: the key is of this hive, so its place holds a value; the hive is borrowed exclusively.
+        // SAFETY: the key belongs to this hive, so its place holds a value, and the hive is borrowed exclusively.
         unsafe { value.as_mut() }
     }
 
-    /// Number of values.
+    /// Number of values in the hive.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -178,28 +179,28 @@ impl<T> Hive<T> {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Iterates the values, in the order of their places in each slab. It takes `&mut self` because it may have to refresh the
-    /// snapshot.
+    /// Iterates the values, in the order of their places in each slab. Takes `&mut self` because an iteration may
+    /// refresh the snapshot.
     ///
     /// # Panics
-    /// As [`iter_mut`](Self::iter_mut).
+    /// Panics as [`iter_mut`](Self::iter_mut) does.
     pub fn iter(&mut self) -> impl Iterator<Item = &T> {
         self.iter_mut().map(|value| &*value)
     }
     /// Iterates the values mutably. [`for_each`](Iterator::for_each) is faster than a loop.
     ///
     /// # Panics
-    /// If magazines could not be drained for some seconds: the system refuses the `membarrier` that it allowed at the start.
+    /// Panics if magazines could not be drained for some seconds, because the system now refuses `membarrier`.
     #[inline]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let stride = self.cache.geometry().stride();
-        // With padding between objects, such as red zones or canaries, each is a run of one.
+        // With padding between objects, such as red zones or canaries, each object is a separate run.
         let side_by_side = stride == size_of::<Slot<T>>();
         let values = move |(first, count): Run| {
             let (slices, len) = if side_by_side { (1, count) } else { (count, 1) };
             (0..slices).flat_map(move |i| {
-                // SAFETY: an object of the run. Each holds a value, which stays while the hive is exclusively borrowed, and is
-                // in one run only. Runs of several have the stride of `Slot<T>`.
+                // SAFETY: the objects of a run hold values, which stay while the hive is exclusively borrowed, and
+                // belong to no other run. Runs of several objects have the stride of `Slot<T>`.
                 let places = unsafe {
                     NonNull::slice_from_raw_parts(first.add(i * stride).cast::<Slot<T>>(), len).as_mut()
                 };
@@ -214,11 +215,12 @@ impl<T> Hive<T> {
         self.cache.info()
     }
 
-    /// Refreshes `live` until it has the places of the values and no others; `false` if that fails.
+    /// Refreshes `live` until it has exactly the places of values; returns `false` if that fails.
     ///
-    /// The place of a value always has its bit set. Other places may have theirs set, too: a thread that reaps the cache or is
-    /// short of memory takes free objects out of the magazines before it flushes them to the slabs. No other thread uses the
-    /// cache, so these become fewer, and once there are as many set bits as values, they are the values'.
+    /// The bit of a value's place is always set. Free places may have their bits set, too: a reap, or a thread short of memory,
+    /// takes free objects out of magazines before flushing them to slabs. No other thread allocates from the cache, so free
+    /// places with set bits only become fewer. Once the number of set bits equals the number of values, each set bit is a
+    /// value.
     fn look(&mut self) -> bool {
         for _ in 0..PATIENCE {
             if !self.stale {
@@ -226,7 +228,7 @@ impl<T> Hive<T> {
             }
             self.cache.live_into(&mut self.live);
             self.stale = self.live.len() != self.len;
-            planted!("a hive takes a set bit for a value" => self.stale = false);
+            planted!("a hive treats any set bit as a value" => self.stale = false);
             if self.stale {
                 relax();
             }
@@ -244,13 +246,13 @@ impl<T> Drop for Hive<T> {
         if abandoned() {
             return;
         }
-        // Otherwise the values and the cache are leaked.
+        // If the snapshot fails, leak the values and the cache.
         if !self.look() {
             return;
         }
         let mut panics = FirstPanic::default();
         for object in self.live.iter() {
-            // SAFETY: the place is in use, so it holds a value, which is not reachable any more; it was allocated from there.
+            // SAFETY: the place holds a value of this cache, and nothing refers to it any more.
             unsafe {
                 panics.catch(|| object.cast::<T>().drop_in_place());
                 self.cache.free(object);
@@ -272,7 +274,7 @@ impl<T> fmt::Debug for Key<T> {
     }
 }
 
-/// A value that could not be inserted.
+/// A value that could not be inserted into a hive.
 ///
 /// ```
 /// use uslab::faults::{self, Faults};
@@ -292,7 +294,7 @@ impl<T> fmt::Debug for Key<T> {
 pub struct Refused<T> {
     /// The value that was not inserted.
     pub value: T,
-    /// Reason of the failure.
+    /// Reason why the insertion failed.
     pub error: AllocError,
 }
 
@@ -321,7 +323,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compared with a vector of the same values, with occasional iterations.
+        /// Compares a hive with a vector of the same values, and iterates occasionally.
         #[test]
         fn hive_against_a_vector(steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 1..400)) {
             let mut hive = Hive::new("hive").unwrap();
@@ -352,9 +354,9 @@ mod tests {
         }
     }
 
-    /// Once an iteration visited free objects that a reaper had taken, and the hive's drop dropped them.
+    /// An iteration once visited free objects that a reaper had taken, and the hive's drop dropped them.
     #[test]
-    fn an_iteration_during_reaps_finds_only_values() {
+    fn hive_iteration_during_reaps_visits_only_values() {
         let subsystem = subsystem();
         let done = uslab_magazine::sync::AtomicU32::new(0);
         std::thread::scope(|scope| {
@@ -376,9 +378,9 @@ mod tests {
         });
     }
 
-    /// Once a hive of values without bytes was refused, although a cache of such objects was not.
+    /// A hive of zero-sized values was once refused, although a cache of such objects was not.
     #[test]
-    fn values_without_bytes_are_counted_walked_and_dropped() {
+    fn zero_sized_hive_values_are_counted_and_dropped() {
         thread_local!(static DROPS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) });
         struct Token;
         impl Drop for Token {
@@ -398,10 +400,10 @@ mod tests {
         assert_eq!(Hive::<()>::new("unit").unwrap().iter().count(), 0);
     }
 
-    /// Once an iteration took padding between objects for values, and never ended if some allocations were samples, which are
-    /// in no slab.
+    /// An iteration once took padding between objects for values. An iteration also never ended if some allocations were
+    /// samples, which are in no slab.
     #[test]
-    fn values_are_found_among_red_zones_and_canaries_and_are_no_samples() {
+    fn hive_iteration_skips_red_zones_and_canaries() {
         let changes: [fn(&mut Config); 3] = [
             |config| config.harden = crate::Harden::ALL,
             |config| config.slab_debug = "FZPU".parse().unwrap(),
@@ -426,9 +428,9 @@ mod tests {
         }
     }
 
-    /// Once the values behind it leaked, and so did the cache.
+    /// A panicking `Drop` once leaked all later values and the cache.
     #[test]
-    fn a_value_that_panics_in_drop_leaks_no_other() {
+    fn panic_in_a_values_drop_leaks_no_other_value() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
         impl Drop for Panics {
             fn drop(&mut self) {
@@ -445,14 +447,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the key of another hive was used on hive")]
-    fn the_key_of_another_hive_panics() {
+    fn key_of_another_hive_panics() {
         let (mut one, other) = (hive(), hive::<u64>());
         let key = one.insert(1).unwrap();
         other.get(&key);
     }
 
     #[test]
-    fn a_failed_insert_returns_the_value() {
+    fn failed_insert_returns_the_value() {
         let subsystem = subsystem();
         let mut hive = Hive::new_in("one", &subsystem, Magazines::default()).unwrap();
         hive.cache = KmemCache::builder("limited", 8).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();

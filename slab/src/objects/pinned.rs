@@ -1,8 +1,8 @@
-//! Objects that never move.
+//! Pinned caches: caches whose objects never move.
 //!
-//! An object of any cache keeps its address while it is in use; only `&mut T` could move its *value*. A `CacheBox` lends one,
-//! and the next user of the object gets another one. So one user alone cannot pin an object: no user may have a `&mut T`, from
-//! its construction to its destruction. Such a cache hands out pinned boxes only.
+//! An object of any cache keeps its address while in use; only `&mut T` could move its *value*. A `CacheBox` lends a
+//! `&mut T`, and the next user of the object gets another `&mut T`. One user alone therefore cannot pin an object: no
+//! user may have a `&mut T` from its construction to its destruction. A pinned cache hands out pinned boxes only.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::{AllocError, CacheError};
@@ -10,8 +10,8 @@ use crate::objects::typed::{CacheBox, Construct, NoReset, ObjectCache, ObjectCac
 use crate::subsystem::Subsystem;
 use core::pin::Pin;
 
-/// A cache whose objects are pinned as long as they are constructed: through frees and allocations, until they are dropped in
-/// place when their slab is freed.
+/// A cache whose objects stay pinned from construction until they are dropped in place with their slab, across frees
+/// and allocations.
 ///
 /// ```
 /// use std::marker::PhantomPinned;
@@ -25,7 +25,7 @@ use core::pin::Pin;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// There is no reset, which would get `&mut T`:
+/// A pinned cache takes no reset function, because a reset would get `&mut T`:
 ///
 /// ```compile_fail,E0277
 /// uslab::ObjectCache::builder("reset").ctor(|| 1).reset(|n| *n = 0).build_pinned().unwrap();
@@ -34,24 +34,23 @@ use core::pin::Pin;
 pub struct PinnedCache<T>(ObjectCache<T>);
 
 impl<T> PinnedCache<T> {
-    /// Allocates a pinned object, as its last user left it. Cost, errors and panics as [`ObjectCache::alloc`].
+    /// Allocates a pinned object, as its last user left it. Cost and panics are the same as of [`ObjectCache::alloc`].
     ///
     /// # Errors
-    /// As [`ObjectCache::alloc`].
+    /// Fails as [`ObjectCache::alloc`] does.
     #[inline(always)]
     pub fn alloc(&self) -> Result<Pin<CacheBox<'_, T>>, AllocError> {
-        // SAFETY: no `&mut` to the object was ever lent, because all are handed out here; it keeps its address until it is
-        // dropped in place, and neither `Deref` nor `Drop` of the box moves it.
+        // SAFETY: only this cache hands out the object, and never lends `&mut` to it. The object keeps its address
+        // until it is dropped in place, and neither `Deref` nor `Drop` of the box moves it.
         self.0.alloc().map(|object| unsafe { Pin::new_unchecked(object) })
     }
 
-    /// Allocates as [`alloc`](Self::alloc) does; at the cache's limit it waits until an object is free. See
-    /// [`ObjectCache::acquire`].
+    /// Allocates a pinned object; at the cache's limit, waits until an object is free. See [`ObjectCache::acquire`].
     ///
     /// # Errors
-    /// As [`ObjectCache::acquire`].
+    /// Fails as [`ObjectCache::acquire`] does.
     pub async fn acquire(&self) -> Result<Pin<CacheBox<'_, T>>, AllocError> {
-        // SAFETY: no `&mut` to the object was ever lent, and nothing moves it until it is dropped in place.
+        // SAFETY: no `&mut` to the object was ever lent, and nothing moves the object until it is dropped in place.
         self.0.acquire().await.map(|object| unsafe { Pin::new_unchecked(object) })
     }
 
@@ -65,17 +64,17 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
     /// Builds a cache whose objects never move in the global subsystem: see [`PinnedCache`].
     ///
     /// # Errors
-    /// As [`build`](Self::build).
+    /// Fails as [`build`](Self::build) does.
     pub fn build_pinned(self) -> Result<PinnedCache<T>, CacheError>
     where
         R: NoReset,
     {
         self.build().map(PinnedCache)
     }
-    /// Builds such a cache in `subsystem`.
+    /// Builds a [`PinnedCache`] in `subsystem`.
     ///
     /// # Errors
-    /// As [`build_in`](Self::build_in).
+    /// Fails as [`build_in`](Self::build_in) does.
     pub fn build_pinned_in(self, subsystem: &Subsystem) -> Result<PinnedCache<T>, CacheError>
     where
         R: NoReset,

@@ -1,4 +1,4 @@
-//! Caches in statics: made on first use and never dropped, so their boxes are `'static`.
+//! Caches in statics: made on first use and never dropped, so boxes of their objects are `'static`.
 
 #[cfg(not(any(loom, shuttle)))]
 use crate::StartError;
@@ -13,10 +13,10 @@ use std::panic::resume_unwind;
 #[cfg(not(any(loom, shuttle)))]
 use uslab_magazine::sync::{catch_panic, thread_local};
 
-/// An [`ObjectCache`] for a `static`, made by the first call of [`get`](Self::get). Declare it with
-/// [`object_cache!`](crate::object_cache), which also works under loom, with a separate cache in each execution.
+/// An [`ObjectCache`] for a `static`, made by the first call of [`get`](Self::get). The macro
+/// [`object_cache!`](crate::object_cache) declares a static cache, also under loom, with a separate cache in each execution.
 ///
-/// No thread waits for another one: of several first callers each makes a cache, and all but one cache are dropped.
+/// Threads never wait for each other: each of several first callers makes a cache, and all but one cache are dropped.
 ///
 /// ```
 /// use uslab::{CacheBox, ObjectCache, StaticCache, object_cache};
@@ -36,22 +36,22 @@ pub struct StaticCache<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> StaticCache<T> {
-    /// Declares a cache that `make` makes.
+    /// Declares a static cache, which the function `make` will make.
     #[cfg(not(any(loom, shuttle)))]
     pub const fn new(make: fn() -> Result<ObjectCache<T>, CacheError>) -> Self {
         Self { made: Published::new(), make }
     }
-    /// Declares a cache that `make` makes.
+    /// Declares a static cache, which the function `make` will make.
     #[cfg(any(loom, shuttle))]
     pub fn new(make: fn() -> Result<ObjectCache<T>, CacheError>) -> Self {
         Self { made: Published::new(), make }
     }
 
-    /// The cache. Cost: one load, once it is made.
+    /// The static's cache, which the first call makes. Cost of later calls: one load.
     ///
     /// # Errors
-    /// As [`build`](crate::ObjectCacheBuilder::build); the next call tries again. [`StartError::Starting`] if `make` calls this
-    /// on the same thread.
+    /// Fails as [`build`](crate::ObjectCacheBuilder::build) does; the next call tries again. [`StartError::Starting`]
+    /// if `make` calls `get` on the same thread.
     #[inline]
     pub fn get(&self) -> Result<&'static ObjectCache<T>, CacheError> {
         self.made.get().map_or_else(|| self.start(), Ok)
@@ -75,27 +75,27 @@ impl<T: Send + 'static> fmt::Debug for StaticCache<T> {
     }
 }
 
-/// Marks a static cache, by its address, as being made by this thread, as long as the value lives. The list is on the stack,
-/// because the cache may serve the thread's allocator.
+/// Marks a static cache, by its address, as being made by this thread. The list of marks is on the stack, because the
+/// cache may serve the thread's allocator.
 #[cfg(not(any(loom, shuttle)))]
 struct Starting {
     address: usize,
-    /// The cache that needs this one.
+    /// Mark of the cache whose `make` needs this cache; null for the outermost cache.
     outer: *const Self,
 }
 
 #[cfg(not(any(loom, shuttle)))]
 thread_local! {
-    /// The innermost cache being made.
+    /// Mark of the innermost cache that this thread is making.
     static STARTING: Cell<*const Starting> = const { Cell::new(core::ptr::null()) };
 }
 
 #[cfg(not(any(loom, shuttle)))]
 impl Starting {
-    /// Runs `make`.
+    /// Runs `make` with the cache at `address` marked; fails if that cache is already marked.
     fn during<R>(address: usize, make: impl FnOnce() -> R) -> Result<R, StartError> {
         let this = Self { address, outer: STARTING.get() };
-        // SAFETY: null, or a value whose `during` has not returned.
+        // SAFETY: each pointer is null or a mark whose `during` has not returned.
         let mut outer = core::iter::successors(unsafe { this.outer.as_ref() }, |starting| unsafe {
             starting.outer.as_ref()
         });
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_static_cache_is_one_for_all_threads_and_lends_for_ever() {
+    fn static_cache_is_shared_by_all_threads() {
         let threads: Vec<_> =
             (0..4).map(|_| std::thread::spawn(|| NUMBERS.get().unwrap().alloc().unwrap())).collect();
         let numbers: Vec<CacheBox<'static, u64>> =
@@ -164,10 +164,10 @@ mod tests {
     }
 
     #[test]
-    fn a_recursive_start_is_an_error_and_a_failed_one_can_be_retried() {
+    fn recursive_start_of_a_static_cache_is_an_error() {
         static CALLS: uslab_magazine::sync::Counter = uslab_magazine::sync::Counter::new(0);
         static OTHER: StaticCache<u8> = StaticCache::new(|| {
-            // Indirectly, through another cache.
+            // The cache needs itself indirectly, through another cache.
             AGAIN.get()?;
             ObjectCache::builder("other").ctor(|| 1).build()
         });

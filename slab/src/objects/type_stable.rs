@@ -10,11 +10,11 @@ use core::ptr::NonNull;
 
 /// A cache whose objects may be read without a lock, even after they were freed.
 ///
-/// The memory of an object stays a constructed `T` of this cache until a grace period has passed since its slab was freed. So a
-/// reader that is [pinned](crate::rcu::pin) and found an object's [address](StableBox::as_ptr) may read it. It may be another
-/// object by then: after reading, the reader must check *in* the object that it is the expected one. All users get `&T` only,
-/// readers as well as owners: mutable parts are atomics, locks or cells. `slab/examples/rcu_lookup.rs` is a hash table of this
-/// kind.
+/// The memory of an object remains a constructed `T` of its cache until a grace period has passed since the slab was freed. A
+/// reader that is [pinned](crate::rcu::pin) and found an object's [address](StableBox::as_ptr) may therefore read the object.
+/// Meanwhile the object may have been freed and reused, so the reader must check *in* the object, after reading, that it is the
+/// expected one. Owners and readers get only `&T`, so mutable parts are atomics, locks or cells. `slab/examples/rcu_lookup.rs`
+/// is a hash table that readers search without locks.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -35,11 +35,12 @@ use core::ptr::NonNull;
 pub struct TypeStableCache<T>(ObjectCache<T>);
 
 impl<T> TypeStableCache<T> {
-    /// Allocates an object, as its last user left it; readers of its previous use may still read it. Cost, errors and panics as
-    /// [`ObjectCache::alloc`].
+    /// Allocates an object, as its last user left it; readers of the object's previous use may still read it.
     ///
-    /// As [`ObjectCache::alloc`].
-    /// As there.
+    /// Cost and panics are the same as of [`ObjectCache::alloc`].
+    ///
+    /// # Errors
+    /// Fails as [`ObjectCache::alloc`] does.
     #[inline(always)]
     pub fn alloc(&self) -> Result<StableBox<'_, T>, AllocError> {
         self.0.alloc().map(StableBox)
@@ -52,10 +53,10 @@ impl<T> TypeStableCache<T> {
 managed!(TypeStableCache);
 
 impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R> {
-    /// Builds a cache for lock-free readers in the global subsystem: see [`TypeStableCache`].
+    /// Builds a [`TypeStableCache`] in the global subsystem, for lock-free readers.
     ///
     /// # Errors
-    /// As [`build`](Self::build).
+    /// Fails as [`build`](Self::build) does.
     pub fn build_type_stable(self) -> Result<TypeStableCache<T>, CacheError>
     where
         T: Sync,
@@ -63,10 +64,10 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
     {
         self.map(KmemCacheBuilder::type_stable).build().map(TypeStableCache)
     }
-    /// Builds such a cache in `subsystem`.
+    /// Builds a [`TypeStableCache`] in `subsystem`.
     ///
     /// # Errors
-    /// As [`build_in`](Self::build_in).
+    /// Fails as [`build_in`](Self::build_in) does.
     pub fn build_type_stable_in(self, subsystem: &Subsystem) -> Result<TypeStableCache<T>, CacheError>
     where
         T: Sync,
@@ -76,7 +77,7 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
     }
 }
 
-/// An object of a [`TypeStableCache`] in use. Its owner may free it; otherwise it has the access of a reader.
+/// An object of a [`TypeStableCache`] in use. The box lends only shared references; its owner may also free the object.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,9 +1,9 @@
 //! Caches of objects of one type, constructed once and used many times.
 //!
-//! The constructor runs when an object leaves its slab for the first time, not at later allocations: an object is handed out as
-//! its last user left it, so expensive parts (locks, buffers, registrations) stay built. `T`'s destructor runs when a shrink or
-//! a reap finds the object free, or when its slab is freed (Bonwick 1994, "The Slab Allocator: An Object-Caching Kernel Memory
-//! Allocator").
+//! The constructor runs when an object leaves its slab for the first time, not at later allocations. A later user gets
+//! the object as the last user left it, so expensive parts (locks, buffers, registrations) stay built. `T`'s destructor
+//! runs when a shrink or a reap finds the object free, or when its slab is freed (Bonwick 1994, "The Slab Allocator: An
+//! Object-Caching Kernel Memory Allocator").
 //!
 //! | an object of | is | use |
 //! |---|---|---|
@@ -48,16 +48,16 @@ use uslab_magazine::sync::abandoned;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Objects move between threads, hence `T: Send`; they outlive their users, hence `T: 'static`.
+/// Objects move between threads, hence `T: Send`; objects outlive their users, hence `T: 'static`.
 #[doc(alias = "kmem_cache")]
 pub struct ObjectCache<T> {
     cache: KmemCache,
-    // The cache neither owns a `T` of this thread nor lends one: free objects are `Send`, and only a `CacheBox` derefs. A user
-    // reads what the previous one wrote, so the type is invariant in `T`.
+    // `fn(T) -> T` makes the cache `Send` and `Sync`: free objects are `Send`, and only a `CacheBox` lends a `T`. `fn(T) -> T`
+    // also makes the cache invariant in `T`, because a user reads what the previous user of the object wrote.
     objects: PhantomData<fn(T) -> T>,
 }
 
-/// Operations of all typed caches.
+/// Generates the methods that all typed caches share.
 macro_rules! managed {
     ($cache:ident) => {
         impl<T> $cache<T> {
@@ -65,18 +65,18 @@ macro_rules! managed {
             pub fn name(&self) -> &str {
                 self.untyped().name()
             }
-            /// As [`KmemCache::shrink`](crate::KmemCache::shrink); destructs free objects.
+            /// Destructs free objects and frees empty slabs, as [`KmemCache::shrink`](crate::KmemCache::shrink) does.
             pub fn shrink(&self) -> usize {
                 self.untyped().shrink()
             }
-            /// As [`KmemCache::reap`](crate::KmemCache::reap).
+            /// Ends a reaping interval, as [`KmemCache::reap`](crate::KmemCache::reap) does.
             pub fn reap(&self) -> u64 {
                 self.untyped().reap()
             }
-            /// As [`KmemCache::destroy`](crate::KmemCache::destroy).
+            /// Destroys the cache, as [`KmemCache::destroy`](crate::KmemCache::destroy) does.
             ///
             /// # Errors
-            /// Objects are in use.
+            /// Fails if objects are in use.
             pub fn destroy(&self) -> Result<(), crate::Busy> {
                 self.untyped().destroy()
             }
@@ -89,7 +89,7 @@ macro_rules! managed {
 }
 pub(crate) use managed;
 
-/// Builder of an [`ObjectCache`]. `C` is the constructor and `R` the reset once there is one.
+/// Builder of an [`ObjectCache`]. `C` is the type of the constructor, and `R` the type of the reset.
 ///
 /// ```
 /// use uslab::{Limit, ObjectCache};
@@ -112,7 +112,7 @@ pub struct ObjectCacheBuilder<T, C = (), R = ()> {
     objects: PhantomData<fn() -> T>,
 }
 
-/// A reset: a function that runs on each freed object, or none.
+/// Type of a builder's reset: a function that runs on each freed object, or `()`.
 ///
 /// ```
 /// use uslab::typed::Reset;
@@ -134,7 +134,7 @@ pub struct ObjectCacheBuilder<T, C = (), R = ()> {
 pub trait Reset<T>: sealed::Reset<T> {}
 impl<T, R: sealed::Reset<T>> Reset<T> for R {}
 
-/// No reset, which would see `&mut T`.
+/// Type of a builder without a reset function, which would get `&mut T`.
 ///
 /// ```
 /// use uslab::typed::{NoReset, Reset};
@@ -154,7 +154,7 @@ impl<T, R: sealed::Reset<T>> Reset<T> for R {}
 pub trait NoReset: sealed::NoReset {}
 impl NoReset for () {}
 
-/// A constructor: a function that makes an object, or may [fail](ObjectCacheBuilder::try_ctor).
+/// Type of a builder's constructor: a function that makes an object, or one that may [fail](ObjectCacheBuilder::try_ctor).
 ///
 /// ```
 /// use uslab::typed::Construct;
@@ -196,12 +196,11 @@ std::thread_local! {
     /// Error of the last constructor that failed on this thread.
     static REFUSED: Cell<Option<Cause>> = const { Cell::new(None) };
 }
-/// Error of a constructor.
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl AllocError {
-    /// Takes the error of the typed cache's [constructor](ObjectCacheBuilder::try_ctor) that failed this thread's last
-    /// allocation. `None` the second time, and for other errors.
+    /// Takes the error of the [constructor](ObjectCacheBuilder::try_ctor) that failed this thread's last allocation.
+    /// Returns `None` when called again, and for other errors.
     pub fn take_cause(self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
         if self == Self::Constructor { REFUSED.try_with(Cell::take).ok().flatten() } else { None }
     }
@@ -211,7 +210,6 @@ mod sealed {
     use super::{Cause, Fallible, Hook, NonNull, REFUSED};
 
     pub trait Construct<T>: Send + Sync + 'static {
-        /// Constructs an object; `None` on failure.
         fn construct(&self) -> Option<T>;
     }
     impl<T, F: Fn() -> T + Send + Sync + 'static> Construct<T> for F {
@@ -226,7 +224,7 @@ mod sealed {
         E: Into<Cause> + 'static,
     {
         fn construct(&self) -> Option<T> {
-            // An exiting thread has no place for it.
+            // An exiting thread has no thread-local storage for the error.
             let keep = |error: E| _ = REFUSED.try_with(|refused| refused.set(Some(error.into())));
             (self.construct)().map_err(keep).ok()
         }
@@ -252,22 +250,22 @@ mod sealed {
 }
 
 impl<T> ObjectCache<T> {
-    /// Starts a builder; it needs a constructor.
+    /// Starts a builder, which still needs a constructor.
     pub fn builder(name: impl Into<String>) -> ObjectCacheBuilder<T> {
-        // Slabs have no objects of no bytes: zero-sized types get one byte.
+        // Slabs cannot hold zero-sized objects, so zero-sized types get one byte.
         let cache = KmemCache::builder(name, size_of::<T>().max(1)).align(align_of::<T>());
         ObjectCacheBuilder { cache, construct: (), reset: (), objects: PhantomData }
     }
 
     /// Allocates a constructed object, as its last user left it.
     ///
-    /// Cost: as [`KmemCache::alloc`].
+    /// The cost is the same as of [`KmemCache::alloc`].
     ///
     /// # Errors
-    /// As [`KmemCache::alloc`].
+    /// Fails as [`KmemCache::alloc`] does.
     ///
     /// # Panics
-    /// If the constructor panics; no object is lost.
+    /// Panics if the constructor panics; no object is lost.
     #[inline(always)]
     #[doc(alias = "kmem_cache_alloc")]
     pub fn alloc(&self) -> Result<CacheBox<'_, T>, AllocError> {
@@ -278,26 +276,25 @@ impl<T> ObjectCache<T> {
     /// Allocates a constructed object and runs `prepare` on it. If `prepare` panics, the object is freed.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// Fails as [`alloc`](Self::alloc) does.
     pub fn alloc_with(&self, prepare: impl FnOnce(&mut T)) -> Result<CacheBox<'_, T>, AllocError> {
         let mut object = self.alloc()?;
         prepare(&mut object);
         Ok(object)
     }
 
-    /// Allocates a constructed object that keeps the cache alive: it may be moved anywhere and live as long as needed.
+    /// Allocates a constructed object that keeps the cache alive. The box is `'static`, and may outlive the cache's handle.
     ///
-    /// Cost: as [`alloc`](Self::alloc). There is no reference count: an object keeps its slab, and the slab its cache. After
-    /// the cache's last handle was dropped, frees bypass the magazines.
+    /// The cost is the same as of [`alloc`](Self::alloc), without a reference count: an object keeps its slab, and a slab keeps
+    /// its cache. After the cache's last handle was dropped, frees bypass the magazines.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// Fails as [`alloc`](Self::alloc) does.
     pub fn alloc_owned(&self) -> Result<OwnedBox<T>, AllocError> {
         Ok(self.alloc()?.into_owned())
     }
 
-    /// Allocates as [`alloc`](Self::alloc) does; at the cache's limit it waits until an object is free. See
-    /// [`KmemCache::acquire`].
+    /// Allocates an object; at the cache's limit, waits until an object is free. See [`KmemCache::acquire`].
     ///
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -320,15 +317,15 @@ impl<T> ObjectCache<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), except [`AllocError::CacheLimit`] and [`AllocError::AccountLimit`], at which it waits. It
-    /// does not wait if the limit admits not even one slab.
+    /// Fails as [`alloc`](Self::alloc) does, except that it waits at [`AllocError::CacheLimit`] and
+    /// [`AllocError::AccountLimit`]. A limit below one slab fails without waiting.
     ///
     /// # Panics
-    /// As [`alloc`](Self::alloc).
+    /// Panics as [`alloc`](Self::alloc) does.
     pub async fn acquire(&self) -> Result<CacheBox<'_, T>, AllocError> {
         self.cache.acquire(Gfp::KERNEL).await.map(|object| CacheBox::new(object.cast()))
     }
-    /// Waits for an owned object, for a spawned task: see [`alloc_owned`](Self::alloc_owned).
+    /// Allocates an [owned](Self::alloc_owned) object for a spawned task; at the cache's limit, waits until an object is free.
     ///
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -345,20 +342,20 @@ impl<T> ObjectCache<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire).
+    /// Fails as [`acquire`](Self::acquire) does.
     ///
     /// # Panics
-    /// As [`acquire`](Self::acquire).
+    /// Panics as [`acquire`](Self::acquire) does.
     pub async fn acquire_owned(&self) -> Result<OwnedBox<T>, AllocError> {
         self.acquire().await.map(CacheBox::into_owned)
     }
-    /// Waits for an object in a thread, which sleeps for `timeout` at most. See [`KmemCache::acquire_timeout`].
+    /// Allocates an object; at the cache's limit, blocks the thread for at most `timeout`. See [`KmemCache::acquire_timeout`].
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc): [`AllocError::CacheLimit`] or [`AllocError::AccountLimit`] after `timeout`.
+    /// Fails as [`alloc`](Self::alloc) does; with [`AllocError::CacheLimit`] or [`AllocError::AccountLimit`] after `timeout`.
     ///
     /// # Panics
-    /// As [`alloc`](Self::alloc).
+    /// Panics as [`alloc`](Self::alloc) does.
     pub fn acquire_timeout(&self, timeout: Duration) -> Result<CacheBox<'_, T>, AllocError> {
         self.cache.acquire_timeout(Gfp::KERNEL, timeout).map(|object| CacheBox::new(object.cast()))
     }
@@ -366,7 +363,7 @@ impl<T> ObjectCache<T> {
     /// Allocates `n` objects, or none: see [`KmemCache::alloc_bulk`].
     ///
     /// # Errors
-    /// As [`KmemCache::alloc_blocks`]; nothing is allocated then.
+    /// Fails as [`KmemCache::alloc_blocks`] does, and then allocates nothing.
     pub fn alloc_bulk(&self, n: usize) -> Result<Vec<CacheBox<'_, T>>, AllocError> {
         self.cache.alloc_owners(Gfp::KERNEL, n, |object| CacheBox::new(object.cast()))
     }
@@ -374,18 +371,17 @@ impl<T> ObjectCache<T> {
     /// Reserves at least `n` objects for one owner: see [`KmemCache::prefill`].
     ///
     /// # Errors
-    /// As [`KmemCache::prefill`].
+    /// Fails as [`KmemCache::prefill`] does.
     pub fn prefill(&self, n: usize) -> Result<PrefilledObjects<'_, T>, AllocError> {
         let objects = self.cache.prefill(Gfp::KERNEL, n)?;
         Ok(PrefilledObjects { objects, cache: &self.cache, owned: PhantomData })
     }
 
-    /// Registers a shrinker, as [`KmemCache::register_shrinker`] does.
+    /// Registers a shrinker for the cache, as [`KmemCache::register_shrinker`] does.
     pub fn register_shrinker(&self, shrinker: impl crate::Shrinker + 'static) -> crate::Registration {
         self.cache.register_shrinker(shrinker)
     }
 
-    /// The underlying untyped cache.
     pub(crate) fn untyped(&self) -> &KmemCache {
         &self.cache
     }
@@ -396,7 +392,7 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     pub(super) fn map(self, change: impl FnOnce(KmemCacheBuilder) -> KmemCacheBuilder) -> Self {
         Self { cache: change(self.cache), ..self }
     }
-    /// Changes the object type to `U`, and the constructor by `change`.
+    /// Changes the object type to `U`, and applies `change` to the constructor.
     pub(crate) fn map_constructor<U, D>(self, change: impl FnOnce(C) -> D) -> ObjectCacheBuilder<U, D, R> {
         let cache = self.cache.size(size_of::<U>().max(1)).align(align_of::<U>());
         ObjectCacheBuilder {
@@ -406,13 +402,13 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
             objects: PhantomData,
         }
     }
-    /// Sets the constructor. It runs when an object leaves its slab for the first time, in the allocating thread, without any
-    /// lock held. It may panic.
+    /// Sets the constructor, which may panic. The constructor runs when an object leaves its slab for the first time, in the
+    /// allocating thread, with no lock held.
     pub fn ctor<F: Fn() -> T + Send + Sync + 'static>(self, construct: F) -> ObjectCacheBuilder<T, F, R> {
         ObjectCacheBuilder { cache: self.cache, construct, reset: self.reset, objects: PhantomData }
     }
-    /// Sets a constructor that may fail. Then the allocation fails with [`AllocError::Constructor`], and
-    /// [`take_cause`](AllocError::take_cause) returns the error; the next allocation tries again.
+    /// Sets a constructor that may fail. A failure makes the allocation fail with [`AllocError::Constructor`], and
+    /// [`take_cause`](AllocError::take_cause) returns the constructor's error. The next allocation calls the constructor again.
     ///
     /// ```
     /// use uslab::{AllocError, ObjectCache};
@@ -431,11 +427,12 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
         let construct = Fallible { construct, errors: PhantomData };
         ObjectCacheBuilder { cache: self.cache, construct, reset: self.reset, objects: PhantomData }
     }
-    /// Sets a function that runs on each freed object, to reset it for its next user. It runs without any lock held. If it
-    /// panics, the object is freed as it was left, and the panic continues in the freeing thread, unless the free was deferred
-    /// by a grace period.
+    /// Sets a function that resets each freed object for its next user. The reset runs with no lock held.
     ///
-    /// Cost: frees leave the inlined path, some nanoseconds each.
+    /// If the reset panics, the object is freed as the reset left it, and the panic continues in the freeing thread. A
+    /// free that was deferred by a grace period contains the panic.
+    ///
+    /// Cost: with a reset, frees leave the inlined path, at some nanoseconds each.
     pub fn reset<F: Fn(&mut T) + Send + Sync + 'static>(self, reset: F) -> ObjectCacheBuilder<T, C, (F,)> {
         ObjectCacheBuilder {
             cache: self.cache,
@@ -444,17 +441,18 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
             objects: PhantomData,
         }
     }
-    /// As [`KmemCacheBuilder::construct_slabs`].
+    /// Constructs whole slabs, as [`KmemCacheBuilder::construct_slabs`] does.
     pub fn construct_slabs(self) -> Self {
         self.map(KmemCacheBuilder::construct_slabs)
     }
-    /// As [`KmemCacheBuilder::holds`].
+    /// Sets the bytes that each object holds elsewhere, as [`KmemCacheBuilder::holds`] does.
     pub fn holds(self, bytes: usize) -> Self {
         self.map(|cache| cache.holds(bytes))
     }
-    /// Sets a function that measures the bytes that an object holds, for objects that differ. It runs on a new object, and on
-    /// one that is freed to its slab; the mean counts. It runs without any lock held, and a panic ends that run and nothing
-    /// else.
+    /// Sets a function that measures the bytes that an object holds elsewhere, for objects of different weights.
+    ///
+    /// The function runs on each new object, and on each object that is freed to its slab; the cache counts the mean.
+    /// The function runs with no lock held. A panic ends only the current measurement.
     ///
     /// ```
     /// use uslab::ObjectCache;
@@ -468,43 +466,43 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     where
         T: 'static,
     {
-        // SAFETY: a constructed object without another user.
+        // SAFETY: the object is constructed, and has no other user.
         let weigh = move |object: NonNull<u8>| weigh(unsafe { object.cast().as_ref() });
         self.map(|cache| cache.weigh(Hook::new(Box::new(weigh))))
     }
-    /// As [`KmemCacheBuilder::align`]; at least `T`'s own alignment.
+    /// Sets the alignment, as [`KmemCacheBuilder::align`] does; at least `T`'s own alignment.
     pub fn align(self, align: usize) -> Self {
         self.map(|cache| cache.align(align))
     }
-    /// As [`KmemCacheBuilder::hardware_align`].
+    /// Aligns objects to cache lines, as [`KmemCacheBuilder::hardware_align`] does.
     pub fn hardware_align(self) -> Self {
         self.map(KmemCacheBuilder::hardware_align)
     }
-    /// As [`KmemCacheBuilder::limit`].
+    /// Sets the cache's limit, as [`KmemCacheBuilder::limit`] does.
     pub fn limit(self, limit: Limit) -> Self {
         self.map(|cache| cache.limit(limit))
     }
-    /// As [`KmemCacheBuilder::account`].
+    /// Charges the cache to `account`, as [`KmemCacheBuilder::account`] does.
     pub fn account(self, account: &Account) -> Self {
         self.map(|cache| cache.account(account))
     }
-    /// As [`KmemCacheBuilder::reclaimable`].
+    /// Marks the cache's memory as reclaimable, as [`KmemCacheBuilder::reclaimable`] does.
     pub fn reclaimable(self) -> Self {
         self.map(KmemCacheBuilder::reclaimable)
     }
-    /// As [`KmemCacheBuilder::check_frees`].
+    /// Enables or disables checked frees, as [`KmemCacheBuilder::check_frees`] does.
     pub fn check_frees(self, check: bool) -> Self {
         self.map(|cache| cache.check_frees(check))
     }
-    /// As [`KmemCacheBuilder::slab_debug`].
+    /// Sets the debug flags, as [`KmemCacheBuilder::slab_debug`] does.
     pub fn slab_debug(self, flags: SlabDebug) -> Self {
         self.map(|cache| cache.slab_debug(flags))
     }
-    /// As [`KmemCacheBuilder::harden`]. Constructed objects are not zeroed.
+    /// Sets the hardening, as [`KmemCacheBuilder::harden`] does. Constructed objects are not zeroed.
     pub fn harden(self, harden: Harden) -> Self {
         self.map(|cache| cache.harden(harden))
     }
-    /// As [`KmemCacheBuilder::magazines`].
+    /// Configures the magazines, as [`KmemCacheBuilder::magazines`] does.
     pub fn magazines(self, magazines: Magazines) -> Self {
         self.map(|cache| cache.magazines(magazines))
     }
@@ -514,15 +512,15 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
     /// Builds the cache in the global subsystem.
     ///
     /// # Errors
-    /// As [`KmemCacheBuilder::build`].
+    /// Fails as [`KmemCacheBuilder::build`] does.
     pub fn build(self) -> Result<ObjectCache<T>, CacheError> {
         let subsystem = Subsystem::global()?;
         self.build_in(subsystem)
     }
-    /// Builds the cache in `subsystem`, which it keeps alive.
+    /// Builds the cache in `subsystem`. The cache keeps the subsystem alive.
     ///
     /// # Errors
-    /// As [`KmemCacheBuilder::build_in`].
+    /// Fails as [`KmemCacheBuilder::build_in`] does.
     pub fn build_in(self, subsystem: &Subsystem) -> Result<ObjectCache<T>, CacheError> {
         self.build_on(subsystem.core())
     }
@@ -536,7 +534,7 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
                 true
             })),
             destruct: core::mem::needs_drop::<T>().then(|| {
-                // SAFETY: the object is constructed and free, and its slab is being freed: it is not used after this.
+                // SAFETY: the object is constructed and free. Its slab is being freed, so the object is not used again.
                 Hook::new(Box::new(|object| unsafe { object.cast::<T>().drop_in_place() }))
             }),
             reset,
@@ -556,8 +554,8 @@ impl<T, C, R> fmt::Debug for ObjectCacheBuilder<T, C, R> {
     }
 }
 
-/// A constructed object in use, freed on the CPU that drops it. It borrows its cache; there is no reference count. It is one
-/// word: the cache is found by the object's address.
+/// A constructed object in use, freed on the CPU that drops it. A box borrows its cache, and is one word without a
+/// reference count: the object's address leads to the cache.
 ///
 /// ```
 /// use uslab::{CacheBox, ObjectCache};
@@ -573,7 +571,7 @@ impl<T, C, R> fmt::Debug for ObjectCacheBuilder<T, C, R> {
 pub struct CacheBox<'c, T> {
     object: NonNull<T>,
     cache: PhantomData<&'c KmemCache>,
-    // Invariant in `T`, as the cache is: what is written through the box stays in the object.
+    // Invariant in `T`, as the cache is: a value that is written through the box stays in the object.
     owned: PhantomData<fn(T) -> T>,
 }
 
@@ -581,7 +579,7 @@ const _: () = assert!(size_of::<Option<CacheBox<'_, u8>>>() == size_of::<usize>(
 const _: () = assert!(size_of::<Option<OwnedBox<u8>>>() == size_of::<usize>());
 
 impl<'c, T> CacheBox<'c, T> {
-    /// Box of an object that the caller owns, of a typed cache that is borrowed for `'c`.
+    /// Makes the box of an object that the caller owns, of a typed cache that is borrowed for `'c`.
     #[inline(always)]
     fn new(object: NonNull<T>) -> Self {
         Self { object, cache: PhantomData, owned: PhantomData }
@@ -592,29 +590,29 @@ impl<'c, T> CacheBox<'c, T> {
         unsafe { page_owners::cache_of(self.object.cast()).as_ref() }
     }
 
-    /// Releases the object as a pointer to the caller, which may link objects itself.
+    /// Releases the object to the caller as a raw pointer, for example to link objects.
     #[must_use = "without `from_raw` the object stays out for ever"]
     pub fn into_raw(self) -> NonNull<T> {
         ManuallyDrop::new(self).object
     }
 
-    /// Makes the box of an object again.
+    /// Makes a box again of an object that [`into_raw`](Self::into_raw) released.
     ///
     /// # Safety
-    /// `object` came from [`into_raw`](Self::into_raw) of a box of `cache`, is constructed, and is not used otherwise.
+    /// `object` came from [`into_raw`](Self::into_raw) of a box of `cache`, is constructed, and has no other user.
     pub unsafe fn from_raw(cache: &'c ObjectCache<T>, object: NonNull<T>) -> Self {
         let made = Self::new(object);
         debug_assert!(core::ptr::eq(made.cache(), cache.cache.cache()), "an object of another cache");
         made
     }
 
-    /// Makes the box an owned one: see [`ObjectCache::alloc_owned`].
+    /// Converts the box into an owned box: see [`ObjectCache::alloc_owned`].
     pub fn into_owned(self) -> OwnedBox<T> {
         OwnedBox { object: self.into_raw(), owned: PhantomData }
     }
 
-    /// Frees the object after a grace period: see [`KmemCache::free_deferred`]. Its [reset](ObjectCacheBuilder::reset) runs
-    /// then, too.
+    /// Frees the object after a grace period: see [`KmemCache::free_deferred`]. The cache's
+    /// [reset](ObjectCacheBuilder::reset) runs after the grace period, too.
     pub fn free_deferred(self) {
         let cache = self.cache();
         cache.core().defer(self.into_raw().cast());
@@ -647,7 +645,7 @@ impl<T> Drop for CacheBox<'_, T> {
         if abandoned() {
             return;
         }
-        // SAFETY: allocated from this cache; still constructed, because only `&mut T` was lent.
+        // SAFETY: `object` was allocated from this cache, and is still constructed, because only `&mut T` was lent.
         unsafe { self.cache().free(self.object.cast()) };
     }
 }
@@ -662,8 +660,8 @@ impl<T: fmt::Display> fmt::Display for CacheBox<'_, T> {
     }
 }
 
-/// A constructed object in use that keeps its cache alive: it is `'static`. It is freed on the CPU that drops it. It is one
-/// word, without a reference count.
+/// A constructed object in use that keeps its cache alive, so the box is `'static`. Dropping the box frees the object
+/// on the current CPU. A box is one word, without a reference count.
 ///
 /// ```
 /// use uslab::{ObjectCache, OwnedBox};
@@ -706,7 +704,8 @@ impl<T> Drop for OwnedBox<T> {
         if abandoned() {
             return;
         }
-        // SAFETY: allocated from this cache, which it keeps alive; still constructed, because only `&mut T` was lent.
+        // SAFETY: `object` was allocated from this cache, which it keeps alive. The object is still constructed, because only
+        // `&mut T` was lent.
         unsafe {
             let object = self.object.cast();
             Cache::free_without_handle(page_owners::cache_of(object), object);
@@ -747,22 +746,22 @@ pub struct PrefilledObjects<'c, T> {
 }
 
 impl<'c, T> PrefilledObjects<'c, T> {
-    /// Takes an object; `None` if the stock is empty, which cannot happen within the promised number of allocations. Dropping
-    /// the box frees the object to the cache; [`free`](Self::free) returns it to this stock.
+    /// Takes an object from the stock; returns `None` if the stock is empty, which cannot happen within the promised number of
+    /// allocations. Dropping the box frees the object to the cache; [`free`](Self::free) returns it to the stock.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<CacheBox<'c, T>> {
         let object = self.objects.alloc()?.cast();
         Some(CacheBox::new(object))
     }
-    /// Returns an object to this stock; an object of another cache is freed to its own.
+    /// Returns an object to the stock; frees an object of another cache to that cache.
     #[inline(always)]
     pub fn free(&mut self, object: CacheBox<'c, T>) {
         if core::ptr::eq(object.cache(), self.cache.cache()) {
-            // SAFETY: allocated from this cache, and owned by the box until now; still constructed.
+            // SAFETY: `object` was allocated from this cache, the box owned it until now, and it is still constructed.
             unsafe { self.objects.free(object.into_raw().cast()) };
         }
     }
-    /// Number of objects in stock: as many allocations cannot fail.
+    /// Number of objects in stock: the next `len` allocations cannot fail.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
@@ -770,16 +769,16 @@ impl<'c, T> PrefilledObjects<'c, T> {
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
-    /// As [`Prefilled::refill`].
+    /// Fills the stock to `n` objects, as [`Prefilled::refill`] does.
     ///
     /// # Errors
-    /// As [`Prefilled::refill`].
+    /// Fails as [`Prefilled::refill`] does.
     pub fn refill(&mut self, n: usize) -> Result<(), AllocError> {
         self.objects.refill(n)
     }
 }
 
-/// Types that are `Send` and `Sync`; a change here changes the public promise.
+/// Checks which types are `Send` and `Sync`, as part of the public interface.
 const _: () = {
     const fn sendable<T: Send>() {}
     const fn shareable<T: Sync>() {}
@@ -800,21 +799,21 @@ const _: () = {
 /// uslab::ObjectCache::builder("rc").ctor(|| std::rc::Rc::new(1)).build();
 /// ```
 ///
-/// nor can objects be shared that are not `Sync`:
+/// Objects cannot be shared unless they are `Sync`:
 ///
 /// ```compile_fail,E0277
 /// fn shareable<T: Sync>() {}
 /// shareable::<uslab::CacheBox<'static, std::cell::Cell<u8>>>();
 /// ```
 ///
-/// nor owned ones:
+/// Owned objects cannot be shared either unless they are `Sync`:
 ///
 /// ```compile_fail,E0277
 /// fn shareable<T: Sync>() {}
 /// shareable::<uslab::OwnedBox<std::cell::Cell<u8>>>();
 /// ```
 ///
-/// nor can a borrowed object outlive its cache:
+/// A borrowed object cannot outlive its cache:
 ///
 /// ```compile_fail,E0597
 /// let object = {
@@ -824,7 +823,8 @@ const _: () = {
 /// drop(object);
 /// ```
 ///
-/// nor can a cache, or an object of it, be treated as one of a shorter lifetime, whose values would stay in it:
+/// A cache of `&'static` values, or one of its objects, cannot be treated as having a shorter lifetime, because
+/// short-lived values would stay in the cache:
 ///
 /// ```compile_fail
 /// fn shorter<'a>(cache: &'a uslab::ObjectCache<&'static str>) -> &'a uslab::ObjectCache<&'a str> {
@@ -863,7 +863,7 @@ const _: () = {
 /// }
 /// ```
 ///
-/// (The same with one lifetime compiles:)
+/// With a single lifetime the same code compiles:
 ///
 /// ```
 /// fn same<'a>(cache: &'a uslab::ObjectCache<&'static str>) -> &'a uslab::ObjectCache<&'static str> {

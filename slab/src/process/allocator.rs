@@ -1,8 +1,8 @@
-//! [`Allocator`] of `allocator-api2`, for containers with an allocator parameter. There is a feature for each of its major
-//! versions, because containers use several (`allocator-api2-02`: hashbrown, bumpalo; `allocator-api2-04`).
+//! [`Allocator`] of `allocator-api2`, for containers with an allocator parameter. Each major version of `allocator-api2` has a
+//! feature, because containers use several versions (`allocator-api2-02`: hashbrown, bumpalo; `allocator-api2-04`).
 //!
-//! It is implemented for `&KmemCache` (layouts up to its object's), `&Kmalloc`, `&Malloc` and `Uslab`; [`pool`](crate::pool)
-//! has thread-local ones.
+//! The implementors are `&KmemCache` (for layouts that fit its objects), `&Kmalloc`, `&Malloc` and `Uslab`;
+//! [`pool`](crate::pool) has thread-local allocators.
 //!
 //! [`Allocator`]: https://docs.rs/allocator-api2/latest/allocator_api2/alloc/trait.Allocator.html
 
@@ -17,7 +17,7 @@ fn flags(zero: bool) -> Gfp {
 
 // SAFETY: objects have the size and alignment of their geometry.
 unsafe impl Source for &KmemCache {
-    /// `None` for a cache with a constructor, because a container leaves unconstructed memory behind.
+    /// Allocates an object; `None` for a cache with a constructor, because a container leaves unconstructed memory behind.
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         let fits = |geometry: &crate::Geometry| {
             layout.size() <= geometry.object_size() && layout.align() <= geometry.align()
@@ -26,7 +26,7 @@ unsafe impl Source for &KmemCache {
         good.then(|| self.alloc(flags(zero)).ok()).flatten()
     }
     unsafe fn put(self, memory: NonNull<u8>, _: Layout) {
-        // SAFETY: the memory is this allocator's and no longer used, by the trait's contract.
+        // SAFETY: by the trait's contract, the memory came from this allocator and is no longer used.
         unsafe { self.free(memory) };
     }
 }
@@ -36,7 +36,7 @@ unsafe impl Source for &Kmalloc {
         self.alloc_layout(layout, flags(zero)).ok()
     }
     unsafe fn put(self, memory: NonNull<u8>, _: Layout) {
-        // SAFETY: the memory is this allocator's and no longer used, by the trait's contract.
+        // SAFETY: by the trait's contract, the memory came from this allocator and is no longer used.
         unsafe { self.free(memory) };
     }
 }
@@ -46,11 +46,11 @@ unsafe impl Source for &Malloc {
         self.alloc(layout, flags(zero)).ok()
     }
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: the memory has this layout and is no longer used, by the trait's contract.
+        // SAFETY: by the trait's contract, the memory has this layout and is no longer used.
         unsafe { self.free_sized(memory, layout) };
     }
     unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool) -> Option<NonNull<u8>> {
-        // SAFETY: the memory has the old layout, and the new size is not 0, by the trait's contract.
+        // SAFETY: by the trait's contract, the memory has the old layout, and the new size is not 0.
         unsafe { self.realloc_sized(memory, old, new.size(), flags(zero)) }.ok()
     }
 }
@@ -60,14 +60,14 @@ unsafe impl Source for Uslab {
         self.allocate(layout, flags(zero)).ok()
     }
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: the memory has this layout and is no longer used, by the trait's contract.
+        // SAFETY: by the trait's contract, the memory has this layout and is no longer used.
         unsafe { self.free_sized(memory, layout) };
     }
     unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool) -> Option<NonNull<u8>> {
-        // SAFETY: the memory has the old layout, and the new size is not 0, by the trait's contract.
+        // SAFETY: by the trait's contract, the memory has the old layout, and the new size is not 0.
         let moved = unsafe { self.reallocate_sized(memory, old, new.size()) }.ok()?;
         if zero && new.size() > old.size() {
-            // SAFETY: `new.size()` bytes are the caller's.
+            // SAFETY: the caller owns `new.size()` bytes at `moved`.
             unsafe { moved.add(old.size()).write_bytes(0, new.size() - old.size()) };
         }
         Some(moved)

@@ -1,10 +1,10 @@
-//! Memory for allocations before there is an allocator: while [`Uslab`](crate::Uslab) starts.
+//! Bootstrap memory: serves allocations while [`Uslab`](crate::Uslab) starts.
 //!
-//! Starting a subsystem allocates, on the starting thread, while other threads allocate concurrently. These allocations are
-//! bumped off a static range and never freed: there are few, and most live as long as the process. When the range is used up,
-//! another one is mapped.
+//! Starting a subsystem allocates on the starting thread, and other threads allocate concurrently. Allocations during a start
+//! are bumped off a static range and never freed: there are few, and most live as long as the process. When the range is used
+//! up, another range is mapped.
 //!
-//! The size of each piece is in the word before it, for C programs, which free and reallocate without a size.
+//! The word before each piece has the piece's size, because C programs free and reallocate without a size.
 
 use core::alloc::Layout;
 use core::ptr::{NonNull, null};
@@ -14,19 +14,19 @@ use uslab_buddy::{Faults, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use uslab_magazine::sync::{AtomicPtr, AtomicUsize, UnsafeCell};
 
-/// Bytes of the static range: more than twice what a start allocates. Untouched bytes cost nothing.
+/// Size of the static range in bytes: more than twice what a start allocates. Untouched bytes cost nothing.
 const FIRST: usize = 1 << 20;
-/// Least bytes of each further range.
+/// Minimum size of each further range in bytes.
 const NEXT: usize = 1 << 20;
-/// Bytes of the size in front of a piece.
+/// Bytes before a piece that hold the piece's size.
 const WORD: usize = size_of::<usize>();
 
-/// A range for bump allocation. The first bytes of a mapped range are this descriptor.
+/// A range for bump allocation. A mapped range begins with this descriptor.
 struct Range {
     base: *mut u8,
     bytes: usize,
     used: AtomicUsize,
-    /// The previous range.
+    /// The previous range, which is used up; null for the static range.
     before: *const Range,
 }
 
@@ -34,7 +34,7 @@ struct Range {
 unsafe impl Sync for Range {}
 
 struct Bytes(UnsafeCell<[u8; FIRST]>);
-// SAFETY: only accessed as a range, from which each thread gets different bytes.
+// SAFETY: the bytes are only accessed as a range, from which each thread gets different bytes.
 unsafe impl Sync for Bytes {}
 
 static BYTES: Bytes = Bytes(UnsafeCell::new([0; FIRST]));
@@ -44,20 +44,20 @@ static STATIC: Range = Range {
     used: AtomicUsize::new(0),
     before: null(),
 };
-/// The newest range; null is the static one.
+/// The newest range; null means the static range.
 static NEWEST: AtomicPtr<Range> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Range {
     fn newest() -> &'static Self {
-        // Acquire: pairs with the Release in `grow`, so that the range is initialised.
-        // SAFETY: null, or a published range, which is never unmapped.
+        // Acquire: pairs with the Release in `grow`, so that the range is initialised. SAFETY: the pointer is null or a
+        // published range, which is never unmapped.
         unsafe { NEWEST.load(Acquire).as_ref() }.unwrap_or(&STATIC)
     }
 
     /// Takes the next bytes for `layout`, zeroed.
     fn take(&self, layout: Layout) -> Option<NonNull<u8>> {
         let align = layout.align().max(WORD);
-        // Relaxed: this word alone decides which thread has the bytes.
+        // Relaxed: this word alone decides which thread gets the bytes.
         let mut used = self.used.load(Relaxed);
         loop {
             let start = (self.base.addr() + used + WORD).checked_next_multiple_of(align)? - self.base.addr();
@@ -67,9 +67,9 @@ impl Range {
             }
             match self.used.compare_exchange_weak(used, end.next_multiple_of(WORD), Relaxed, Relaxed) {
                 Ok(_) => {
-                    // SAFETY: `start - WORD..end` is in the range, and only this thread has it.
+                    // SAFETY: `start - WORD..end` is in the range, and only this thread has these bytes.
                     let piece = unsafe { NonNull::new_unchecked(self.base.add(start)) };
-                    // SAFETY: only this thread has the piece; pieces are aligned to a word.
+                    // SAFETY: only this thread has the piece, and pieces are aligned to a word.
                     unsafe { piece.cast::<usize>().sub(1).write(layout.size()) };
                     return Some(piece);
                 }
@@ -84,12 +84,12 @@ impl Range {
         let region = Region::committed(need.max(NEXT), PAGE_SIZE, Backend::Os, &Faults::default())?;
         let own = region.base().cast::<Self>();
         let used = AtomicUsize::new(size_of::<Self>());
-        // SAFETY: just mapped, aligned to a page, and larger than the descriptor.
+        // SAFETY: the region was just mapped, is aligned to a page, and is larger than the descriptor.
         unsafe {
             own.write(Self { base: region.base().as_ptr(), bytes: region.bytes(), used, before: newest })
         };
         let expected = if core::ptr::eq(newest, &STATIC) { null() } else { core::ptr::from_ref(newest) };
-        // Release: pairs with the Acquire in `newest`. Nothing is read after a failure.
+        // Release: pairs with the Acquire in `newest`. After a failure nothing is read.
         if NEWEST.compare_exchange(expected.cast_mut(), own.as_ptr(), AcqRel, Relaxed).is_ok() {
             core::mem::forget(region);
         }
@@ -109,16 +109,16 @@ pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
     }
 }
 
-/// Size of the piece at `memory`; `None` if it is not a piece.
+/// Size in bytes of the piece at `memory`; `None` if `memory` is not in a range.
 #[cold]
 pub(crate) fn size_of_piece(memory: NonNull<u8>) -> Option<usize> {
     let mut range = Range::newest();
     loop {
         if memory.addr().get().wrapping_sub(range.base.addr()) < range.bytes {
-            // SAFETY: an address in a range that a caller has is a piece's, with its size before it.
+            // SAFETY: an address in a range that a caller has is the address of a piece, whose size precedes it.
             return Some(unsafe { memory.cast::<usize>().sub(1).read_unaligned() });
         }
-        // SAFETY: null, or the previous range, which is never unmapped.
+        // SAFETY: the pointer is null or the previous range, which is never unmapped.
         range = unsafe { range.before.as_ref() }?;
     }
 }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_disjoint_aligned_zeroed_and_sized_beyond_the_static_range() {
+    fn bootstrap_allocations_are_disjoint_aligned_and_zero() {
         let mut held: Vec<(NonNull<u8>, usize)> = vec![];
         for i in 0..200 {
             let (size, align) = (i * 257, 1 << (i % 13));

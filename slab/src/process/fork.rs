@@ -1,17 +1,18 @@
 //! Forking while other threads use a subsystem.
 //!
-//! Every lock of the subsystem and its caches is held across the fork: see [`Fork`]. Exceptions are the locks of the reserve of
-//! a [`Mempool`](crate::Mempool) and of the numbers of a [`HandleCache`](crate::handle::HandleCache), whose docs describe the
-//! consequences, and a [`Hive`](crate::Hive) that another thread reaps. What other threads were moving at that time is lost to
-//! the child: an object or a batch between magazine and slab, a slab between its list and the page allocator, a page. The
-//! [`Census`](crate::Census) of such a child counts it; in any other process it would be a violation.
+//! The forking thread holds every lock of the subsystem and its caches across the fork: see [`Fork`]. Exceptions are the
+//! reserve lock of a [`Mempool`](crate::Mempool) and the number lock of a [`HandleCache`](crate::handle::HandleCache), whose
+//! docs describe the consequences. A [`Hive`](crate::Hive) that another thread was reaping is also an exception. The child
+//! loses memory that other threads were moving at the fork: objects between magazine and slab, slabs between list and page
+//! allocator, and pages. The [`Census`](crate::Census) counts the losses of a forked child; in any other process a loss is a
+//! violation.
 //!
-//! The child empties each cache's queue and leaks its wakers: a future that continues there has to be polled once. A
-//! cache that another thread was about to destroy, and could not, stays without magazines there.
+//! The child empties each cache's wait queue and leaks the wakers, so a future that continues in the child must be polled once.
+//! If another thread was trying to destroy a cache at the fork, the cache has no magazines in the child.
 //!
-//! A child does not have the thread of a [`Reaper`](crate::Reaper), which must not be dropped there; the thread of
-//! [`Config::reap_every`](crate::Config::reap_every) is started again. Grace periods do not end in a child that was forked
-//! while another thread was pinned.
+//! A child does not have the thread of a [`Reaper`](crate::Reaper), and must not drop the `Reaper`. The thread of
+//! [`Config::reap_every`](crate::Config::reap_every) is started again in the child. If another thread was pinned at the fork,
+//! grace periods do not end in the child.
 //!
 //! ```no_run
 //! use uslab::{Fork, Subsystem};
@@ -38,13 +39,13 @@ use uslab_magazine::sync::fork::ForkLock;
 
 impl Cache {
     /// # Safety
-    /// As [`Fork::locks`].
+    /// The conditions of [`Fork::locks`] hold.
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
         match rank {
             Rank::Waiters => visit(&self.waiters().queue),
             Rank::Node => self.nodes().iter().for_each(|node| visit(node.lists())),
             Rank::CacheRefs => visit(&self.refs().0),
-            // SAFETY: this thread holds the locks of lower ranks, by this function's contract.
+            // SAFETY: by contract, this thread holds the locks of lower ranks.
             _ => unsafe { self.config().per_cpu.locks(rank, visit) },
         }
     }
@@ -54,11 +55,11 @@ impl Core {
     /// Iterates all caches, oldest first, while this thread holds their list for a fork.
     ///
     /// # Safety
-    /// As [`Fork::locks`]; the list is not released while the iterator is used.
+    /// The conditions of [`Fork::locks`] hold. The list is not released while the iterator is used.
     unsafe fn held_caches(&self) -> impl Iterator<Item = &Cache> {
-        // SAFETY: if any thread holds the list, it is this one, by this function's contract.
+        // SAFETY: by contract, no thread other than this one holds the list.
         let list = unsafe { self.caches.list().held() };
-        // SAFETY: a cache lives until it is removed from the list, which needs the lock.
+        // SAFETY: a cache lives until it is removed from the list, and removal needs the lock.
         list.into_iter().flat_map(List::entries).map(|cache| unsafe { &*cache })
     }
 }
@@ -76,7 +77,8 @@ impl Fork for Core {
             Rank::Deferred => self.deferred.batches().for_each(|batch| visit(batch)),
             _ => {}
         }
-        // SAFETY: at ranks beyond the list's, this thread holds the list; the rest is this function's contract.
+        // SAFETY: at ranks beyond the list's rank, this thread holds the list; by contract, this thread takes the locks
+        // by rank.
         unsafe {
             if rank > Rank::Caches {
                 self.held_caches().for_each(|cache| cache.locks(rank, visit));
@@ -86,7 +88,7 @@ impl Fork for Core {
     }
 
     unsafe fn forget_other_threads(&self) {
-        // SAFETY: this thread holds all locks in the child, by this function's contract, the list's included.
+        // SAFETY: by contract, this thread holds all locks in the child, including the list's lock.
         unsafe {
             self.held_caches().for_each(|cache| {
                 cache.config().per_cpu.forget_other_threads();
@@ -98,7 +100,7 @@ impl Fork for Core {
         }
         self.forks.add(1);
         if let Some(pool) = self.guard.pool() {
-            // SAFETY: this is the child of a fork with one thread, by this function's contract.
+            // SAFETY: by contract, this is the child of a fork, with one thread.
             unsafe { pool.forget_other_threads() };
         }
         self.background.in_child();
@@ -107,11 +109,11 @@ impl Fork for Core {
 
 impl Fork for Subsystem {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        // SAFETY: the caller takes the locks by rank, by this function's contract.
+        // SAFETY: by contract, the caller takes the locks by rank.
         unsafe { self.core().locks(rank, visit) }
     }
     unsafe fn forget_other_threads(&self) {
-        // SAFETY: this thread holds all locks in the child, by this function's contract.
+        // SAFETY: by contract, this thread holds all locks in the child.
         unsafe { self.core().forget_other_threads() }
     }
 }
@@ -135,7 +137,7 @@ mod tests {
                     count += 1;
                     visit(lock);
                 };
-                // SAFETY: the caller takes the locks by rank, by this function's contract.
+                // SAFETY: by contract, the caller takes the locks by rank.
                 unsafe { self.0.locks(rank, counted) };
                 if count > 0 {
                     self.1.borrow_mut().insert(rank, count);
@@ -144,17 +146,17 @@ mod tests {
             unsafe fn forget_other_threads(&self) {}
         }
         let counting = Counting(subsystem, RefCell::default());
-        // SAFETY: released below, and the process does not fork.
+        // SAFETY: the locks are released below, and the process does not fork.
         unsafe { counting.before_fork() };
         let held = counting.1.take();
-        // SAFETY: `before_fork` was called above, and the process did not fork.
+        // SAFETY: `before_fork` was called, and the process did not fork.
         unsafe { counting.after_fork_in_parent() };
         assert_eq!(counting.1.take(), held, "all of them are given back");
         held
     }
 
     #[test]
-    fn all_locks_are_held_of_each_table_node_zone_cpu_and_cache() {
+    fn fork_holds_each_lock_of_the_subsystem() {
         let mut pages = PageConfig::with_nodes(
             Cpus::simulated(3, 2).unwrap(),
             vec![vec![(ZoneKind::Normal, 1 << 12)]; 2],
@@ -163,7 +165,7 @@ mod tests {
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
         let alone = locks(&subsystem);
         let of_caches = [Rank::Waiters, Rank::Depot, Rank::Node, Rank::CacheRefs];
-        // Its initial caches are the size classes.
+        // The subsystem's initial caches are the size classes.
         let (caches, mut others) = (subsystem.core().caches.iter().count(), alone.clone());
         let own = of_caches.map(|rank| others.remove(&rank));
         assert_eq!(own, [1, 2, 2, 1].map(|each| Some(each * caches)));
@@ -175,7 +177,7 @@ mod tests {
                 Rank::Profile,
                 Rank::Tables,
                 Rank::Drains,
-                Rank::Making,
+                Rank::NumbersAndRooms,
                 Rank::Huge,
                 Rank::Tags,
             ],

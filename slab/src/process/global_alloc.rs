@@ -9,13 +9,12 @@
 //!
 //! # Rules
 //!
-//! * No code here panics, and no code that an allocation runs calls the global heap, which would recurse. (A
-//!   start does, and its own state detects it.)
-//! * No thread-local has a destructor, so an allocation is legal in the last destructor of a thread. No call
-//!   needs `main`.
-//! * The subsystem is this allocator's alone. Object caches that the program makes are in another one, which
-//!   allocates here.
-//! * A fork finds every lock held (`at_fork`).
+//! * No code of this allocator panics. No allocation calls the global heap, which would recurse; only a start does, and detects
+//!   its own calls.
+//! * No thread-local has a destructor, so a thread may allocate even in its last destructor. The allocator works before `main`.
+//! * The subsystem belongs to this allocator alone. Object caches that the program makes are in another subsystem, which
+//!   allocates from this one.
+//! * The forking thread holds every lock across a fork (`at_fork`).
 
 #[cfg(unix)]
 mod at_fork;
@@ -48,11 +47,11 @@ use uslab_buddy::{Gfp, PAGE_SIZE};
 use uslab_magazine::Mechanism;
 use uslab_magazine::sync::Ordering::{AcqRel, Relaxed};
 use uslab_magazine::sync::{AtomicU32, AtomicU64, Fixed, Kept, thread_local};
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
 /// The process-wide malloc.
 ///
-/// Not a `GlobalAlloc` on macOS and other systems where `std`'s locks are allocated on the heap.
+/// `Uslab` does not implement `GlobalAlloc` on macOS and other systems on which `std` allocates its locks on the heap.
 ///
 /// ```
 /// use uslab::Uslab;
@@ -66,16 +65,16 @@ use uslab_magazine::tracepoints::What;
 /// assert!(Uslab.info().is_some_and(|info| info.caches.iter().any(|cache| cache.used > 0)));
 /// ```
 ///
-/// It starts at its first call, with the default [`Config`] and the options in the environment variable
-/// `USLAB_OPTIONS` (`stats=1,check=1,huge_pages=never,limit=1g`: the table of caches at the end of the
-/// process, a check of each free, advice on huge pages, a limit; [`options`](crate::options) has all).
+/// The first call starts the allocator with the default [`Config`] and the options in the environment variable
+/// `USLAB_OPTIONS`. For example, `stats=1,check=1,huge_pages=never,limit=1g` prints the table of caches at exit, checks
+/// each free, advises against huge pages, and sets a limit; see [`options`](crate::options).
 ///
-/// Frees return memory above a surplus to the system. [`reap_every`](Self::reap_every) or
-/// `USLAB_OPTIONS=reap=500` starts a thread that returns the rest if it was not used for an interval.
+/// Frees return memory above a surplus to the system. [`reap_every`](Self::reap_every) or `USLAB_OPTIONS=reap=500`
+/// starts a thread that returns the remaining memory that was unused for an interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uslab;
 
-/// The started allocator.
+/// State of the allocator after its start.
 #[derive(Debug)]
 struct Process {
     malloc: &'static Malloc,
@@ -85,37 +84,36 @@ struct Process {
     stats: bool,
     leaks: bool,
     profile: Option<usize>,
-    /// True if `USLAB_OPTIONS` sets the interval of reaping, and of sampling, so that the program cannot.
+    /// True if `USLAB_OPTIONS` sets the reaping interval, which the program then cannot change.
     reap_is_said: bool,
     guard_is_said: bool,
     guard_slots: u32,
-    /// The malloc's own inlined paths, if they are tried after the static paths: if these are closed and
-    /// restartable sequences serve.
+    /// The malloc's own inlined paths, if the static paths are closed and restartable sequences are available.
     own_paths: Option<&'static FastPaths>,
-    /// Pages freed before memory was last released.
+    /// Number of pages freed before memory was last released.
     released: AtomicU64,
 }
 
 static PROCESS: Published<Process> = Published::new();
-/// Paths to its malloc. In statics, so that no path follows a pointer to find it.
+/// Static paths to the process's malloc, so that no path follows a pointer to find it.
 static FAST: StaticPaths = StaticPaths::new();
 
-/// The most bytes of free pages that the process keeps: see
-/// [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). In a control group with a limit it is at
-/// most an eighth of that.
+/// Maximum bytes of free pages that the process keeps: see [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). In a
+/// control group with a limit, at most an eighth of the limit is kept.
 pub const KEEP_FREE: usize = 64 << 20;
 
-/// Pid of the process that is starting the allocator, or has started it; 0 before that. A child forked during
-/// a start starts anew.
+/// Pid of the process that started or is starting the allocator; 0 before the first start. A child forked during a
+/// start starts anew.
 static STARTING: AtomicU32 = AtomicU32::new(0);
-/// It cannot be started: only bootstrap memory is available.
+/// Value of `STARTING` if the allocator cannot start, so that only bootstrap memory is available.
 const NEVER: u32 = u32::MAX;
 
 /// Milliseconds between two reaping intervals, as set by the program; 0 if unset.
 static REAP_WANTED: Fixed = Fixed::new(0);
-/// Allocations per sample if memory is hardened by guard pages. Costs some 20 ns per allocation.
+/// Number of allocations per sample if memory is hardened by guard pages. Sampling at this rate costs some 20 ns per
+/// allocation.
 const HARDENED_GUARD: u32 = 1000;
-/// Allocations per sample, as set by the program; [`UNSAID`] if unset.
+/// Number of allocations per sample, as set by the program; [`UNSAID`] if unset.
 static GUARD_WANTED: Fixed = Fixed::new(UNSAID);
 const UNSAID: u32 = u32::MAX;
 fn guard_wanted() -> Option<u32> {
@@ -145,7 +143,7 @@ impl Process {
     }
 }
 
-/// The malloc; `None` while this or another thread starts it.
+/// The started allocator; `None` while this or another thread starts it.
 #[inline(always)]
 fn process() -> Option<&'static Process> {
     match PROCESS.get() {
@@ -155,7 +153,7 @@ fn process() -> Option<&'static Process> {
 }
 
 thread_local! {
-    /// True if this thread is starting it. A start allocates some hundred times, and each test of the pid
+    /// True if this thread is starting the allocator. A start allocates some hundred times, and each test of the pid
     /// would be a system call.
     static HERE: Cell<bool> = const { Cell::new(false) };
 }
@@ -163,7 +161,7 @@ thread_local! {
 #[cold]
 #[inline(never)]
 fn start() -> Option<&'static Process> {
-    // Relaxed: only a pid; `PROCESS` publishes the allocator.
+    // Relaxed: the pid publishes no other data; `PROCESS` publishes the allocator.
     let who = STARTING.load(Relaxed);
     if who == NEVER || HERE.get() {
         return PROCESS.get();
@@ -178,44 +176,53 @@ fn start() -> Option<&'static Process> {
     started
 }
 
-/// Not inlined: its frame has several pages, and each thread that arrives during a start would touch them all.
-#[inline(never)]
-fn start_here() -> Option<&'static Process> {
-    let options = Options::of_environment();
+/// The configuration that the environment requests, with one sampled allocation in `guard`.
+fn configured(options: &Options, guard: Option<u32>) -> Config {
     let mut config = Config::keeping(KEEP_FREE);
     config.pages.huge_pages = options.huge_pages;
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
     config.harden = options.harden;
-    // With hardening, some objects get separate pages.
-    let guard = options.guard.or(config.harden.guard_pages.then_some(HARDENED_GUARD));
     config.guard_every = guard.or_else(guard_wanted).unwrap_or(0);
     config.guard_slots = options.guard_slots.unwrap_or(config.guard_slots);
     config.check_frees = options.check.unwrap_or(config.check_frees) || config.harden.is_on();
-    // Leaks are reported by where they were allocated.
+    // The leak report needs the call stacks of allocations.
     let slab_debug = options.slab_debug.or(options.leaks.then_some("FU"));
     config.slab_debug = slab_debug.and_then(DebugRules::of_static).unwrap_or_default();
     config.reap_every = options.reap.filter(|interval| !interval.is_zero());
     if let Some(limit) = options.limit {
-        // The range has addresses for all of it, up to 4 TiB.
+        // Each zone has addresses for the whole limit, up to 4 TiB.
         let zones = config.pages.nodes.len();
         let share = (limit / PAGE_SIZE).min(1 << 30).div_ceil(zones) as u32;
         config.pages.nodes.iter_mut().flatten().for_each(|(_, pages)| *pages = share.max(*pages));
         config.pages = config.pages.limit(limit);
     }
+    config
+}
+
+/// Starts the allocator. Not inlined, because its frame has several pages, and each thread that arrives during a start would
+/// touch all of them.
+#[inline(never)]
+fn start_here() -> Option<&'static Process> {
+    let options = Options::of_environment();
+    // With hardening, some objects get separate pages.
+    let guard = options.guard.or(options.harden.guard_pages.then_some(HARDENED_GUARD));
+    let config = configured(&options, guard);
     let guard_slots = config.guard_slots;
     let mut place = Box::<Malloc>::new_uninit();
     if let Err(error) = Core::start_with_fewer_pages(config, |core| Malloc::make(&mut place, core)) {
-        crate::process::options::say(format_args!("uslab: nothing that is freed can be used again: {error}"));
+        crate::process::options::say(format_args!(
+            "uslab: cannot start the allocator, freed memory is not reused: {error}"
+        ));
         STARTING.store(NEVER, Relaxed);
         return None;
     }
-    // SAFETY: initialised by `make` above.
+    // SAFETY: `make` initialised the malloc.
     let malloc: &'static Malloc = Box::leak(unsafe { place.assume_init() });
     #[cfg(unix)]
     at_fork::register();
     if options.stats || options.leaks {
-        // Programs close their standard error when they end, before this runs (GNU's `close_stdout`); hence a
-        // copy.
+        // Programs close their standard error when they end, before this handler runs (GNU's `close_stdout`). Hence the
+        // handler keeps a copy.
         if let Ok(to) = own_stderr() {
             // SAFETY: only the starting thread runs this; the handler is a function of this program.
             unsafe {
@@ -240,25 +247,24 @@ fn start_here() -> Option<&'static Process> {
         guard_slots,
         own_paths: None,
     });
-    // If each call is recorded, none is inlined.
+    // If each call is recorded, no call may be inlined.
     if process.malloc.core().cpus.mechanism() == Mechanism::Rseq && record.is_none() {
-        // SAFETY: only the starting thread runs this, once; the process is published below, and lives for
-        // ever.
+        // SAFETY: only the starting thread runs this, once. The process is published below, and lives for ever.
         process.own_paths = unsafe { (!malloc.open(&FAST)).then(|| malloc.fast()) };
     }
     let process = PROCESS.publish(process);
-    // AcqRel: pairs with the AcqRel in `Uslab::reap_every`: the later one sees the other's stores.
+    // AcqRel: pairs with the AcqRel in `Uslab::reap_every`. Whichever operation is second sees the stores before the first.
     STARTING.fetch_add(0, AcqRel);
     process.reap_as_wanted();
     process.guard_as_wanted();
     Some(process)
 }
 
-/// Destination of the table of caches: a copy of standard error.
+/// Destination of the table of caches: a copy of standard error, and its identity.
 static STATS: Kept<(File, Option<[u64; 3]>)> = Kept::new();
 
-/// Identity of a file. Programs close file descriptors that they do not know, and may then open other files
-/// under the same numbers.
+/// Identity of an open file. Programs close file descriptors that they do not know, and may then open other files under
+/// the same numbers.
 fn identity(_file: &File) -> Option<[u64; 3]> {
     #[cfg(unix)]
     {
@@ -287,10 +293,10 @@ fn own_stderr() -> io::Result<File> {
 
 #[cfg_attr(not(any(unix, windows)), allow(dead_code, reason = "no end of the process"))]
 extern "C" fn at_exit() {
-    // SAFETY: stored before this handler was registered; the process ends once.
+    // SAFETY: the file was stored before this handler was registered, and the process ends once.
     let to = unsafe { STATS.take() };
     let (Some((to, was)), Some(process)) = (to, PROCESS.get()) else { return };
-    // Its descriptor may be another file's by now: not closed.
+    // The descriptor's number may belong to another file by now, so the descriptor is not closed.
     let mut to = core::mem::ManuallyDrop::new(to);
     if identity(&to) != was {
         return;
@@ -299,7 +305,7 @@ extern "C" fn at_exit() {
     if process.leaks {
         let holders = process.core().leaks();
         if holders.unreachable() > 0 {
-            text = format!("uslab: leaks: {} objects that nobody can reach\n", holders.unreachable());
+            text = format!("uslab: leaks: {} unreachable objects\n", holders.unreachable());
             let leaked = holders.0.iter().filter(|holder| holder.unreachable > 0);
             leaked.for_each(|holder| text += &holder.to_string());
         }
@@ -307,25 +313,25 @@ extern "C" fn at_exit() {
     if process.stats {
         text += &process.core().info().statistics().to_string();
     }
-    // An error has no receiver.
+    // No one could receive a write error during exit.
     let _ = to.write_all(text.as_bytes());
 }
 
-/// Frees memory outside the subsystem's pages: huge, from the bootstrap, or foreign.
+/// Frees memory outside the subsystem's pages: huge mappings, bootstrap memory, or foreign addresses.
 #[cold]
 unsafe fn free_other(process: Option<&Process>, memory: NonNull<u8>) {
     if bootstrap::size_of_piece(memory).is_some() {
         return;
     }
     match process {
-        // SAFETY: the memory is the caller's to free, by the contract of `Uslab::free`.
+        // SAFETY: by the contract of `Uslab::free`, the caller may free the memory.
         Some(process) => unsafe { process.malloc.free(memory) },
         None if memory == ZERO_SIZE => {}
         None => report(CorruptionKind::Foreign, memory),
     }
 }
 
-/// Reports a corruption. Before the start there is only bootstrap memory.
+/// Reports a corruption, also before the start, when only bootstrap memory exists.
 #[cold]
 fn report(kind: CorruptionKind, memory: NonNull<u8>) {
     let address = memory.addr().get();
@@ -333,11 +339,10 @@ fn report(kind: CorruptionKind, memory: NonNull<u8>) {
 }
 
 impl Uslab {
-    /// Allocates memory for `layout`, its bytes unspecified, or zero with [`Gfp::ZERO`]. An empty layout gets
-    /// an address, too.
+    /// Allocates memory for `layout`, zeroed with [`Gfp::ZERO`], otherwise unspecified. An empty layout gets an address, too.
     ///
     /// # Errors
-    /// As [`Malloc::alloc`].
+    /// Fails as [`Malloc::alloc`] does.
     #[inline(always)]
     pub fn allocate(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         match process() {
@@ -346,16 +351,18 @@ impl Uslab {
         }
     }
 
-    /// The inlined part of [`allocate`](Self::allocate), at a power of two. `None` if it did nothing: then
-    /// call [`allocate_missed`](Self::allocate_missed).
+    /// The inlined part of [`allocate`](Self::allocate), for a power-of-two alignment. On `None` nothing was done, and the
+    /// caller must call [`allocate_missed`](Self::allocate_missed).
     #[doc(hidden)]
     #[inline(always)]
     pub fn allocate_fast(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         FAST.alloc(size, align)
     }
-    /// The next step for a caller where each instruction counts: the malloc's own inlined paths, if the static
-    /// paths are closed; and the complete path while a profile runs that observes allocations only. `None` if
-    /// it did nothing.
+    /// The step after [`allocate_fast`](Self::allocate_fast), for a caller where each instruction counts; on `None` nothing was
+    /// done.
+    ///
+    /// If the static paths are closed, the malloc's own inlined paths are tried. While a profile observes allocations only, the
+    /// complete path is taken.
     #[doc(hidden)]
     #[inline(always)]
     pub fn allocate_next(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
@@ -366,20 +373,20 @@ impl Uslab {
             own.or_else(|| process.malloc.fast().alloc_counted(size, align))
         }
     }
-    /// Returns null if there is no memory.
+    /// Allocates without the inlined part; returns null if memory is short.
     #[doc(hidden)]
     #[cold]
     #[inline(never)]
     pub fn allocate_missed(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
         if let Some(memory) = self.allocate_next(layout.size(), layout.align()) {
             if gfp.contains(Gfp::ZERO) {
-                // SAFETY: allocated just now, of that many bytes.
+                // SAFETY: the memory was just allocated, with `layout.size()` bytes.
                 unsafe { memory.write_bytes(0, layout.size()) };
             }
             return memory.as_ptr();
         }
         let process = process();
-        // With this option each empty layout gets a distinct address.
+        // With the option `zero_size`, each empty layout gets a distinct address.
         let hides = |process: &'static Process| process.core().harden.zero_size;
         let layout = if layout.size() > 0 || process.is_some_and(hides) {
             layout
@@ -399,60 +406,61 @@ impl Uslab {
     /// Frees memory of an unknown layout.
     ///
     /// # Safety
-    /// `memory` came from this allocator, and is not used any more.
+    /// `memory` came from this allocator, and is no longer used.
     #[inline(always)]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
-        // SAFETY: by contract `memory` is the caller's to free.
+        // SAFETY: by contract, the caller may free `memory`.
         if !unsafe { self.free_fast(memory.as_ptr()) } {
-            // SAFETY: by contract `memory` is the caller's to free.
+            // SAFETY: by contract, the caller may free `memory`.
             unsafe { self.free_slow(memory) };
         }
     }
-    /// The inlined part of [`free`](Self::free). `false` if it did nothing, as for null: then call
+    /// The inlined part of [`free`](Self::free). On `false`, as for null, nothing was done, and the caller must call
     /// [`free_slow`](Self::free_slow).
     ///
     /// # Safety
-    /// As [`free`](Self::free), or null.
+    /// `memory` is null, or the conditions of [`free`](Self::free) hold.
     #[doc(hidden)]
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_fast(&self, memory: *mut u8) -> bool {
-        // SAFETY: by contract null, or the caller's to free.
+        // SAFETY: by contract, `memory` is null, or the caller may free it.
         unsafe { FAST.free(memory) }
     }
-    /// The next step for a caller where each instruction counts, as [`allocate_next`](Self::allocate_next).
+    /// The step after [`free_fast`](Self::free_fast), for a caller where each instruction counts, like
+    /// [`allocate_next`](Self::allocate_next).
     ///
     /// # Safety
-    /// As [`free_fast`](Self::free_fast).
+    /// The conditions of [`free_fast`](Self::free_fast) hold.
     #[doc(hidden)]
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_next(&self, memory: *mut u8) -> bool {
         let paths = PROCESS.get().and_then(|process| process.own_paths);
-        // SAFETY: by contract null, or the caller's to free; a started malloc lives for ever.
+        // SAFETY: by contract, `memory` is null, or the caller may free it. A started malloc lives for ever.
         paths.is_some_and(|paths| unsafe { paths.free(memory) })
     }
     /// # Safety
-    /// As [`free`](Self::free).
+    /// The conditions of [`free`](Self::free) hold.
     #[doc(hidden)]
     #[cold]
     #[inline(never)]
     pub unsafe fn free_slow(&self, memory: NonNull<u8>) {
         let process = PROCESS.get();
-        // SAFETY: by contract `memory` is the caller's to free.
+        // SAFETY: by contract, the caller may free `memory`.
         if unsafe { self.free_next(memory.as_ptr()) } {
             return;
         }
         match process {
-            // SAFETY: by contract `memory` is the caller's to free.
+            // SAFETY: by contract, the caller may free `memory`.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.free_slow(memory) },
-            // SAFETY: by contract `memory` is the caller's to free.
+            // SAFETY: by contract, the caller may free `memory`.
             _ => unsafe { free_other(process, memory) },
         }
     }
 
-    /// Returns `true` if memory was allocated for this size and alignment, as far as checked frees and samples
-    /// know; otherwise reports [corruption].
+    /// Returns `true` if memory was allocated for this size and alignment, as far as checked frees and samples know;
+    /// otherwise reports [corruption].
     #[doc(hidden)]
     #[cold]
     pub fn has_size(&self, memory: NonNull<u8>, size: usize, align: usize) -> bool {
@@ -468,25 +476,25 @@ impl Uslab {
         }
     }
 
-    /// As [`Malloc::realloc`].
+    /// Resizes memory as [`Malloc::realloc`] does.
     ///
     /// # Errors
-    /// As [`Malloc::realloc`].
+    /// Fails as [`Malloc::realloc`] does.
     ///
     /// # Safety
-    /// As [`free`](Self::free), after a success.
+    /// After a success, the conditions of [`free`](Self::free) hold.
     pub unsafe fn reallocate(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
         let layout = |size| {
             Layout::from_size_align(size, crate::size::malloc::MAX_ALIGN).map_err(|_| AllocError::TooLarge)
         };
         let process = PROCESS.get();
         match process {
-            // SAFETY: by contract `memory` is the caller's to free.
+            // SAFETY: by contract, the caller may free `memory`.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.realloc(memory, size) },
             _ => match (bootstrap::size_of_piece(memory), process) {
                 // SAFETY: the piece of bootstrap memory has `old` bytes.
                 (Some(old), _) => unsafe { self.leave(memory, old, layout(size)?) },
-                // SAFETY: by contract `memory` is the caller's to free.
+                // SAFETY: by contract, the caller may free `memory`.
                 (None, Some(process)) => unsafe { process.malloc.realloc(memory, size) },
                 (None, None) => {
                     report(CorruptionKind::Foreign, memory);
@@ -499,25 +507,26 @@ impl Uslab {
     /// Frees memory that was allocated for `layout`.
     ///
     /// # Safety
-    /// As [`free`](Self::free), and the layout is right.
+    /// The conditions of [`free`](Self::free) hold, and `layout` is the layout of the allocation.
     #[inline(always)]
     pub(crate) unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: by contract `memory` has this layout, and is the caller's to free.
+        // SAFETY: by contract, `memory` has this layout, and the caller may free it.
         if !unsafe { self.free_sized_fast(memory.as_ptr(), layout.size(), layout.align()) } {
-            // SAFETY: by contract `memory` has this layout, and is the caller's to free.
+            // SAFETY: by contract, `memory` has this layout, and the caller may free it.
             unsafe { self.free_sized_slow(memory, layout) };
         }
     }
-    /// The inlined part of `free_sized`. `false` if it did nothing, as for null and all memory that is no
-    /// object of the pages.
+    /// The inlined part of `free_sized`. On `false` nothing was done, as for null and all memory that is not an object
+    /// of the pages.
     ///
     /// # Safety
-    /// As [`free`](Self::free), or null; and it was allocated for this size at this alignment.
+    /// `memory` is null, or the conditions of [`free`](Self::free) hold and `memory` was allocated for this size at
+    /// this alignment.
     #[doc(hidden)]
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_sized_fast(&self, memory: *mut u8, size: usize, align: usize) -> bool {
-        // SAFETY: by contract null, or of this layout and the caller's to free.
+        // SAFETY: by contract, `memory` is null, or has this layout and may be freed by the caller.
         unsafe { FAST.free_sized(memory, size, align) }
     }
     #[cold]
@@ -525,7 +534,7 @@ impl Uslab {
     unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
         let process = PROCESS.get();
         match process {
-            // SAFETY: by contract `memory` has this layout, and is the caller's to free.
+            // SAFETY: by contract, `memory` has this layout, and the caller may free it.
             Some(process) if process.malloc.holds(memory) => unsafe {
                 if process.own_paths.is_some() {
                     process.malloc.free_sized(memory, layout);
@@ -533,15 +542,15 @@ impl Uslab {
                     process.malloc.free_sized_slow(memory, layout);
                 }
             },
-            // SAFETY: by contract `memory` is the caller's to free.
+            // SAFETY: by contract, the caller may free `memory`.
             _ => unsafe { free_other(process, memory) },
         }
     }
 
-    /// As [`reallocate`](Self::reallocate), for memory that was allocated for `layout`. Keeps its alignment.
+    /// Resizes memory that was allocated for `layout`, at the same alignment, as [`reallocate`](Self::reallocate) does.
     ///
     /// # Safety
-    /// As [`free_sized`](Self::free_sized), after a success.
+    /// After a success, the conditions of [`free_sized`](Self::free_sized) hold.
     #[inline]
     pub(crate) unsafe fn reallocate_sized(
         &self,
@@ -551,7 +560,7 @@ impl Uslab {
     ) -> Result<NonNull<u8>, AllocError> {
         match PROCESS.get() {
             Some(process) if process.malloc.holds(memory) || bootstrap::size_of_piece(memory).is_none() =>
-            // SAFETY: by contract `memory` has this layout, and is the caller's to free.
+            // SAFETY: by contract, `memory` has this layout, and the caller may free it.
             unsafe { process.malloc.realloc_sized(memory, layout, size, Gfp::KERNEL) },
             _ => match Layout::from_size_align(size, layout.align()) {
                 // SAFETY: the memory was allocated for `layout`, so it has that many bytes.
@@ -561,31 +570,31 @@ impl Uslab {
         }
     }
 
-    /// Copies `old` bytes of bootstrap memory, which is not freed, to memory for `new`.
+    /// Copies `old` bytes of bootstrap memory to memory for `new`. Bootstrap memory is never freed.
     ///
     /// # Safety
     /// `memory` has `old` bytes.
     #[cold]
     unsafe fn leave(&self, memory: NonNull<u8>, old: usize, new: Layout) -> Result<NonNull<u8>, AllocError> {
         let moved = self.allocate(new, Gfp::KERNEL)?;
-        // SAFETY: both have that many bytes, and do not overlap.
+        // SAFETY: both blocks have that many bytes, and do not overlap.
         unsafe { moved.copy_from_nonoverlapping(memory, old.min(new.size())) };
         Ok(moved)
     }
 
-    /// Usable bytes at `memory`, at least the requested size. An address that is no object of this allocator
-    /// is [corruption], which ends the process.
+    /// Number of usable bytes at `memory`, at least the requested size. An address that is not an object of this
+    /// allocator is [corruption], which ends the process.
     ///
     /// # Safety
     /// `memory` came from this allocator and is not freed during the call.
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
         let process = PROCESS.get();
         match process {
-            // SAFETY: by contract `memory` is not freed during the call.
+            // SAFETY: by contract, `memory` is not freed during the call.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.usable_size(memory) },
             _ => match (bootstrap::size_of_piece(memory), process) {
                 (Some(bytes), _) => bytes,
-                // SAFETY: by contract `memory` is not freed during the call.
+                // SAFETY: by contract, `memory` is not freed during the call.
                 (None, Some(process)) => unsafe { process.malloc.usable_size(memory) },
                 (None, None) => {
                     report(CorruptionKind::NotAnObject, memory);
@@ -595,24 +604,25 @@ impl Uslab {
         }
     }
 
-    /// Builds an object cache in the allocator's subsystem, on the same pages: one table shows all caches, and
-    /// a fork also holds the cache's locks.
+    /// Builds an object cache in the allocator's subsystem, on the same pages. The cache appears in the allocator's
+    /// table, and a fork also holds the cache's locks.
     ///
     /// # Errors
-    /// As [`KmemCacheBuilder::build_in`]; [`CacheError::TypeStable`] for a type-stable cache, which cannot be
-    /// here, and [`CacheError::Start`] if there is no malloc.
+    /// Fails as [`KmemCacheBuilder::build_in`] does; [`CacheError::TypeStable`] for a type-stable cache, which this
+    /// subsystem cannot have; [`CacheError::Start`] without a malloc.
     pub fn build(&self, builder: KmemCacheBuilder) -> Result<KmemCache, CacheError> {
         if builder.is_type_stable() {
             return Err(CacheError::TypeStable);
         }
         let process = process().ok_or(CacheError::Start(StartError::Starting))?;
-        // Not sampled: destroying a cache must find each of its objects.
+        // Guard samples are excluded, because destroying a cache must find each object.
         builder.unsampled().build_on(process.malloc.core())
     }
 
-    /// The dump that `USLAB_OPTIONS` requests. If the variable is set, starts the allocator. For a library's
-    /// constructor: from here on forks find the locks held, whatever handlers are registered before the first
-    /// allocation.
+    /// The dump that `USLAB_OPTIONS` requests. If the variable is set, starts the allocator.
+    ///
+    /// A library's constructor calls `dump`. After that call, a forking thread holds the locks, regardless of handlers that are
+    /// registered before the first allocation.
     pub fn dump(&self) -> Option<Dump> {
         #[cfg(unix)]
         at_fork::register();
@@ -621,32 +631,32 @@ impl Uslab {
             _ => process()?.dump,
         }
     }
-    /// The file of the recording that `USLAB_OPTIONS` requests, and its limit in bytes. Also `None` before the
-    /// allocator has started.
+    /// File and byte limit of the recording that `USLAB_OPTIONS` requests; `None` before the allocator has started.
     #[doc(hidden)]
     #[inline]
     pub fn record(&self) -> Option<(&'static [u8], usize)> {
         PROCESS.get()?.record
     }
-    /// Bytes between two samples of the heap profile that `USLAB_OPTIONS` requests. As [`dump`](Self::dump),
-    /// for a library's constructor, which starts the profile.
+    /// Sampling rate in bytes of the heap profile that `USLAB_OPTIONS` requests. A library's constructor calls this function
+    /// and starts the profile.
     pub fn profile_wanted(&self) -> Option<usize> {
         PROCESS.get()?.profile
     }
-    /// Starts a [heap profile](crate::profile) of the program: as
-    /// [`Subsystem::start_profile`](crate::Subsystem::start_profile).
+    /// Starts a [heap profile](crate::profile) of the program, as
+    /// [`Subsystem::start_profile`](crate::Subsystem::start_profile) does.
     ///
     /// # Errors
-    /// As there; [`NotStarted::Memory`] if the allocator cannot start.
+    /// Fails as [`Subsystem::start_profile`](crate::Subsystem::start_profile) does; [`NotStarted::Memory`] if the
+    /// allocator cannot start.
     pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
         process().ok_or(NotStarted::Memory)?.core().start_profile(rate, None)
     }
-    /// Stops the heap profile; `false` if none runs.
+    /// Stops the heap profile; returns `false` if none is running.
     pub fn stop_profile(&self) -> bool {
         PROCESS.get().is_some_and(|process| process.core().stop_profile())
     }
-    /// The call stacks that allocated memory since the profile began, and the memory that each still holds: as
-    /// [`Subsystem::profile`](crate::Subsystem::profile). Allocates.
+    /// Call stacks that allocated memory since the profile began, and the memory that each stack still holds: see
+    /// [`Subsystem::profile`](crate::Subsystem::profile). The call allocates.
     pub fn profile(&self) -> Profile {
         PROCESS.get().map_or_else(Profile::default, |process| process.core().profiler.profile())
     }
@@ -655,91 +665,90 @@ impl Uslab {
     pub fn has_static_paths(&self) -> bool {
         FAST.are_open()
     }
-    /// Counters of the allocator's caches and pages; `None` before it has started. Allocates.
+    /// Counters of the allocator's caches and pages; `None` before the allocator has started. The call allocates.
     pub fn info(&self) -> Option<Info> {
         PROCESS.get().map(|process| process.core().info())
     }
-    /// The allocator's memory, and how much of it is in use; all zero before it has started. Allocates
-    /// nothing.
+    /// The allocator's memory, and the part in use; all zero before the allocator has started. The call does not allocate.
     pub fn usage(&self) -> HeapUsage {
         PROCESS.get().map_or_else(HeapUsage::default, |process| process.core().usage())
     }
-    /// The allocator's `/proc/slabinfo`; `None` before it has started. Allocates.
+    /// The allocator's `/proc/slabinfo`; `None` before the allocator has started. The call allocates.
     pub fn slabinfo(&self) -> Option<SlabInfo> {
         PROCESS.get().map(|process| process.core().slabinfo())
     }
-    /// As [`Subsystem::check`](crate::Subsystem::check); `None` before it has started. Allocates a little:
-    /// call it only while no other thread runs.
+    /// Checks the allocator's subsystem, as [`Subsystem::check`](crate::Subsystem::check) does; `None` before the
+    /// allocator has started. The call allocates a little, and must run while no other thread runs.
     pub fn check(&self) -> Option<Result<Census, Violation>> {
         PROCESS.get().map(|process| process.core().check())
     }
-    /// As [`Subsystem::leaks`](crate::Subsystem::leaks); `None` before it has started.
+    /// Leaked objects, as in [`Subsystem::leaks`](crate::Subsystem::leaks); `None` before the allocator has started.
     pub fn leaks(&self) -> Option<Holders> {
         PROCESS.get().map(|process| process.core().leaks())
     }
-    /// If the process exceeds its limit on addresses (`RLIMIT_AS`), unmaps those that are only reserved, so
-    /// that it can map memory. From then on pages get their addresses when they are committed, and leave 32
-    /// MiB, or an eighth of the limit, to other mappings. The number of pages stays bounded by this limit if
-    /// it is raised later. For a program that has just set the limit; without a limit nothing happens.
+    /// Unmaps reserved addresses if the process exceeds its limit on addresses (`RLIMIT_AS`), so that it can map memory.
+    ///
+    /// Call this function after setting the limit; without a limit nothing happens. Afterwards pages get their addresses when
+    /// they are committed, and leave 32 MiB, or an eighth of the limit, to other mappings. The limit bounds the number of pages
+    /// even if it is raised later.
     ///
     /// Cost: a system call; with a limit up to twelve more.
     pub fn fit_address_limit(&self) {
-        // A child of `vfork` has a separate limit, and its parent's memory.
+        // A child of `vfork` has its own limit, but shares the parent's memory.
         if let Some(process) = PROCESS.get()
             && STARTING.load(Relaxed) == std::process::id()
         {
-            // SAFETY: this is the only malloc of its subsystem, with no other paths than `FAST` and its own;
-            // page lookups here are for addresses that were handed out.
+            // SAFETY: this malloc is the only one of its subsystem, and has no paths other than `FAST` and its own.
+            // Pages are looked up only for addresses that were handed out.
             unsafe { process.malloc.fit_addresses(&FAST) };
         }
     }
-    /// Returns all unused memory to the system, including the CPUs' magazines and freed mappings. Returns the
-    /// number of bytes.
+    /// Returns all unused memory to the system, including the CPUs' magazines and freed mappings. Returns the number of bytes.
     pub fn release(&self) -> usize {
         PROCESS.get().map_or(0, |process| {
             let core = process.core();
             let (mapped, pages) = (core.release_huge(), &core.memory.pages);
-            core.shrink(&core.operation(What::Reclaim));
+            core.shrink(&core.operation(OperationKind::Reclaim));
             let released = pages.decommit();
             core.discard_tags();
-            // Whole blocks are returned. Parts of them that were decommitted before are not memory.
+            // Whole blocks are returned, but parts that were already decommitted do not count.
             let freed = pages.pages_freed();
             let since = freed.saturating_sub(process.released.swap(freed, Relaxed));
             mapped + released.min(since as usize * PAGE_SIZE)
         })
     }
-    /// Ends a reaping interval now, as [`Subsystem::end_interval`](crate::Subsystem::end_interval). Returns
-    /// the number of bytes returned to the system.
+    /// Ends a reaping interval now, as [`Subsystem::end_interval`](crate::Subsystem::end_interval) does. Returns the
+    /// number of bytes returned to the system.
     pub fn reap(&self) -> usize {
         PROCESS.get().map_or(0, |process| {
             process.core().read_limits();
             process.core().end_interval()
         })
     }
-    /// Samples one in `allocations` allocations of up to a page from now on; 0 samples none. A sample has a
-    /// separate page between inaccessible pages. An error in its use ends the process with a report, with call
-    /// stacks if the cargo feature `stacks` is on. `USLAB_OPTIONS` (`guard=N`, or `guard=0` for none) takes
-    /// precedence. May be called before the first allocation, and starts nothing.
+    /// Samples one in `allocations` allocations of up to a page from now on; 0 disables sampling.
     ///
-    /// A handler of `SIGSEGV` reports faulting accesses. It is installed at the first sample, forwards all
-    /// other faults to the previous handler, and stays.
+    /// A sample has a separate page between inaccessible pages. An invalid access to a sample ends the process with a report,
+    /// with call stacks if the cargo feature `stacks` is on. The option `guard=N` of `USLAB_OPTIONS` takes precedence. The
+    /// function may be called before the first allocation, and does not start the allocator.
+    ///
+    /// A handler of `SIGSEGV` reports faulting accesses. The first sample installs the handler for good, and the handler
+    /// forwards all other faults to the previous handler.
     ///
     /// A program that never misses the inlined paths is sampled at most once per interval of the reaper: see
     /// [`reap_every`](Self::reap_every).
     ///
-    /// Cost: none on the inlined paths. Some 20 us a sample, most of it for two call stacks and four system
-    /// calls.
+    /// Cost: nothing on the inlined paths; some 20 us per sample, mostly for two call stacks and four system calls.
     pub fn guard_every(&self, allocations: u32) {
         GUARD_WANTED.set(allocations.min(UNSAID - 1));
-        // AcqRel: pairs with the AcqRel at the end of a start: the later one sees the other's stores.
+        // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier one.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
             process.guard_as_wanted();
         }
     }
-    /// Starts the allocator now, if it can start and has not, and installs the handler of faults if
-    /// allocations are sampled: for a library's constructor. A start reads files, and a sandbox may forbid
-    /// both later.
+    /// Starts the allocator unless it has started, and installs the fault handler if allocations are sampled.
+    ///
+    /// A library's constructor calls `start`, because a start reads files, which a sandbox may later forbid.
     #[doc(hidden)]
     pub fn start(&self) {
         if process().is_some_and(|process| process.core().guard.is_on()) {
@@ -754,18 +763,19 @@ impl Uslab {
             (guard.samples(), guard.pool().map_or(0, |pool| pool.used()))
         })
     }
-    /// State of the thread of [`reap_every`](Self::reap_every); `None` before the allocator has started.
-    /// Allocates nothing.
+    /// State of the thread of [`reap_every`](Self::reap_every); `None` before the allocator has started. The call does
+    /// not allocate.
     pub fn reaper(&self) -> Option<ReaperInfo> {
         PROCESS.get().map(|process| process.core().background.info())
     }
-    /// Sets the interval, in steps of a millisecond, at which a thread of the allocator reaps, once there may
-    /// be something to reap: see [`reaper`](crate::reaper). Can be called again with another interval.
-    /// `USLAB_OPTIONS` (`reap=MS`, or `reap=0` for no thread) takes precedence. May be called before the first
-    /// allocation, and starts nothing.
+    /// Sets the interval, in milliseconds, at which a thread of the allocator reaps: see [`reaper`](crate::reaper).
+    ///
+    /// The thread starts once there may be memory to reap. The interval can be changed later. The option `reap=MS` of
+    /// `USLAB_OPTIONS`, or `reap=0` for no thread, takes precedence. The function may be called before the first
+    /// allocation, and does not start the allocator.
     pub fn reap_every(&self, interval: Duration) {
         REAP_WANTED.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
-        // AcqRel: pairs with the AcqRel at the end of a start: the later one sees the other's stores.
+        // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier one.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
             process.reap_as_wanted();
@@ -773,10 +783,10 @@ impl Uslab {
     }
 }
 
-// Only on systems where `std`'s locks are a futex. Others are allocated on the heap at their first use: an
+// Only on systems where `std`'s locks are futexes. Elsewhere locks are allocated on the heap at their first use, and an
 // allocation would recurse.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
-// SAFETY: memory is of the requested layout and its owner's alone until it is freed; nothing unwinds.
+// SAFETY: memory has the requested layout, and only its owner has it until it is freed; nothing unwinds.
 unsafe impl core::alloc::GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -789,7 +799,7 @@ unsafe impl core::alloc::GlobalAlloc for Uslab {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match self.allocate_fast(layout.size(), layout.align()) {
             Some(memory) => {
-                // SAFETY: allocated just now, of that many bytes.
+                // SAFETY: the memory was just allocated, with `layout.size()` bytes.
                 unsafe { memory.write_bytes(0, layout.size()) };
                 memory.as_ptr()
             }
@@ -798,12 +808,12 @@ unsafe impl core::alloc::GlobalAlloc for Uslab {
     }
     #[inline]
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: an allocation is not null; the rest is the contract of `GlobalAlloc::dealloc`.
+        // SAFETY: an allocation is not null; by contract of `GlobalAlloc::dealloc`, the caller may free it.
         unsafe { self.free_sized(NonNull::new_unchecked(memory), layout) };
     }
     #[inline]
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: an allocation is not null; the rest is the contract of `GlobalAlloc::realloc`.
+        // SAFETY: an allocation is not null; by contract of `GlobalAlloc::realloc`, the caller may free it.
         let moved = unsafe { self.reallocate_sized(NonNull::new_unchecked(memory), layout, size) };
         moved.map_or(core::ptr::null_mut(), NonNull::as_ptr)
     }

@@ -25,8 +25,8 @@ pub mod options;
 #[doc(hidden)]
 pub use crate::reclaim::reaper::{OwnThread, are_alone};
 
-/// Statistics of the heaps that have started: `objects`, the caches in the global subsystem, and `malloc`, those of [`Uslab`].
-/// Starts neither. Allocates.
+/// Statistics of the heaps that have started: `objects` (the global subsystem) and `malloc` (the subsystem of [`Uslab`]). The
+/// call does not start a heap, but allocates.
 #[cfg(not(any(loom, shuttle)))]
 pub fn heaps() -> Vec<(&'static str, Info)> {
     let objects = Subsystem::started().map(|subsystem| ("objects", subsystem.info()));

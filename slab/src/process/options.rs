@@ -23,8 +23,8 @@
 //! | `record_limit` | bytes, or with `k`, `m`, `g` | largest size of a recording, 1 GiB by default |
 //!
 //! An unknown option or a bad value is reported on standard error and ignored: a program does not exit because of its
-//! allocator's options. They are read before there is an allocator, so nothing here allocates. Programs with other rights than
-//! those of the user that started them (`AT_SECURE`) ignore them all.
+//! allocator's options. The options are read before an allocator exists, so the parser does not allocate. Setuid
+//! programs (`AT_SECURE`) ignore all options.
 
 use crate::debug::flags::DebugRules;
 use crate::debug::harden::Harden;
@@ -36,7 +36,6 @@ use core::fmt::{self, Write};
 use std::time::Duration;
 use uslab_buddy::{HugePages, PAGE_SIZE};
 
-/// Parsed options. See the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) stats: bool,
@@ -57,9 +56,11 @@ pub(crate) struct Options {
     pub(crate) record_limit: Option<usize>,
 }
 
-/// Destination, format and signal of a dump. The format follows from the file's name: JSON for `.json`, Prometheus' text for
-/// `.prom`; the heap profile in `pprof`'s format for `.pb.gz`, and its live bytes as folded stacks for `.folded`, both with
-/// addresses instead of symbols; otherwise the format of `/proc/slabinfo`.
+/// Destination, format and signal of a statistics dump.
+///
+/// The file's name gives the format: JSON for `.json`, and Prometheus' text for `.prom`. For `.pb.gz` the dump is the heap
+/// profile in `pprof`'s format, and for `.folded` the live bytes as folded stacks, in both cases with addresses instead of
+/// symbols. Any other name gets the format of `/proc/slabinfo`.
 ///
 /// ```
 /// use uslab::Uslab;
@@ -78,14 +79,14 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dump {
-    /// File name as given: `%p` stands for the process's pid, `%n` for the number of the dump, from 1. It cannot contain a
-    /// comma.
+    /// Name of the dump's file: `%p` becomes the process's pid, and `%n` the number of the dump, from 1. The name cannot
+    /// contain a comma.
     pub file: &'static [u8],
     /// Signal that triggers the dump.
     pub signal: DumpSignal,
 }
 
-/// A signal without a predefined meaning.
+/// A signal without a predefined meaning, which triggers a dump.
 ///
 /// ```
 /// use uslab::options::DumpSignal;
@@ -105,10 +106,10 @@ pub enum DumpSignal {
 #[cfg(not(target_family = "wasm"))]
 fn has_other_rights() -> bool {
     #[cfg(target_os = "linux")]
-    // SAFETY: reads a constant of the process.
+    // SAFETY: `getauxval` reads a constant of the process.
     return unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     #[cfg(all(unix, not(target_os = "linux")))]
-    // SAFETY: these only read ids of the process.
+    // SAFETY: these functions only read ids of the process.
     return unsafe { libc::getuid() != libc::geteuid() || libc::getgid() != libc::getegid() };
     #[cfg(not(unix))]
     return false;
@@ -117,16 +118,16 @@ fn has_other_rights() -> bool {
 const EXPECTED: &str = "stats=0|1, leaks=0|1, check=0|1, slab_debug=FZPUTA[:CACHE..][;..], harden=0|1 or a part of it, guard=N, guard_slots=1..512, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
                         dump=FILE, dump_signal=USR1|USR2, profile=BYTES[k|m|g], record=FILE or record_limit=BYTES[k|m|g]";
 
-/// `USLAB_OPTIONS`, unless it is ignored. WebAssembly has no environment.
+/// Value of `USLAB_OPTIONS`; none on WebAssembly, which has no environment.
 #[cfg(target_family = "wasm")]
 fn environment() -> Option<&'static CStr> {
     None
 }
-/// `USLAB_OPTIONS`, unless it is ignored.
+/// Value of `USLAB_OPTIONS`, unless the process must ignore it.
 #[cfg(not(target_family = "wasm"))]
 fn environment() -> Option<&'static CStr> {
-    // Not `std::env`, which allocates.
-    // SAFETY: the name ends in a NUL. As everywhere in a C program, the environment must not be changed concurrently.
+    // `std::env` is not used, because it allocates. SAFETY: the name ends in a NUL. As everywhere in a C program, the
+    // environment must not be changed concurrently.
     let value = unsafe { libc::getenv(c"USLAB_OPTIONS".as_ptr()) };
     if value.is_null() || has_other_rights() {
         return None;
@@ -149,11 +150,10 @@ impl Options {
         })
     }
 
-    /// The configured dump.
     pub(crate) fn dump(&self) -> Option<Dump> {
         self.dump.map(|file| Dump { file, signal: self.dump_signal })
     }
-    /// The configured recording: its file, and its most bytes.
+    /// File and byte limit of the configured recording.
     pub(crate) fn record(&self) -> Option<(&'static [u8], usize)> {
         Some((self.record?, self.record_limit.unwrap_or(1 << 30)))
     }
@@ -230,10 +230,10 @@ impl Options {
     }
 }
 
-/// A permanent copy of the environment's text, which programs may overwrite to change their displayed name.
+/// Makes a permanent copy of the environment's text, which programs may overwrite to change their displayed name.
 fn kept(text: &[u8]) -> Option<&'static [u8]> {
     let copy = bootstrap::alloc(Layout::for_value(text))?;
-    // SAFETY: the mapping has that many bytes and is never unmapped or shared.
+    // SAFETY: the copy has that many bytes, and is never unmapped or shared.
     unsafe {
         copy.copy_from_nonoverlapping(core::ptr::NonNull::from(text).cast(), text.len());
         Some(core::slice::from_raw_parts(copy.as_ptr(), text.len()))
@@ -252,7 +252,7 @@ fn bytes(text: &[u8]) -> Option<usize> {
 }
 
 fn number(digits: &[u8]) -> Option<usize> {
-    // Otherwise a sign would be accepted.
+    // Only digits are accepted, because `parse` would also accept a sign.
     let text =
         core::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     text?.parse().ok()

@@ -1,4 +1,4 @@
-//! Reclaim: its triggers, and grace periods.
+//! Memory reclaim: its triggers, and grace periods.
 //!
 //! | file | |
 //! |---|---|

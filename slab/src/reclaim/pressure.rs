@@ -1,12 +1,14 @@
 //! Memory pressure of the machine, or of this process's control group.
 //!
-//! Linux reports it in two ways. *Pressure stall information* (Documentation/accounting/psi.rst) wakes a watcher when tasks
-//! have stalled on memory for a given time within a window. A *memory group* (Documentation/admin-guide/cgroup-v2.rst) has a
-//! mark, `memory.high`, above which its processes are slowed down; it has to be polled. A [reaper](crate::Reaper) can use both.
+//! Linux reports memory pressure in two ways. *Pressure stall information* (Documentation/accounting/psi.rst) wakes a watcher
+//! when tasks have stalled on memory for a given time within a window. A *memory group*
+//! (Documentation/admin-guide/cgroup-v2.rst) has a mark, `memory.high`, above which its processes are slowed down; a watcher
+//! has to poll it. A [reaper](crate::Reaper) can use both sources.
 //!
-//! There are limits, too. The kernel kills a process of a control group that exceeds the group's limit, and refuses memory to a
-//! process that exceeds its own (`getrlimit`). Free memory that an allocator keeps counts. So an allocator keeps at most an
-//! eighth of the *room*: the least of all limits, less what the allocator has committed.
+//! Memory may also be limited. The kernel kills a process of a control group that exceeds the group's limit, and refuses memory
+//! to a process that exceeds its own limit (`getrlimit`). Free memory that an allocator keeps counts against the limits of its
+//! process. An allocator therefore keeps at most an eighth of the *room*: the lowest of all limits, less the memory that the
+//! allocator has committed.
 
 #[cfg(target_os = "linux")]
 mod events;
@@ -20,9 +22,9 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use uslab_buddy::region::own_limit;
+use uslab_buddy::region::process_limit;
 
-/// A trigger: tasks have stalled on memory for `stall` within `window`.
+/// A trigger of pressure stall information: tasks have stalled on memory for `stall` within `window`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -46,12 +48,12 @@ pub struct Psi {
 }
 
 impl Psi {
-    /// Pressure of the whole machine. The kernel accepts windows from 500 ms to 10 s; from unprivileged processes only
-    /// multiples of 2 s.
+    /// Trigger for the pressure of the whole machine. The kernel accepts windows from 500 ms to 10 s; from unprivileged
+    /// processes only multiples of 2 s.
     pub fn system(stall: Duration, window: Duration) -> Self {
         Self::at("/proc/pressure/memory", stall, window)
     }
-    /// Pressure of the control group with this `memory.pressure` file.
+    /// Trigger for the pressure of the control group with this `memory.pressure` file.
     pub fn at(path: impl Into<PathBuf>, stall: Duration, window: Duration) -> Self {
         Self { path: path.into(), stall, window }
     }
@@ -81,15 +83,15 @@ pub struct MemoryGroup {
     directory: PathBuf,
 }
 
-/// A group is short from one part in `MARGIN` below `memory.high`, so that memory is freed before the kernel slows any process
-/// down.
+/// A memory group is short of memory from one part in `MARGIN` below `memory.high`, so that memory is freed before the
+/// kernel slows any process down.
 const MARGIN: u64 = 16;
 
 impl MemoryGroup {
-    /// The group of this process, if version 2 of control groups is mounted and controls memory.
+    /// The memory group of this process, if version 2 of control groups is mounted and controls memory.
     ///
     /// # Errors
-    /// The group cannot be determined, or has no `memory.high`; the error names the missing file.
+    /// Fails if the group cannot be determined or has no `memory.high`; the error names the missing file.
     pub fn own() -> io::Result<Self> {
         let groups = std::fs::read_to_string("/proc/self/cgroup")?;
         let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or_else(|| {
@@ -97,17 +99,17 @@ impl MemoryGroup {
         })?;
         Self::at(Path::new("/sys/fs/cgroup").join(own))
     }
-    /// The group with this directory.
+    /// The memory group with this directory.
     ///
     /// # Errors
-    /// It has no `memory.high` or `memory.current`, or they cannot be read.
+    /// Fails if the group's `memory.high` or `memory.current` cannot be read.
     pub fn at(directory: impl Into<PathBuf>) -> io::Result<Self> {
         let group = Self { directory: directory.into() };
         group.read("memory.high").and(group.read("memory.current"))?;
         Ok(group)
     }
 
-    /// Bytes; `None` for `max`, which is no limit.
+    /// Reads a number of bytes; `None` for `max`, which means no limit.
     fn read(&self, name: &str) -> io::Result<Option<u64>> {
         let path = self.directory.join(name);
         let named = |error: String, kind| io::Error::new(kind, format!("{}: {error}", path.display()));
@@ -120,7 +122,7 @@ impl MemoryGroup {
         }
     }
 
-    /// Returns `true` if the group's memory is near its mark. A removed group is not short.
+    /// Returns `true` if the group's memory is near its mark. A removed group is not short of memory.
     pub(crate) fn is_short(&self) -> bool {
         let (Ok(Some(high)), Ok(Some(current))) = (self.read("memory.high"), self.read("memory.current"))
         else {
@@ -130,22 +132,22 @@ impl MemoryGroup {
     }
 }
 
-/// One part in `SHARE` of the room may be free memory of one allocator.
+/// Fraction of the room that may be free memory of one allocator: one part in `SHARE`.
 pub(crate) const SHARE: u64 = 8;
 
-/// The least limit of the process and of its control groups, in bytes; `None` without any. Allocates nothing.
+/// Lowest limit of the process and of its control groups, in bytes; `None` without any limit. Does not allocate.
 ///
 /// Cost: two system calls, three for the list of groups, and three for each file with a limit.
 pub(crate) fn least_limit() -> Option<u64> {
     let mut text = [0; 8192];
     let groups =
         read(&["/proc/self/cgroup"], &mut text).and_then(|groups| of_groups(groups, "/sys/fs/cgroup"));
-    [groups, own_limit()].into_iter().flatten().min()
+    [groups, process_limit()].into_iter().flatten().min()
 }
 
-/// The least limit, in bytes, of the group in the text of `/proc/PID/cgroup` and of its ancestors, of either version, below
-/// `root`. A file that cannot be read, or has no number, limits nothing: a container sees its own group as the root, whatever
-/// the text says.
+/// Lowest limit in bytes among the control group in the text of `/proc/PID/cgroup` and its ancestors below `root`, for both
+/// versions of control groups. A file that cannot be read, or has no number, does not limit. A container sees its own group as
+/// the root, whatever the text contains.
 fn of_groups(groups: &str, root: &str) -> Option<u64> {
     let group = |of: fn(&str) -> bool| {
         groups.lines().find_map(|line| {
@@ -154,7 +156,8 @@ fn of_groups(groups: &str, root: &str) -> Option<u64> {
             parts.next().map(|group| group.trim_end_matches('/'))
         })
     };
-    // Only one version controls memory. In the first one the soft limit is a hint, and only the group's own is used.
+    // Only one version of control groups controls memory. In version 1 the soft limit is a hint, and only the group's
+    // own soft limit is used.
     let first = group(|controllers| controllers.split(',').any(|controller| controller == "memory"));
     let (mount, own, hard, soft) = match first {
         Some(own) => ("/memory", own, "memory.limit_in_bytes", "memory.soft_limit_in_bytes"),
@@ -168,12 +171,12 @@ fn of_groups(groups: &str, root: &str) -> Option<u64> {
     limits.flatten().min()
 }
 
-/// The number in the file of this name; `None` for `max`.
+/// Number in the file of this name; `None` for `max`.
 pub(crate) fn number(name: &[&str]) -> Option<u64> {
     read(name, &mut [0; 32])?.trim().parse().ok()
 }
 
-/// The start of the file whose name has these parts, by one read.
+/// Reads the start of the file whose name has these parts, with one system call.
 fn read<'a>(name: &[&str], text: &'a mut [u8]) -> Option<&'a str> {
     let (mut bytes, mut len) = ([0; 1024], 0);
     for part in name {
@@ -188,7 +191,7 @@ fn read<'a>(name: &[&str], text: &'a mut [u8]) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    /// A folder with files like the kernel's.
+    /// A directory with files like the kernel's.
     struct Root(PathBuf);
     impl Root {
         fn new(name: &str, files: &[(&str, &str)]) -> Self {
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_limit_of_a_group_and_its_ancestors_counts_in_version_two() {
+    fn cgroup_v2_limit_is_the_minimum_over_its_ancestors() {
         let root = Root::new(
             "two",
             &[
@@ -226,13 +229,13 @@ mod tests {
         assert_eq!(["/a/b", "/a", "/", "/c"].map(least), [Some(2000), Some(2000), None, None]);
         root.put("a/b/memory.max", "1000\n");
         assert_eq!(["/a/b", "/a/b/c/d", "/a"].map(least), [Some(1000), Some(1000), Some(2000)]);
-        // A container whose group is its root, whatever name it has inside.
+        // A container's group is its root, whatever name the group has inside.
         root.put("memory.max", "500\n");
         assert_eq!(["/", "/../../elsewhere", "/a/b"].map(least), [Some(500); 3]);
     }
 
     #[test]
-    fn the_least_limit_of_a_group_and_its_ancestors_counts_in_version_one() {
+    fn cgroup_v1_limit_is_the_minimum_over_its_ancestors() {
         let root = Root::new(
             "one",
             &[
@@ -240,7 +243,7 @@ mod tests {
                 ("memory/a/memory.limit_in_bytes", "5000\n"),
                 ("memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"),
                 ("memory/a/b/memory.soft_limit_in_bytes", "4000\n"),
-                // Of another controller.
+                // A file of another controller, which must be ignored.
                 ("cpu/a/b/memory.limit_in_bytes", "1\n"),
             ],
         );
@@ -248,13 +251,13 @@ mod tests {
         assert_eq!(["/a/b", "/a"].map(least), [Some(4000), Some(5000)]);
         assert_eq!(least("/docker/0123"), Some(9_223_372_036_854_771_712));
         assert_eq!(root.least("4:cpu:/a/b\n"), None);
-        // Then version 2 does not control memory.
+        // With a version-1 controller, version 2 does not control memory.
         root.put("memory.max", "3000\n");
         assert_eq!([least("/a/b"), root.least("0::/a/b\n")], [Some(4000), Some(3000)]);
     }
 
     #[test]
-    fn malformed_or_unreadable_files_limit_nothing() {
+    fn malformed_cgroup_files_set_no_limit() {
         let numbers = ["", "\n", "lots\n", "-1\n", "1e3\n", "99999999999999999999999999\n", "\u{fffd}\n"];
         for text in numbers {
             let root = Root::new("numbers", &[("a/memory.max", text), ("memory.max", "700\n")]);
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_short_from_a_sixteenth_below_its_mark() {
+    fn cgroup_is_under_pressure_near_memory_high() {
         let directory = std::env::temp_dir().join(format!("uslab-group-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let put = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_trigger_names_its_file() {
+    fn invalid_pressure_trigger_names_its_file() {
         let error =
             Psi::at("/nowhere/memory.pressure", Duration::from_millis(1), Duration::from_secs(2)).watch();
         assert!(error.unwrap_err().to_string().starts_with("/nowhere/memory.pressure: "));

@@ -1,18 +1,18 @@
-//! Type-stable caches: the pages of a slab outlive a grace period.
+//! Type-stable caches: the pages of a slab stay until a grace period has passed.
 //!
-//! This is Linux's `SLAB_TYPESAFE_BY_RCU` on `crossbeam-epoch`. A reader [`pin`]s, finds an object without a lock and reads it.
-//! The object may have been freed and even reallocated meanwhile, but as long as the reader is pinned, its memory stays an
-//! object of the same cache, constructed. So after the reader has secured the object (by a count or a lock inside it), it must
+//! Type-stable caches are Linux's `SLAB_TYPESAFE_BY_RCU`, on `crossbeam-epoch`. A reader [`pin`]s, finds an object without a
+//! lock and reads it. Another thread may free and even reallocate the object, but while the reader is pinned, the memory stays
+//! a constructed object of the same cache. After the reader has secured the object (by a count or a lock inside it), it must
 //! check that it is the expected one. Readers write no shared cache line.
 //!
-//! Only the *pages* wait: freed objects are reused immediately. A freed slab is passed to the collector, and freed to the page
-//! allocator when every reader that might have found it has exited.
+//! Only *pages* wait for a grace period; freed objects are reused immediately. A freed slab is passed to the collector, which
+//! frees it to the page allocator after every reader that might have found it has exited.
 //!
-//! A single object of *any* cache can wait, too: see [`free_deferred`](crate::KmemCache::free_deferred) (Linux's `kfree_rcu`).
-//! Then a reader need not check anything, at the price of memory.
+//! A single object of *any* cache can wait for a grace period, too: see [`free_deferred`](crate::KmemCache::free_deferred)
+//! (Linux's `kfree_rcu`). A reader of such an object need not check anything, at the price of memory.
 //!
-//! Deferring allocates from the global allocator (the collector keeps a list), so type-stable caches do not belong under a
-//! `GlobalAlloc`.
+//! A deferred free allocates from the global allocator, because the collector keeps a list. Type-stable caches therefore cannot
+//! serve a `GlobalAlloc`.
 
 #[cfg(shuttle)]
 mod grace;
@@ -30,12 +30,12 @@ use uslab_magazine::sync::{Rank, contain_panic};
 
 /// Enters a read-side section: slabs of type-stable caches that are freed from now on stay until the guard is dropped.
 ///
-/// Cost: a store to the thread's own word and a fence. Keep it short: freed memory accumulates meanwhile.
+/// Cost: a store to the thread's own word and a fence. Keep the section short, because freed memory accumulates during it.
 ///
-/// Occasionally it runs closures that threads [deferred](Guard::defer). A panic of one is contained; closures that the same
-/// thread deferred right behind it may be lost, but no object.
+/// Occasionally `pin` runs closures that threads [deferred](Guard::defer). A panic of a closure is contained; later closures of
+/// the same thread may be lost, but no object is lost.
 pub fn pin() -> Guard {
-    // Each panic is of another closure.
+    // Each panic ends another closure, so the retries end.
     contain_panic(collector::pin).unwrap_or_else(pin)
 }
 
@@ -44,8 +44,8 @@ use crossbeam_epoch as collector;
 #[cfg(shuttle)]
 use grace as collector;
 
-/// The default collector of `crossbeam-epoch` in a model, except that nothing of it runs after the execution has failed:
-/// dropping it outside of the execution would be a second panic.
+/// The default collector of `crossbeam-epoch` in a model, except that it runs nothing after the execution has failed. Dropping
+/// the collector outside of the execution would panic a second time.
 #[cfg(crossbeam_loom)]
 mod collector {
     use core::mem::ManuallyDrop;
@@ -56,7 +56,7 @@ mod collector {
     impl<T> Drop for Explored<T> {
         fn drop(&mut self) {
             if !std::thread::panicking() {
-                // SAFETY: it is not used after this.
+                // SAFETY: the collector is not used after this drop.
                 unsafe { ManuallyDrop::drop(&mut self.0) };
             }
         }
@@ -68,46 +68,46 @@ mod collector {
         static HANDLE: Explored<LocalHandle> = Explored(ManuallyDrop::new(COLLECTOR.0.register()));
     }
     pub(super) fn pin() -> Guard {
-        // An exiting thread may pin once more.
+        // A thread may pin once more while it exits.
         HANDLE.try_with(|handle| handle.0.pin()).unwrap_or_else(|_| COLLECTOR.0.register().pin())
     }
 }
 
-/// Advances the collector: memory that was freed before is returned to the page allocator once all readers of that time have
-/// exited. Call it a few times in tests to wait for your own garbage; it never blocks.
+/// Advances the collector: memory freed earlier returns to the page allocator once all readers of that time have
+/// exited. Tests call this a few times to wait for their own garbage. The call never blocks.
 pub fn advance() {
     contain_panic(|| pin().flush());
 }
 
-/// Objects per batch, for which the collector is visited once.
+/// Number of objects per batch; each batch visits the collector once.
 const BATCH: usize = 64;
 
-/// Objects to be freed after a grace period, on their way to the collector.
+/// A batch of objects to be freed after a grace period.
 pub(crate) struct Batch {
     objects: [Option<NonNull<u8>>; BATCH],
     len: usize,
 }
 
-// SAFETY: the objects have no user, and may be freed by any thread.
+// SAFETY: the objects have no user, and any thread may free them.
 unsafe impl Send for Batch {}
 
 impl Batch {
     const EMPTY: Self = Self { objects: [None; BATCH], len: 0 };
 
-    /// The objects. It takes the batch as a whole, to keep it `Send`.
+    /// Iterates the batch's objects. Consumes the batch as a whole, to keep the iterator `Send`.
     pub(crate) fn objects(self) -> impl Iterator<Item = NonNull<u8>> {
         self.objects.into_iter().flatten()
     }
 }
 
-/// One batch per CPU; a thread that migrates in between shares another CPU's.
+/// One batch of deferred frees per CPU. A thread that migrates during a free may use another CPU's batch.
 pub(crate) struct Deferred(Box<[ForkMutex<Batch>]>);
 
 impl Deferred {
     pub(crate) fn new(cpus: &Cpus) -> Self {
         Self((0..cpus.count()).map(|_| ForkMutex::new(Rank::Deferred, Batch::EMPTY)).collect())
     }
-    /// Adds an object to the batch of `cpu`; returns the batch if it is full now.
+    /// Adds an object to the batch of `cpu`; returns the batch if it is now full.
     #[must_use]
     pub(crate) fn push(&self, cpu: u32, object: NonNull<u8>) -> Option<Batch> {
         let mut batch = self.0[cpu as usize % self.0.len()].lock();
@@ -116,12 +116,10 @@ impl Deferred {
         batch.len += 1;
         (batch.len == BATCH).then(|| core::mem::replace(&mut *batch, Batch::EMPTY))
     }
-    /// Takes all batches that are not empty.
     pub(crate) fn take(&self) -> impl Iterator<Item = Batch> {
         let batches = self.0.iter().map(|batch| core::mem::replace(&mut *batch.lock(), Batch::EMPTY));
         batches.filter(|batch| batch.len > 0)
     }
-    /// The locks that a fork takes.
     pub(crate) fn batches(&self) -> impl Iterator<Item = &ForkMutex<Batch>> {
         self.0.iter()
     }
@@ -131,10 +129,10 @@ impl Deferred {
 pub(crate) fn after_grace(release: impl FnOnce() + Send + 'static) {
     let guard = pin();
     if cfg!(not(any(loom, shuttle))) {
-        // A panic of an earlier closure of the thread loses the ones behind it.
+        // The guard is flushed first, because a panic of the thread's earlier closure loses later closures.
         contain_panic(|| guard.flush());
     }
     guard.defer(release);
-    // Otherwise it would wait in this thread's own list for more closures.
+    // Without a flush, the closure would wait in the thread's own list for more closures.
     contain_panic(|| guard.flush());
 }

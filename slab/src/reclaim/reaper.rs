@@ -1,25 +1,25 @@
 //! The reaper: a thread that periodically ends a reaping interval of a subsystem.
 //!
-//! Objects that magazines keep beyond their working set, and objects on stacks that serve nothing any more, are flushed to the
-//! slabs; free objects there are destructed; empty slabs are freed to the page allocator; and as much memory as was free
-//! throughout the interval is decommitted. illumos reaps every 15 s, FreeBSD checks working sets every 20 s.
+//! The end of an interval has four steps. Objects beyond the magazines' working set, and objects on idle stacks, are flushed to
+//! the slabs. Free objects in slabs are destructed. Empty slabs are freed to the page allocator. Memory that stayed free
+//! throughout the interval is decommitted. illumos reaps every 15 s; FreeBSD checks working sets every 20 s.
 //!
-//! There are three ways to use it:
+//! A subsystem can be reaped in three ways:
 //! * [`Config::reap_every`](crate::Config::reap_every): the subsystem starts a thread once it has grown to [`START_BYTES`], an
-//!   object with a destructor was constructed, or a cache has a waiter. The thread sleeps while nothing is freed and there is
-//!   no waiter, and keeps neither the subsystem nor the process alive. In the child of a fork it is started again under the
-//!   same conditions. If the system refuses a thread, frees decommit what is above
-//!   [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free), and the start is retried at twice the size, and for each
-//!   first waiter; [`ReaperInfo`] reports it. [`Uslab`](crate::Uslab) has it by [`reap_every`](crate::Uslab::reap_every) or
-//!   `USLAB_OPTIONS=reap=500`, and `libuslab.so` by the latter only.
-//! * [`Reaper`]: a thread that runs until the value is dropped. It can also watch for [memory pressure](pressure): then
-//!   magazines become smaller, the [shrinkers](crate::shrinker) free a quarter of what they count, and all free memory is
-//!   decommitted immediately.
-//! * [`Subsystem::end_interval`](crate::Subsystem::end_interval), at times of your choice.
+//!   object with a destructor was constructed, or a cache has a waiter. The thread sleeps while no memory is freed and no
+//!   waiter exists, and keeps neither the subsystem nor the process alive. In the child of a fork, the thread is started again
+//!   under the same conditions. If the system refuses a thread, frees decommit memory above
+//!   [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). The thread's start is retried at twice the size, and for
+//!   each first waiter; [`ReaperInfo`] reports refusals. [`Uslab`](crate::Uslab) starts this thread for
+//!   [`reap_every`](crate::Uslab::reap_every) or `USLAB_OPTIONS=reap=500`, and `libuslab.so` only for the option.
+//! * [`Reaper`]: a thread that runs until the value is dropped. A `Reaper` can also watch for [memory pressure](pressure).
+//!   Under pressure, magazines become smaller, the [shrinkers](crate::shrinker) free a quarter of the objects that they count,
+//!   and all free memory is decommitted immediately.
+//! * [`Subsystem::end_interval`](crate::Subsystem::end_interval): the program ends intervals at times of its choice.
 //!
-//! Destructors of objects run on the reaper's thread, too.
+//! The reaper's thread also runs destructors of objects.
 //!
-//! The thread sleeps on a `parking_lot` lock: an allocation never reaches this code.
+//! The thread of a `Reaper` sleeps on a `parking_lot` lock, which allocations never take.
 
 mod background;
 
@@ -39,7 +39,7 @@ use uslab_magazine::sync::contain_panic;
 #[derive(Debug, Default)]
 struct State {
     stop: bool,
-    /// True if memory is short and no thread has reacted yet.
+    /// True if memory is short and the reaper has not reacted yet.
     short: bool,
     intervals: u64,
     pressures: u64,
@@ -51,7 +51,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Reaper thread of a subsystem; dropping it stops the thread.
+/// The thread that reaps a subsystem; dropping this value stops the thread.
 ///
 /// ```
 /// use std::time::Duration;
@@ -68,7 +68,7 @@ struct Shared {
 pub struct Reaper {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Closed to stop the watcher.
+    /// Pipe that is closed to stop the watcher of pressure.
     watching: Option<io::PipeWriter>,
 }
 
@@ -93,18 +93,18 @@ pub struct ReaperBuilder {
 }
 
 impl ReaperBuilder {
-    /// Watches for this pressure, in a separate thread.
+    /// Watches for the given pressure, in a separate thread.
     pub fn psi(mut self, psi: Psi) -> Self {
         self.psi = Some(psi);
         self
     }
-    /// Checks this group's mark at the end of each interval.
+    /// Checks the memory group's mark at the end of each interval.
     pub fn group(mut self, group: MemoryGroup) -> Self {
         self.group = Some(group);
         self
     }
 
-    /// Starts the threads. They keep `core` alive.
+    /// Starts the reaper's threads, which keep `core` alive.
     pub(crate) fn start_on(self, core: Arc<dyn Reap>) -> io::Result<Reaper> {
         let watched = self.psi.as_ref().map(Psi::watch).transpose()?;
         let mut reaper = Reaper { shared: Arc::default(), threads: Vec::new(), watching: None };
@@ -118,7 +118,7 @@ impl ReaperBuilder {
 }
 
 impl Reaper {
-    /// Starts a builder with this interval.
+    /// Starts a builder of a reaper with this interval.
     pub fn builder(interval: Duration) -> ReaperBuilder {
         ReaperBuilder { interval, psi: None, group: None }
     }
@@ -145,7 +145,7 @@ impl Reaper {
     pub fn intervals(&self) -> u64 {
         self.shared.state.lock().intervals
     }
-    /// Number of times that memory was short.
+    /// Number of times that the reaper found memory short.
     pub fn pressures(&self) -> u64 {
         self.shared.state.lock().pressures
     }
@@ -163,11 +163,11 @@ fn run(core: &dyn Reap, shared: &Shared, interval: Duration, group: Option<&Memo
             }
             std::mem::take(&mut state.short)
         };
-        // The panic hook has reported a panic already.
+        // The panic hook has already reported a panic.
         contain_panic(|| core.end_interval());
         short |= group.is_some_and(MemoryGroup::is_short);
         if short {
-            contain_panic(|| core.relieve());
+            contain_panic(|| core.free_unused());
         }
         let mut state = shared.state.lock();
         state.intervals += 1;
@@ -181,8 +181,8 @@ impl Drop for Reaper {
         self.shared.changed.notify_all();
         self.watching = None;
         for thread in self.threads.drain(..) {
-            // The panic hook has reported a destructor's panic already. A shrinker or destructor on this very thread may drop
-            // the reaper.
+            // The panic hook has reported a destructor's panic already. A shrinker or destructor may drop the reaper on
+            // the reaper's own thread.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
@@ -197,19 +197,19 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn idle_memory_is_decommitted_within_some_intervals_and_the_thread_ends() {
+    fn reaper_decommits_idle_memory_and_ends() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("burst", 256).build_in(&subsystem).unwrap();
         let burst: Vec<_> = (0..50_000).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
         for object in burst {
-            // SAFETY: allocated above from this cache, freed once.
+            // SAFETY: `object` was allocated from this cache, and is freed once.
             unsafe { cache.free(object) };
         }
         let before = subsystem.info().pages.committed_bytes();
         assert!(before > 8 << 20);
         let reaper = Reaper::builder(Duration::from_millis(2)).start(&subsystem).unwrap();
         let begun = Instant::now();
-        // As many intervals as it takes: no time is asserted.
+        // Without asserting a time, the test waits for as many intervals as needed.
         while subsystem.info().pages.committed_bytes() > 0 && begun.elapsed() < Duration::from_secs(60) {
             std::thread::yield_now();
         }
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(subsystem.check().unwrap().objects, 0);
     }
 
-    /// Waits for a condition; no time is asserted.
+    /// Waits for a condition, without asserting a time.
     fn wait(until: impl Fn() -> bool) {
         let begun = Instant::now();
         while !until() {
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Has a shrinker with ten objects, and a cache that keeps a slab of free ones.
+    /// Makes a subsystem with a shrinker of ten objects, and a cache that keeps a slab of free objects.
     fn loaded() -> (Subsystem, KmemCache, crate::Registration, Arc<uslab_magazine::sync::Counter>) {
         struct Ten(Arc<uslab_magazine::sync::Counter>);
         impl crate::Shrinker for Ten {
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_pressure_event_frees_what_an_interval_would_keep() {
+    fn pressure_event_frees_recently_used_memory() {
         use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
         use std::os::fd::AsRawFd;
         let (subsystem, cache, _registered, dropped) = loaded();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_at_its_mark_frees_memory_at_the_next_interval() {
+    fn cgroup_under_pressure_frees_memory_at_the_next_interval() {
         let (subsystem, cache, _registered, dropped) = loaded();
         let directory = std::env::temp_dir().join(format!("uslab-reaper-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_pressure_can_be_watched_if_the_kernel_reports_it() {
+    fn system_memory_pressure_can_be_watched() {
         let (subsystem, ..) = loaded();
         let psi = Psi::system(Duration::from_millis(150), Duration::from_secs(2));
         match Reaper::builder(Duration::from_secs(3600)).psi(psi).start(&subsystem) {

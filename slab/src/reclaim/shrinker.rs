@@ -1,19 +1,19 @@
-//! Shrinkers: users free what they can recreate when memory is short.
+//! Shrinkers: callbacks by which users free recreatable objects when memory is short.
 //!
-//! The allocator itself frees unused memory. Objects that are *used*, but only to save work (parsed entries, idle connections),
-//! are for their user to judge. A shrinker is the callback for that, as in Linux (`register_shrinker`,
-//! Documentation/filesystems/vfs.rst on `count` and `scan`). It is called by an allocation that would fail otherwise, and by
-//! the [reaper](crate::Reaper) when the machine or a group of processes is short of memory.
+//! The allocator itself frees unused memory. Some objects in use only save work, such as parsed entries or idle connections;
+//! only their users can judge which of them to free. A shrinker is a callback that frees objects of this kind, as in Linux
+//! (`register_shrinker`, Documentation/filesystems/vfs.rst on `count` and `scan`). Shrinkers are called by an allocation that
+//! would otherwise fail, and by the [reaper](crate::Reaper) when the machine or a group of processes is short of memory.
 //!
-//! A shrinker runs within another user's allocation, with no lock of the allocator held. It must not wait for a lock that an
-//! allocating thread may hold, its own thread above all: use `try_lock`, and give up. It may allocate and free; that does not
-//! call shrinkers again. A shrinker that panics may have freed some objects. The panic is caught and the other shrinkers run,
-//! because the allocating user cannot handle it.
+//! A shrinker runs within another user's allocation, with no allocator lock held. A shrinker must not wait for a lock that an
+//! allocating thread may hold, least of all its own thread: use `try_lock`, and give up. A shrinker may allocate and free,
+//! which does not call shrinkers again. A shrinker that panics may have freed some objects. The panic is caught and the other
+//! shrinkers run, because the allocating user cannot handle it.
 //!
-//! An allocation fails if all that could be freed is behind a lock that is taken just then: hold that lock for a push or a pop,
-//! not across an allocation. A thread that [waits](crate::KmemCache::acquire_timeout) at a limit calls the shrinkers again
-//! every 10 ms. For a waiting [future](crate::KmemCache::acquire) the [reaper](crate::reaper) calls them at the end of each
-//! interval.
+//! An allocation fails if a held lock protects everything that shrinkers could free. Users should hold the lock of a shrinker's
+//! list for a push or a pop, not across an allocation. A thread that [waits](crate::KmemCache::acquire_timeout) at a limit
+//! calls the shrinkers again every 10 ms. For a waiting [future](crate::KmemCache::acquire), the [reaper](crate::reaper) calls
+//! the shrinkers at the end of each interval.
 
 use crate::registry::{List, Registry};
 use core::cell::Cell;
@@ -23,7 +23,7 @@ use uslab_buddy::Gfp;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Contained, Rank, assert_unlocked, contain_panic, planted, thread_local};
 
-/// Frees objects that can be recreated. See the [module](self).
+/// A callback that frees objects that can be recreated. See the [module](self).
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -57,10 +57,10 @@ use uslab_magazine::sync::{Contained, Rank, assert_unlocked, contain_panic, plan
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Shrinker: Send + Sync {
-    /// Approximate number of objects that could be freed now.
+    /// Approximate number of objects that the shrinker could free now.
     fn count(&self) -> usize;
-    /// Frees up to `objects` objects, the least useful ones first, and returns their number. `gfp` restricts it as it restricts
-    /// the failing allocation: with [`Gfp::NOIO`] or [`Gfp::NOFS`] the shrinker must not start I/O or call a file system.
+    /// Frees up to `objects` objects, the least useful ones first, and returns the number of objects freed. `gfp` restricts the
+    /// shrinker like the failing allocation: with [`Gfp::NOIO`] or [`Gfp::NOFS`] it must not start I/O or call a file system.
     fn scan(&self, objects: usize, gfp: Gfp) -> usize;
 }
 
@@ -73,8 +73,8 @@ impl<S: Shrinker + ?Sized> Shrinker for Arc<S> {
     }
 }
 
-/// A registered shrinker. Dropping it removes the shrinker from the list; a thread that has already found it may call it once
-/// more.
+/// A registered shrinker. Dropping the registration removes the shrinker from the list; a thread that has already found the
+/// shrinker may call it once more.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -114,22 +114,21 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// Entry of the list.
+/// Entry of the list of shrinkers.
 pub(crate) struct Entry {
     shrinker: Contained<Box<dyn Shrinker>>,
-    /// Number of the cache for whose limit it is; 0 for all memory.
+    /// Number of the cache whose limit calls the shrinker; 0 for all memory.
     cache: u64,
 }
 
-/// Fractions that are requested one after the other, as long as the allocation fails.
+/// Divisors of the counts that are requested one after the other, while the allocation fails.
 const SHARES: [usize; 3] = [8, 2, 1];
 
 thread_local! {
-    /// True while the thread runs a shrinker: its allocations do not call shrinkers.
+    /// True while the thread runs a shrinker, whose allocations do not call shrinkers.
     static SHRINKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Shrinkers of a subsystem.
 #[derive(Debug)]
 pub(crate) struct Shrinkers(Registry<Entry>);
 
@@ -137,12 +136,11 @@ impl Shrinkers {
     pub(crate) fn new() -> Self {
         Self(Registry::new(Rank::Shrinkers))
     }
-    /// The lock that a fork takes.
     pub(crate) fn list(&self) -> &ForkMutex<List<Entry>> {
         self.0.list()
     }
 
-    /// Adds a shrinker for the limit of the cache with number `cache`; 0 for all memory.
+    /// Adds a shrinker for the limit of the cache with number `cache`, or for all memory if `cache` is 0.
     pub(crate) fn add(self: &Arc<Self>, shrinker: Box<dyn Shrinker>, cache: u64) -> Registration {
         let entry = Arc::new(Entry { shrinker: Contained::new(shrinker), cache });
         self.0.push(&entry);
@@ -153,21 +151,22 @@ impl Shrinkers {
     pub(crate) fn has_limits(&self) -> bool {
         self.0.iter().any(|entry| entry.cache != 0)
     }
-    /// Requests `1/share` of each count; with a `cache`, from shrinkers of its limit only. Returns the number of objects freed.
+    /// Requests `1/share` of each shrinker's count. With a `cache`, only shrinkers of that cache's limit run. Returns
+    /// the number of objects freed.
     pub(crate) fn run(&self, share: usize, gfp: Gfp, cache: u64) -> usize {
         assert_unlocked();
         if SHRINKING.with(|shrinking| shrinking.replace(true)) {
             return 0;
         }
         let mut dropped = 0;
-        planted!("shrinkers run under the lock of their list" => core::mem::forget(self.list().lock()));
+        planted!("shrinkers run with the list lock held" => core::mem::forget(self.list().lock()));
         for entry in self.0.iter() {
             if cache == 0 || cache == entry.cache {
                 let asked = contain_panic(|| match entry.shrinker.count() {
                     0 => 0,
                     count => entry.shrinker.scan(count.div_ceil(share), gfp),
                 });
-                // It may have freed something before it panicked.
+                // The shrinker may have freed objects before it panicked.
                 dropped += asked.unwrap_or(1);
             }
         }
@@ -175,7 +174,7 @@ impl Shrinkers {
         dropped
     }
 
-    /// Requests growing fractions until `again` succeeds or nothing is left to free.
+    /// Requests growing fractions of the shrinkers' counts, until `again` succeeds or no object is left to free.
     pub(crate) fn run_until<T, E>(
         &self,
         gfp: Gfp,
@@ -202,7 +201,7 @@ mod tests {
     use crate::{Config, KmemCache, Limit, Subsystem};
     use uslab_magazine::sync::Mutex;
 
-    /// Drops its registration when it is called, and panics when it is dropped.
+    /// A shrinker that drops its registration when called, and panics when dropped.
     struct Unregisters(Arc<Mutex<Option<Registration>>>);
     impl Shrinker for Unregisters {
         fn count(&self) -> usize {
@@ -220,9 +219,9 @@ mod tests {
         }
     }
 
-    /// Once the panic reached the caller of the allocation.
+    /// The panic once reached the caller of the allocation.
     #[test]
-    fn an_allocation_that_drops_a_shrinker_survives_the_panic_of_its_drop() {
+    fn panic_in_a_shrinkers_drop_spares_the_allocation() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("none", 64).limit(Limit::Slabs(0)).build_in(&subsystem).unwrap();
         let registration = Arc::new(Mutex::new(None));

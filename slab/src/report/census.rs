@@ -2,13 +2,14 @@
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
+use crate::cache::node::NodeCount;
 use crate::cache::node::State;
 use crate::memory::slab::Fill;
 use core::fmt;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::Pfn;
 
-/// Result of a [`check`](crate::Subsystem::check): every object and page is accounted for, where its state says.
+/// Result of a [`check`](crate::Subsystem::check): counts of all objects and pages, each found where its state requires.
 ///
 /// ```text
 /// objects = used + in_magazines + in_depot + quarantined + free_in_slabs        for each cache
@@ -16,7 +17,7 @@ use uslab_buddy::Pfn;
 ///   pages = slabs + slabs that wait + kmalloc's large blocks + other blocks + per-CPU + free
 /// ```
 ///
-/// and each slab is on exactly the list for its fill, its head agrees with its bitmap, and its frames name its cache. No other
+/// Each slab is on exactly the list for its fill, its head agrees with its bitmap, and its frames name its cache. No other
 /// thread may use the subsystem during the check.
 ///
 /// ```
@@ -38,50 +39,50 @@ pub struct Census {
     pub caches: u64,
     /// Number of slabs on lists.
     pub slabs: u64,
-    /// Objects in slabs. The next five add up to it.
+    /// Number of objects in slabs: the sum of the five counts from `used` to `free_in_slabs`.
     pub objects: u64,
-    /// Objects in use.
+    /// Number of objects in use.
     pub used: u64,
-    /// Objects on CPUs' stacks.
+    /// Number of objects on CPUs' stacks.
     pub in_magazines: u64,
-    /// Objects in depots.
+    /// Number of objects in depots.
     pub in_depot: u64,
-    /// Objects in quarantine.
+    /// Number of objects in quarantine.
     pub quarantined: u64,
-    /// Objects free in slabs.
+    /// Number of objects that are free in slabs.
     pub free_in_slabs: u64,
-    /// All pages. The next six and `lost_pages` add up to it.
+    /// Number of all pages: the sum of the six counts from `slab_pages` to `free_pages`, and `lost_pages`.
     pub pages: u64,
-    /// Pages of the slabs on lists.
+    /// Number of pages of the slabs on lists.
     pub slab_pages: u64,
-    /// Pages of slabs that wait for a grace period.
+    /// Number of pages of slabs that wait for a grace period.
     pub grace_pages: u64,
-    /// Pages of large blocks of kmalloc.
+    /// Number of pages in large blocks of kmalloc.
     pub large_pages: u64,
-    /// Pages of other allocated blocks.
+    /// Number of pages in other allocated blocks.
     pub block_pages: u64,
-    /// Pages in per-CPU magazines.
+    /// Number of pages in per-CPU magazines.
     pub per_cpu_pages: u64,
-    /// Free pages, committed or not.
+    /// Number of free pages, committed or not.
     pub free_pages: u64,
-    /// Objects that other threads were moving when the process was forked (they are in `used`, too). 0 unless the process is
-    /// such a child.
+    /// Number of objects that other threads were moving when the process was forked, also counted in `used`. 0 except
+    /// in such a child.
     pub lost_objects: u64,
-    /// Slabs that other threads were moving at the fork; their pages are in `block_pages`, too.
+    /// Number of slabs that other threads were moving at the fork; their pages are also counted in `block_pages`.
     pub lost_slabs: u64,
-    /// Pages that other threads were moving at the fork.
+    /// Number of pages that other threads were moving at the fork.
     pub lost_pages: u64,
-    /// Pages of memory above the largest block, not included in `pages`.
+    /// Number of pages of memory above the largest block, not included in `pages`.
     pub huge_pages: u64,
 }
 
-/// An invariant that does not hold.
+/// An invariant of the subsystem that does not hold.
 ///
 /// ```
 /// use uslab::Violation;
 ///
 /// let lost = Violation::Count { cache: "inode".into(), what: "objects in use", found: 29, expected: 30 };
-/// assert_eq!(lost.to_string(), "cache inode: 29 objects in use, by the books 30");
+/// assert_eq!(lost.to_string(), "cache inode: 29 objects in use, expected 30");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -92,28 +93,29 @@ pub enum Violation {
         cache: String,
         /// First page of the slab.
         page: u32,
-        /// Description of the error.
+        /// Description of the slab's error.
         what: String,
     },
-    /// Numbers of a cache that should be equal.
+    /// Two counts of a cache that should be equal.
     Count {
         /// Name of the cache.
         cache: String,
-        /// What was counted.
+        /// Description of the counted items.
         what: &'static str,
-        /// Number found by walking.
+        /// Number that was found by walking the slabs.
         found: u64,
         /// Number according to the counters.
         expected: u64,
     },
     /// Slabs and large blocks have more pages than the page allocator has handed out.
     Pages {
-        /// Pages in slabs and large blocks.
+        /// Number of pages in slabs and large blocks.
         found: u64,
-        /// Pages handed out.
+        /// Number of pages that the page allocator has handed out.
         allocated: u64,
     },
-    /// The table of huge memory is out of order, counts another number than was handed out, or has more bytes than are charged.
+    /// The table of huge memory is out of order, counts more or fewer allocations than exist, or has more bytes than
+    /// are charged.
     Huge,
     /// The check of the page allocator failed.
     Buddy(uslab_buddy::Violation),
@@ -124,12 +126,12 @@ impl fmt::Display for Violation {
         match self {
             Self::Slab { cache, page, what } => write!(f, "cache {cache}: slab at page {page}: {what}"),
             Self::Count { cache, what, found, expected } => {
-                write!(f, "cache {cache}: {found} {what}, by the books {expected}")
+                write!(f, "cache {cache}: {found} {what}, expected {expected}")
             }
             Self::Pages { found, allocated } => {
                 write!(f, "{found} pages in slabs and large blocks, but only {allocated} are allocated")
             }
-            Self::Huge => f.write_str("the table of huge memory is not in order, or is more than is charged"),
+            Self::Huge => f.write_str("the table of huge memory is unsorted, or larger than the charge"),
             Self::Buddy(violation) => violation.fmt(f),
         }
     }
@@ -137,7 +139,6 @@ impl fmt::Display for Violation {
 impl std::error::Error for Violation {}
 
 impl Core {
-    /// See [`Subsystem::check`](crate::Subsystem::check).
     pub(crate) fn check(&self) -> Result<Census, Violation> {
         Census::take(self)
     }
@@ -150,7 +151,7 @@ impl Census {
             census.add(core, &cache)?;
         }
         let pages = core.memory.pages.check().map_err(Violation::Buddy)?;
-        // Users may charge their own mappings, and what another thread was moving at the fork stays charged.
+        // Users may charge their own mappings, and memory that another thread was moving at the fork stays charged.
         let mapped = (core.huge.mapped_bytes() / PAGE_SIZE) as u64;
         let charged = core.memory.pages.limit().is_none() || pages.charged >= mapped;
         if !core.huge.agrees() || !charged {
@@ -170,32 +171,14 @@ impl Census {
     }
 
     fn add(&mut self, core: &Core, cache: &Cache) -> Result<(), Violation> {
-        let mut wrong = None;
-        let (mut inuse, mut objects, mut slabs, mut pages) = (0, 0, 0, 0);
-        let mut count = crate::cache::node::NodeCount::default();
-        for node in cache.nodes() {
-            count = count
-                + node.walk(&core.memory, |page, on, fill, agrees| {
-                    slabs += 1;
-                    pages += u64::from(core.memory.frames().frame(page).state().order().pages());
-                    inuse += u64::from(fill.inuse);
-                    objects += u64::from(fill.objects);
-                    if let Some(what) = fault(core, cache, page, on, fill, agrees) {
-                        wrong.get_or_insert((page, what));
-                    }
-                });
-        }
-        if let Some((page, what)) = wrong {
-            let (cache, page, what) = (cache.name().to_owned(), page.get(), what.to_string());
-            return Err(Violation::Slab { cache, page, what });
-        }
-        // Without the name, which may be in a slab that is just being made for this very cache.
+        let Listed { slabs, pages, objects, inuse, count } = Listed::by(core, cache)?;
+        // Reads no name, which may be in a slab that is being made for this very cache.
         let info = cache.numbers();
         let cached = info.in_magazines + info.in_depot + info.quarantined;
         let mut given = info.allocs + cache.late_corruptions();
         let (mut charged, mut booked) = (cache.charged(), info.pages);
         if core.forks.get() > 0 {
-            // Objects in transit are in no counter, or in one of two.
+            // Objects in transit at a fork are missing from all counters, or from one of two.
             let lost = inuse.wrapping_sub(cached).wrapping_sub(given.wrapping_sub(info.frees));
             given = given.wrapping_add(lost);
             self.lost_objects += lost.cast_signed().max(0).cast_unsigned();
@@ -211,19 +194,17 @@ impl Census {
             found: info.frees,
             expected: given,
         })?;
-        let books = [
-            ("slabs on lists", slabs, count.slabs()),
-            ("objects in slabs", objects, count.objects),
-            ("objects out of slabs", inuse, count.inuse),
-            ("objects out of slabs, used or cached", inuse, used + cached),
-            ("slabs, listed or waiting", slabs + info.grace, charged),
-            ("pages of slabs", pages + cache.grace_pages(), booked),
-        ];
-        for (what, found, expected) in books {
-            if found != expected {
-                return Err(Violation::Count { cache: cache.name().to_owned(), what, found, expected });
-            }
-        }
+        balance(
+            cache,
+            [
+                ("slabs on lists", slabs, count.slabs()),
+                ("objects in slabs", objects, count.objects),
+                ("objects out of slabs", inuse, count.inuse),
+                ("objects out of slabs, used or cached", inuse, used + cached),
+                ("slabs, listed or waiting", slabs + info.grace, charged),
+                ("pages of slabs", pages + cache.grace_pages(), booked),
+            ],
+        )?;
         self.caches += 1;
         self.slabs += slabs;
         self.objects += objects;
@@ -238,7 +219,46 @@ impl Census {
     }
 }
 
-/// An error of a slab. A value and not a text, because it is found under the node's lock, where nothing may be allocated.
+/// Totals over the slabs on the lists of a cache's nodes, and the nodes' own counts.
+#[derive(Default)]
+struct Listed {
+    slabs: u64,
+    pages: u64,
+    objects: u64,
+    inuse: u64,
+    count: NodeCount,
+}
+
+impl Listed {
+    fn by(core: &Core, cache: &Cache) -> Result<Self, Violation> {
+        let (mut listed, mut count, mut wrong) = (Self::default(), NodeCount::default(), None);
+        for node in cache.nodes() {
+            count = count
+                + node.walk(&core.memory, |page, on, fill, agrees| {
+                    listed.slabs += 1;
+                    listed.pages += u64::from(core.memory.frames().frame(page).state().order().pages());
+                    listed.inuse += u64::from(fill.inuse);
+                    listed.objects += u64::from(fill.objects);
+                    if let Some(what) = fault(core, cache, page, on, fill, agrees) {
+                        wrong.get_or_insert((page, what));
+                    }
+                });
+        }
+        wrong.map_or(Ok(Self { count, ..listed }), |(page, what)| {
+            Err(Violation::Slab { cache: cache.name().to_owned(), page: page.get(), what: what.to_string() })
+        })
+    }
+}
+
+/// Compares pairs of a found count and a count of the cache's counters, each pair with its description.
+fn balance<const N: usize>(cache: &Cache, books: [(&'static str, u64, u64); N]) -> Result<(), Violation> {
+    let unequal = books.into_iter().find(|(_, found, expected)| found != expected);
+    unequal.map_or(Ok(()), |(what, found, expected)| {
+        Err(Violation::Count { cache: cache.name().to_owned(), what, found, expected })
+    })
+}
+
+/// An error of a slab, as a value instead of a text, because nothing may be allocated under the node's lock.
 #[derive(Clone, Copy)]
 enum Fault {
     List { on: State, fill: Fill },
@@ -287,7 +307,7 @@ mod tests {
     use uslab_buddy::{Order, PageConfig};
     use uslab_magazine::{Cpus, Operation};
 
-    /// Makes a cache with one object out, damages it by `harm`, and returns the violation that is found.
+    /// Makes a cache with one object in use, damages it by `harm`, and returns the violation that is found.
     fn violation(harm: impl FnOnce(&Core, &KmemCache, Pfn)) -> String {
         let cpus = Cpus::simulated(1, 1).unwrap();
         let core: Arc<Core> = Core::new(Config::new(PageConfig::default_for(cpus).limit(16 << 20))).unwrap();
@@ -303,47 +323,47 @@ mod tests {
     }
 
     #[test]
-    fn the_census_finds_a_slab_on_the_wrong_list() {
+    fn census_detects_a_slab_on_the_wrong_list() {
         let text = violation(|core, _, slab| {
-            // SAFETY: no other user of the subsystem; the census is to find the error that this makes.
+            // SAFETY: the subsystem has no other user. The census must find the error that this makes.
             unsafe { core.memory.slab(slab).alloc_bits(6, false, None, |_| ()) };
         });
         assert!(text.contains("it is on list Partial(0) and belongs on Partial("), "{text}");
     }
 
     #[test]
-    fn the_census_finds_a_head_that_disagrees_with_its_bitmap() {
+    fn census_detects_a_free_count_that_contradicts_the_bitmap() {
         let text = violation(|core, _, slab| {
-            // SAFETY: no other user of the subsystem.
+            // SAFETY: the subsystem has no other user.
             core.memory.frames().frame(slab).data().with_mut(|data| unsafe { (*data)[1] |= 2 });
         });
         assert!(text.contains("bitmap does not agree"), "{text}");
     }
 
     #[test]
-    fn the_census_finds_a_frame_with_another_owner() {
+    fn census_detects_a_frame_with_another_owner() {
         let text = violation(|core, _, slab| {
-            // SAFETY: no other user of the subsystem.
+            // SAFETY: the subsystem has no other user.
             unsafe { core.memory.frames().frame(Pfn::new(slab.get() + 1)).set_owner(null_mut()) };
         });
         assert!(text.contains("another owner"), "{text}");
     }
 
     #[test]
-    fn the_census_finds_an_unaccounted_object() {
+    fn census_detects_an_unaccounted_object() {
         let text = violation(|core, cache, _| {
             cache.cache().nodes()[0].alloc(&Operation::new(), &core.memory, 1, true, |_| ());
         });
-        assert_eq!(text, "cache o: 2 objects out of slabs, used or cached, by the books 1");
+        assert_eq!(text, "cache o: 2 objects out of slabs, used or cached, expected 1");
     }
 
     #[test]
-    fn the_census_finds_an_unaccounted_slab() {
+    fn census_detects_an_unaccounted_slab() {
         let text = violation(|core, cache, _| {
             let order = cache.geometry().order();
             let slab = core.memory.pages.alloc(order, Gfp::COMP, None).unwrap();
             let owner = core::ptr::from_ref(cache.cache()).cast_mut().cast();
-            // SAFETY: a new block that only this test has; the cache is leaked.
+            // SAFETY: only this test has the new block, and the cache is leaked.
             unsafe {
                 core.memory.set_owner(slab, order, owner);
                 assert!(core.memory.slab(slab).set_up(
@@ -354,14 +374,14 @@ mod tests {
                 cache.cache().nodes()[0].add(&Operation::new(), &core.memory, slab).unwrap();
             }
         });
-        assert_eq!(text, "cache o: 2 slabs, listed or waiting, by the books 1");
+        assert_eq!(text, "cache o: 2 slabs, listed or waiting, expected 1");
     }
 
     #[test]
-    fn the_census_finds_freed_pages_under_a_slab() {
+    fn census_detects_freed_pages_under_a_slab() {
         let text = violation(|core, cache, slab| {
             assert!(cache.geometry().order() > Order::ZERO);
-            // SAFETY: allocated by the cache with this order; the census is to find that it is in use.
+            // SAFETY: the cache allocated the slab with this order. The census must find that the slab is in use.
             unsafe { core.memory.pages.free(slab, cache.geometry().order()) };
         });
         assert!(text.contains("another owner") || text.contains("are allocated"), "{text}");

@@ -1,7 +1,7 @@
 //! Statistics: the numbers of each cache, and `/proc/slabinfo` in the kernel's format.
 //!
-//! One snapshot, [`Info`], has the numbers of a subsystem. Its views are the kernel's table, `serde`'s formats, and with the
-//! feature `prometheus` Prometheus' text.
+//! The snapshot [`Info`] has all numbers of a subsystem. A snapshot can be printed as the kernel's table, in `serde`'s formats,
+//! and, with the feature `prometheus`, as Prometheus' text.
 //!
 //! ```
 //! use uslab::Subsystem;
@@ -13,18 +13,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The kernel's table does not distinguish objects in use from free objects on a CPU: both are `active`. Here there are five
-//! numbers, and they add up:
+//! The kernel's table does not distinguish objects in use from free objects on a CPU: it counts both as `active`. A snapshot
+//! has five numbers that add up to the objects:
 //!
 //! ```text
 //! objects = used + in_magazines + in_depot + quarantined + free_in_slabs
 //! ```
 //!
-//! [`SlabInfo`] is the kernel's table (format 2.1), printed byte for byte as the kernel does, and parsed from its text;
-//! [`CacheInfo`] has everything and serialises.
+//! [`SlabInfo`] is the kernel's table (format 2.1), printed byte for byte as the kernel prints it, and parsed from the kernel's
+//! text. [`CacheInfo`] has all numbers of a cache and serialises.
 //!
-//! [`Paths`] counts operations by where they were served: each allocation and free counts at the slowest level that it reached,
-//! and the levels add up to the operations.
+//! [`Paths`] counts operations by where they were served: each allocation and free counts at the slowest level that it reached.
+//! The levels add up to the number of operations.
 //!
 //! ```text
 //! allocs + frees = cpu + depot + slab + pages + commit
@@ -65,15 +65,15 @@ pub struct HeapUsage {
     pub used: usize,
     /// Number of free objects, in slabs and in magazines.
     pub free_objects: usize,
-    /// Number of pieces above 4 MiB, each a separate mapping.
+    /// Number of allocations above 4 MiB, each a separate mapping.
     pub huge_pieces: usize,
-    /// Bytes of these pieces.
+    /// Bytes of allocations above 4 MiB.
     pub huge: usize,
     /// Bytes of freed mappings that are kept for reuse.
     pub huge_cached: usize,
 }
 
-/// Snapshot of all numbers of a subsystem. Serialises.
+/// Serialisable snapshot of all numbers of a subsystem.
 ///
 /// ```
 /// use uslab::{Config, Gfp, Subsystem};
@@ -90,29 +90,29 @@ pub struct HeapUsage {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Info {
-    /// Caches, oldest first.
+    /// Numbers of each cache, oldest cache first.
     pub caches: Vec<CacheInfo>,
-    /// Accounts with caches.
+    /// Numbers of each account that has caches.
     pub accounts: Vec<AccountInfo>,
-    /// Kmalloc's blocks above the size classes.
+    /// Numbers of kmalloc's blocks above the size classes.
     pub kmalloc_large: LargeInfo,
-    /// Memory above the largest block.
+    /// Numbers of memory above the largest block.
     pub huge: HugeInfo,
-    /// Drains of CPUs' stacks, of objects and of pages.
+    /// Numbers of drains of CPUs' stacks, of objects and of pages.
     pub drains: DrainInfo,
     /// Numbers of the page allocator.
     pub pages: BuddyInfo,
-    /// The subsystem's reaper thread.
+    /// Numbers of the subsystem's reaper thread.
     pub reaper: ReaperInfo,
 }
 
 impl Info {
-    /// `/proc/slabinfo`: the newest cache first, as in the kernel. Only caches that ever had a slab, because most programs
-    /// never use most of kmalloc's sizes.
+    /// `/proc/slabinfo`: the newest cache first, as in the kernel. The table omits caches that never had a slab, because most
+    /// programs never use most of kmalloc's sizes.
     pub fn slabinfo(&self) -> SlabInfo {
         self.had_slabs().collect()
     }
-    /// `/proc/slabinfo` with all caches.
+    /// `/proc/slabinfo` with all caches, even those that never had a slab.
     pub fn slabinfo_all(&self) -> SlabInfo {
         self.caches.iter().rev().collect()
     }
@@ -123,8 +123,8 @@ impl Info {
     pub(crate) fn had_slabs(&self) -> impl Iterator<Item = &CacheInfo> {
         self.caches.iter().rev().filter(|cache| cache.had_slabs())
     }
-    /// Operations on all memory by where they were served: those of the caches, of large blocks and of huge memory. Page
-    /// allocations by users and for slabs are counted in [`per_cpu_events`](uslab_buddy::ZoneInfo::per_cpu_events).
+    /// Operations on caches, large blocks and huge memory, by where they were served. Page allocations by users and for
+    /// slabs are counted in [`per_cpu_events`](uslab_buddy::ZoneInfo::per_cpu_events).
     pub fn paths(&self) -> Paths {
         let caches = self.caches.iter().map(|cache| cache.paths).sum::<Paths>();
         caches + self.kmalloc_large.paths + self.huge.paths
@@ -132,7 +132,6 @@ impl Info {
 }
 
 impl Core {
-    /// See [`Subsystem::info`](crate::Subsystem::info).
     pub(crate) fn info(&self) -> Info {
         Info {
             caches: self.caches.iter().map(|cache| cache.info()).collect(),
@@ -144,7 +143,7 @@ impl Core {
             reaper: self.background.info(),
         }
     }
-    /// Sums of [`info`](Self::info) for C programs.
+    /// Sums of the numbers of [`info`](Self::info), for C programs.
     pub(crate) fn usage(&self) -> HeapUsage {
         let (large, huge) = (self.large.info(), self.huge.info());
         let mut usage = HeapUsage {
@@ -162,14 +161,13 @@ impl Core {
         }
         usage
     }
-    /// See [`Subsystem::slabinfo`](crate::Subsystem::slabinfo).
     pub(crate) fn slabinfo(&self) -> SlabInfo {
         let caches: Vec<_> = self.caches.iter().map(|cache| cache.info()).collect();
         caches.iter().rev().filter(|cache| cache.had_slabs()).collect()
     }
 }
 
-/// Drains of CPUs' stacks: by reaps, shrinks, and allocations that find no other free object.
+/// Drains of CPUs' stacks: by reaps, by shrinks, and by allocations that find no other free object.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -186,12 +184,13 @@ impl Core {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DrainInfo {
-    /// Number of drains: one fence each, whatever the number of CPUs and caches.
+    /// Number of drains. Each drain costs one fence, whatever the number of CPUs and caches.
     pub passes: u64,
-    /// Drains that failed because the system refused the fence (`membarrier`), which it granted at the start. The objects stay
-    /// on their stacks, and are still allocated from there; a cache with such objects cannot be destroyed.
+    /// Number of drains that failed because the system refused the fence (`membarrier`), which it granted at the start. After a
+    /// failed drain the objects stay on their stacks, and are still allocated from there. A cache with objects on undrained
+    /// stacks cannot be destroyed.
     pub refused: u64,
-    /// Longest time that a CPU was without its stacks, in nanoseconds: all its operations missed.
+    /// Longest time in nanoseconds that a CPU was without its stacks, so that all its operations missed.
     pub longest_away_ns: u64,
 }
 
@@ -205,7 +204,7 @@ impl FromIterator<Drains> for DrainInfo {
     }
 }
 
-/// A row of the kernel's table.
+/// A row of the kernel's table, which describes one cache.
 ///
 /// ```
 /// use uslab::SlabInfo;
@@ -223,17 +222,17 @@ impl FromIterator<Drains> for DrainInfo {
 pub struct Row {
     /// Name of the cache.
     pub name: String,
-    /// Objects that are not free in a slab. Objects in magazines are active, in the kernel and here.
+    /// Number of objects that are not free in a slab. Objects in magazines count as active, as in the kernel.
     pub active_objects: u64,
-    /// Objects in all slabs.
+    /// Number of objects in all slabs.
     pub objects: u64,
-    /// Bytes from one object to the next.
+    /// Number of bytes from one object to the next.
     pub object_size: u64,
-    /// Objects in a slab of the usual order.
+    /// Number of objects in a slab of the usual order.
     pub objects_per_slab: u64,
-    /// Pages of a slab of the usual order.
+    /// Number of pages of a slab of the usual order.
     pub pages_per_slab: u64,
-    /// Equal to `slabs`, as in the kernel.
+    /// Number of active slabs: equal to `slabs`, as in the kernel.
     pub active_slabs: u64,
     /// Number of slabs.
     pub slabs: u64,
@@ -303,7 +302,7 @@ impl<'c> FromIterator<&'c CacheInfo> for SlabInfo {
 }
 
 impl SlabInfo {
-    /// Row of a cache. Takes time linear in the number of rows.
+    /// Row of the cache with this name. Takes time linear in the number of rows.
     pub fn get(&self, name: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.name == name)
     }
@@ -322,11 +321,11 @@ impl fmt::Display for SlabInfo {
     }
 }
 
-/// Table in the format of a kernel that is built with statistics: that of [`Info::slabinfo`], with the operations of the cache
-/// by level, as numbers, behind each row. Comments at the end have memory above 4 MiB and refused drains, if there were any,
-/// and the shares of all memory together. [`SlabInfo`] parses it, too.
+/// Table in the format of a kernel that is built with statistics: [`Info::slabinfo`], with the cache's operations by level
+/// behind each row.
 ///
-/// Made by [`Info::statistics`].
+/// Comments at the end give memory above 4 MiB and refused drains, if any, and the operations of all memory by level.
+/// [`Info::statistics`] makes the table, and [`SlabInfo`] can parse it.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, SlabInfo, Subsystem};
@@ -371,7 +370,7 @@ impl fmt::Display for Statistics<'_> {
     }
 }
 
-/// Error of parsing a slabinfo 2.1, with its line.
+/// Error of parsing a slabinfo 2.1, with the line that failed.
 ///
 /// ```
 /// use uslab::SlabInfo;
@@ -381,7 +380,7 @@ impl fmt::Display for Statistics<'_> {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
-    /// Line, counted from 1.
+    /// Number of the line, counted from 1.
     pub line: usize,
     /// Expected contents of the line.
     pub expected: &'static str,
@@ -405,7 +404,7 @@ impl FromStr for SlabInfo {
         }
         let lines = lines.filter(|(_, text)| !text.trim().is_empty());
         let rows = lines.filter_map(|(line, text)| match text.parse::<Row>() {
-            // A comment, unless it is the row of a cache whose name begins like one.
+            // The line is a comment, unless it is the row of a cache whose name begins with `#`.
             Err(_) if text.starts_with('#') => None,
             row => Some(row.map_err(|error| ParseError { line, ..error })),
         });
@@ -413,7 +412,7 @@ impl FromStr for SlabInfo {
     }
 }
 
-/// Upper bound of a row's numbers, as physical addresses have 52 bits.
+/// Upper bound of a row's numbers, below which sums over the rows of a table do not overflow. Physical addresses have 52 bits.
 const MOST: u64 = 1 << 40;
 
 /// Parses one line of the table, which may end with statistics. A name may have blanks.
@@ -427,7 +426,7 @@ impl FromStr for Row {
         let (left, right) = text
             .rsplit_once(": tunables")
             .ok_or_else(|| expected("` : tunables` after a name and five numbers"))?;
-        // From the right, where the numbers are.
+        // Parses from the right, where the numbers are.
         let mut name = left.trim_end();
         let mut numbers = [0; 5];
         for place in numbers.iter_mut().rev() {
@@ -468,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernels_slabinfo_round_trips_byte_for_byte() {
+    fn kernel_slabinfo_round_trips_byte_for_byte() {
         for text in snapshots() {
             let info: SlabInfo = text.parse().unwrap();
             assert!(!info.rows.is_empty());
@@ -477,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_table_is_an_error_that_names_the_line() {
+    fn damaged_slabinfo_error_names_the_line() {
         let parse = |text: &str| text.parse::<SlabInfo>().unwrap_err().to_string();
         assert_eq!(parse(""), "line 1: expected slabinfo - version: 2.1");
         assert_eq!(parse("slabinfo - version: 1.1\n"), "line 1: expected slabinfo - version: 2.1");
@@ -496,9 +495,9 @@ mod tests {
         );
     }
 
-    /// Once it was refused.
+    /// A name with blanks was once refused.
     #[test]
-    fn a_name_with_blanks_is_parsed() {
+    fn slabinfo_name_with_spaces_is_parsed() {
         let text = "dm raid1 read record 0 1 1064 30 8 : tunables 0 0 0 : slabdata 2 3 0";
         let row: Row = text.parse().unwrap();
         assert_eq!((&*row.name, row.objects, row.slabs), ("dm raid1 read record", 1, 3));
@@ -506,9 +505,9 @@ mod tests {
         assert_eq!(" 0 1 2 3 4 : tunables".parse::<Row>().unwrap_err().expected, "a cache name");
     }
 
-    /// Once sums over the rows of a table overflowed.
+    /// Sums over the rows of a table once overflowed.
     #[test]
-    fn absurd_numbers_are_refused() {
+    fn slabinfo_with_absurd_numbers_is_refused() {
         let parse = |objects: u64, slabs: u64| {
             format!("{HEADER}\ninode {objects} 2 3 4 5 : tunables 0 0 0 : slabdata 1 {slabs} 0\n")
                 .parse::<SlabInfo>()
@@ -520,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_in_magazines_are_active_as_in_the_kernel() {
+    fn objects_in_magazines_count_as_active() {
         let cache = CacheInfo {
             name: "inode".into(),
             slab_size: 192,

@@ -1,15 +1,15 @@
 //! Memory by the call stack that allocated it, and leaks: memory that is no longer reachable, as in Solaris' `::findleaks`.
 //!
-//! The search is conservative. Every aligned word of the process's writable memory is a root: the stacks of its threads, large
-//! blocks and pages, but not the slabs of caches with checked frees. A word that is an address inside an object in use reaches
-//! that object, whose words are then searched, too. So a leak is missed if some word looks like a pointer to it. An object that
-//! only a register refers to is reported wrongly. No word of memory leads to a reported object.
+//! The search is conservative. Every aligned word of the process's writable memory is a root: thread stacks, large blocks and
+//! pages, but not the slabs of caches with checked frees. A word that holds an address inside an object in use reaches that
+//! object, whose words are then searched, too. A leak is therefore missed if some word looks like a pointer to it. An object
+//! that only a register refers to is wrongly reported. No word of memory leads to a reported object.
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
 use crate::cache::debugged::InUse;
 use crate::debug::stacks::CallStack;
-use crate::debug::tracks::Deed;
+use crate::debug::tracks::TrackEvent;
 use core::fmt;
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use std::fs;
 use uslab_buddy::frame::Kind;
 use uslab_buddy::{PAGE_SIZE, Pfn};
 
-/// Objects in use of one cache that were allocated by one call stack.
+/// Objects in use of one cache that the same call stack allocated.
 ///
 /// ```
 /// use uslab::report::leaks::Holder;
@@ -33,16 +33,16 @@ pub struct Holder {
     pub cache: String,
     /// Number of objects in use.
     pub objects: u64,
-    /// Their bytes, as requested.
+    /// Requested bytes of all these objects.
     pub bytes: u64,
-    /// Number of the objects that are unreachable.
+    /// Number of these objects that are unreachable.
     pub unreachable: u64,
-    /// Call stack of the allocation; empty without `U`.
+    /// Call stack of the allocations; empty without the debug flag `U`.
     pub stack: CallStack,
 }
 
-/// Holders of objects, most unreachable ones first, then by bytes. `Display` writes a line for each, and its stack, one
-/// function per line.
+/// Holders of objects, most unreachable objects first, then by bytes. `Display` writes a line for each holder, and the
+/// stack with one function per line.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -79,9 +79,9 @@ impl fmt::Display for Holders {
     }
 }
 
-/// An object in use.
+/// An object in use, as the search sees it.
 struct Object {
-    /// Address, with its bits inverted: this list is in memory that is searched, and must not reach the objects.
+    /// Address of the object with inverted bits, because the search reads this list, which must not reach the objects.
     hidden: usize,
     asked: usize,
     usable: usize,
@@ -96,9 +96,9 @@ impl Object {
     }
 }
 
-/// State of the search.
+/// State of a search for reachable objects.
 struct Walk {
-    /// Objects by descending address.
+    /// All objects in use, by descending address.
     objects: Vec<Object>,
     /// Objects that were reached and not searched yet.
     open: Vec<usize>,
@@ -115,8 +115,8 @@ impl Walk {
             self.open.push(at);
         }
     }
-    /// Reads words of memory that may be unmapped meanwhile, through the kernel.
-    fn see_range(&mut self, range: Range<usize>) {
+    /// Reads words of memory through the kernel, because another thread may unmap the memory.
+    fn search_range(&mut self, range: Range<usize>) {
         let mut copy = [0_usize; 512];
         let mut at = range.start;
         while at < range.end {
@@ -125,23 +125,25 @@ impl Walk {
             copy[..read / size_of::<usize>()].iter().for_each(|word| self.see(*word));
             at += if read == 0 { PAGE_SIZE.min(bytes) } else { read };
         }
-        // The copy must not stay on this stack, which may be searched next.
+        // The copied words must not stay on this stack, which the search may read next.
         core::hint::black_box(&mut copy).fill(0);
     }
     fn finish(&mut self) {
         while let Some(at) = self.open.pop() {
             let start = self.objects[at].start();
-            self.see_range(start..start + self.objects[at].usable / size_of::<usize>() * size_of::<usize>());
+            self.search_range(
+                start..start + self.objects[at].usable / size_of::<usize>() * size_of::<usize>(),
+            );
         }
     }
 }
 
-/// Copies up to `bytes` bytes of this process; returns the number that could be read.
+/// Copies up to `bytes` bytes of this process's memory; returns the number of bytes that could be read.
 #[cfg(target_os = "linux")]
 fn read(at: usize, copy: &mut [usize], bytes: usize) -> usize {
     let local = libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: bytes.min(size_of_val(copy)) };
     let remote = libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(at), iov_len: local.iov_len };
-    // SAFETY: it writes at most to `copy`, and fails for unmapped memory.
+    // SAFETY: the call writes at most to `copy`, and fails for unmapped memory.
     let read =
         unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
     usize::try_from(read).unwrap_or(0)
@@ -151,14 +153,15 @@ fn read(_at: usize, _copy: &mut [usize], _bytes: usize) -> usize {
     0
 }
 
-/// The process's private writable memory; `None` if the system does not report it or refuses to read it (emulators, sandboxes).
+/// The process's private writable memory. `None` if the system does not list the memory or refuses to read it (emulators,
+/// sandboxes).
 fn writable() -> Option<Vec<Range<usize>>> {
     let (known, mut copy) = (usize::MAX, [0]);
     if read((&raw const known).expose_provenance(), &mut copy, size_of::<usize>()) != size_of::<usize>() {
         return None;
     }
     let maps = fs::read("/proc/self/maps").ok()?;
-    // File names may have any bytes.
+    // File names may contain any bytes, not only UTF-8.
     let maps = String::from_utf8_lossy(&maps);
     let range = |line: &str| {
         let (addresses, rest) = line.split_once(' ')?;
@@ -172,11 +175,10 @@ fn writable() -> Option<Vec<Range<usize>>> {
 }
 
 impl Core {
-    /// See [`Subsystem::leaks`](crate::Subsystem::leaks).
     pub(crate) fn leaks(&self) -> Holders {
         let caches: Vec<_> = self.caches.iter().collect();
         let of_cache = |(cache, of): (usize, &std::sync::Arc<Cache>)| {
-            of.in_use(Deed::Alloc, |InUse { object, asked, usable, track }| {
+            of.in_use(TrackEvent::Alloc, |InUse { object, asked, usable, track }| {
                 let stack = track.map_or(CallStack::NONE, |track| track.stack);
                 Object { hidden: !object.addr().get(), asked, usable, cache, stack, reached: false }
             })
@@ -190,22 +192,22 @@ impl Core {
         let first = pages.address(Pfn::new(0)).addr().get();
         let end = first + pages.frames().len() as usize * PAGE_SIZE;
         let ranges = writable().unwrap_or_else(|| {
-            // Unknown reachability counts as reachable.
+            // Objects of unknown reachability count as reachable.
             walk.objects.iter_mut().for_each(|object| object.reached = true);
             Vec::new()
         });
         for range in ranges {
-            // Of the pages, blocks in use are roots, except the slabs whose objects are known: those are searched once they are
-            // reached.
-            walk.see_range(range.start..range.end.min(first).max(range.start));
-            walk.see_range(range.start.max(end).min(range.end)..range.end);
+            // Blocks of pages in use are roots, except slabs whose objects are known. Objects of slabs whose objects are known
+            // are searched once they are reached.
+            walk.search_range(range.start..range.end.min(first).max(range.start));
+            walk.search_range(range.start.max(end).min(range.end)..range.end);
             let mut at = range.start.max(first);
             while at < range.end.min(end) {
                 let frame = self.memory.frames().frame(Pfn::new(((at - first) / PAGE_SIZE) as u32));
                 let is_block = frame.state().kind() == Kind::Allocated;
                 let bytes = if is_block { frame.state().order().bytes() } else { PAGE_SIZE };
                 if is_block && !of_checked(frame.owner()) {
-                    walk.see_range(at..at + bytes);
+                    walk.search_range(at..at + bytes);
                 }
                 at += bytes;
             }
@@ -255,18 +257,18 @@ mod tests {
         objects.sort_unstable_by_key(|object| object.hidden);
         Walk { objects, open: Vec::new() }
     }
-    /// Reachability of the objects, by address.
+    /// Reachability of the objects, by ascending address.
     fn reached(walk: &Walk) -> Vec<bool> {
         walk.objects.iter().rev().map(|object| object.reached).collect()
     }
 
     #[test]
-    fn exactly_the_addresses_inside_an_object_reach_it() {
+    fn leak_search_accepts_any_address_inside_an_object() {
         let objects = [(1000, 100), (1100, 0), (1108, 8), (2000, 1)];
         let mine = |word: usize| objects.map(|(at, usable)| (at..at + usable.max(1)).contains(&word));
         for word in (990..1120).chain([0, 1999, 2000, 2001, usize::MAX]) {
             let mut walk = walk(&objects);
-            // Twice has the same effect as once.
+            // A word seen twice has the same effect as once.
             walk.see(word);
             walk.see(word);
             assert_eq!(reached(&walk), mine(word), "{word}");
@@ -274,18 +276,18 @@ mod tests {
         }
     }
 
-    /// Three pages, the second of which is inaccessible: the search continues from any word to the last one.
+    /// The second of three pages is inaccessible: the search must continue to the last word.
     #[test]
-    fn memory_behind_an_unreadable_page_is_searched() {
+    fn leak_search_continues_behind_an_unreadable_page() {
         let (none, bytes) = (core::ptr::null_mut(), 3 * PAGE_SIZE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping; its second page is not used.
+        // SAFETY: a new mapping, whose second page is not used.
         let base = unsafe { libc::mmap(none, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED);
         let (first, words) = (base.expose_provenance(), PAGE_SIZE / size_of::<usize>());
         let places = [1, words - 1, 2 * words, 3 * words - 1];
         let objects = [1, 2, 3, 4].map(|n| (n * 1000, 8));
-        // SAFETY: inside the mapping, which is the test's.
+        // SAFETY: the address is inside the test's mapping.
         unsafe {
             { places.iter().zip(objects) }
                 .for_each(|(at, (object, _))| base.cast::<usize>().add(*at).write(object));
@@ -293,23 +295,23 @@ mod tests {
         }
         for (skipped, seen) in [(0, [true; 4]), (1, [true; 4]), (2, [false, true, true, true])] {
             let mut walk = walk(&objects);
-            walk.see_range(first + skipped * size_of::<usize>()..first + bytes);
+            walk.search_range(first + skipped * size_of::<usize>()..first + bytes);
             assert_eq!(reached(&walk), seen, "{skipped}");
         }
         let mut walk = walk(&objects);
-        walk.see_range(first..first + bytes - size_of::<usize>());
+        walk.search_range(first..first + bytes - size_of::<usize>());
         assert_eq!(reached(&walk), [true, true, true, false], "its end");
-        // SAFETY: mapped above.
+        // SAFETY: the test made this mapping.
         unsafe { libc::munmap(base, bytes) };
     }
 
-    /// All whole words of a reached object are searched, and reach further objects.
+    /// Each whole word of a reached object is searched, and reaches further objects.
     #[test]
-    fn objects_reach_each_other_through_all_of_their_words() {
+    fn leak_search_follows_each_word_of_an_object() {
         let mut memory = vec![0_usize; 1024];
         let base = memory.as_ptr().expose_provenance();
         let at = |word: usize| base + word * size_of::<usize>();
-        // The second one has two and a half words.
+        // The second object has two and a half words.
         let objects = [(at(0), 8), (at(100), 20), (at(200), 900 * 8 - 800), (at(1000), 8), (at(1010), 8)];
         memory[0] = at(101);
         memory[101] = at(200);
@@ -322,15 +324,15 @@ mod tests {
         core::hint::black_box(memory);
     }
 
-    /// Once words that were read reached objects from the stack until they were overwritten.
+    /// Words that a search had read once stayed on the stack, and reached objects until they were overwritten.
     #[test]
-    fn words_read_by_a_search_do_not_stay_on_the_stack() {
+    fn leak_search_leaves_no_pointers_on_the_stack() {
         let memory = vec![!0x1234_5678_9abc_usize; 2048];
         let (first, bytes) = (memory.as_ptr().addr(), size_of_val(&*memory));
         let mut below = vec![0_usize; PAGE_SIZE / size_of::<usize>()];
         let here = core::hint::black_box(&first as *const usize).addr() / PAGE_SIZE * PAGE_SIZE;
-        core::hint::black_box(walk as fn(&[(usize, usize)]) -> Walk)(&[]).see_range(first..first + bytes);
-        // The page of this frame, and the pages of its callees' frames.
+        core::hint::black_box(walk as fn(&[(usize, usize)]) -> Walk)(&[]).search_range(first..first + bytes);
+        // Search the page of this frame and the pages of its callees' frames.
         let found = (0..16).map(|page| {
             let read = read(here - page * PAGE_SIZE, &mut below, PAGE_SIZE);
             let words = &below[..read / size_of::<usize>()];

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | [`info`] | statistics, and `/proc/slabinfo` |
 //! | `prometheus` | statistics in Prometheus' format (a feature) |
-//! | `census` | check that everything is where its state says, and nothing is lost |
-//! | [`leaks`] | memory by call stack, and what is unreachable |
+//! | `census` | check that each object and page is where its state requires |
+//! | [`leaks`] | memory by call stack, and unreachable memory |
 //! | `view` | snapshots of slabs and magazines, for pictures |
 
 pub(crate) mod census;

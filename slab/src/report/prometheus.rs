@@ -8,10 +8,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Sizes are in bytes, and names that end in `_total` are counters. A counter that is read during operations may be ahead by
-//! these, and lower at the next read; it also falls when one of several caches of its name is destroyed. A cache has series
-//! once it had a slab, unless [all](Exposition::all) are requested. Caches of one name, and accounts, are one series with their
-//! sum, because two series must not have the same labels. (Format: Prometheus' documentation, "Exposition formats".)
+//! Sizes are in bytes, and names that end in `_total` are counters. A counter that is read during operations may include
+//! unfinished operations, and be lower at the next read. A counter also falls when one of several caches of its name is
+//! destroyed. A cache that never had a slab has no series, unless [all](Exposition::all) caches are requested. Caches with the
+//! same name share one series with their sum, because two series must not have the same labels. Accounts with the same name
+//! share a series, too. The format is described in Prometheus' documentation, "Exposition formats".
 
 use crate::cache::AccountInfo;
 use crate::report::info::CacheInfo;
@@ -26,7 +27,7 @@ use prometheus_client::{
 use std::collections::BTreeMap;
 use uslab_buddy::{PAGE_SIZE, ZoneInfo};
 
-/// `Display` writes the text. See the [module](self).
+/// Statistics whose `Display` writes Prometheus' text. See the [module](self).
 ///
 /// ```
 /// let info = uslab::Subsystem::global()?.info();
@@ -61,14 +62,14 @@ impl<'i> Exposition<'i> {
 }
 
 impl Info {
-    /// The statistics in Prometheus' format. Allocates a little.
+    /// The statistics in Prometheus' format. The call allocates a little.
     pub fn prometheus(&self) -> Exposition<'_> {
         Exposition { heaps: vec![("", self)], all: false }
     }
 }
 
-/// A collector of heap statistics for a registry of [`prometheus_client`]. The names are those of the text; each series has the
-/// label `heap`.
+/// A collector of heap statistics for a registry of [`prometheus_client`]. Series have the same names as in the text,
+/// and the label `heap`.
 ///
 /// ```
 /// use prometheus_client::{encoding::text::encode, registry::Registry};
@@ -88,8 +89,8 @@ pub struct Heaps<F>(F);
 
 #[cfg(feature = "prometheus-client")]
 impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Heaps<F> {
-    /// `heaps` returns statistics with names: [`heaps`](crate::process::heaps), or your own subsystems. It is called for each
-    /// page.
+    /// Makes a collector of the statistics that `heaps` returns, with a name each: pass
+    /// [`heaps`](crate::process::heaps), or report your own subsystems. `heaps` is called for each page.
     pub fn new(heaps: F) -> Self {
         Self(heaps)
     }
@@ -107,7 +108,7 @@ impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Collector for
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let heaps = (self.0)();
         Exposition::of(heaps.iter().map(|(name, info)| (*name, info))).visit(&mut |name, help, series| {
-            // The registry appends `_total` and the help's full stop.
+            // The registry appends `_total`, and a full stop after the help text.
             let help = help.strip_suffix('.').unwrap_or(help);
             let (name, kind) = match name.strip_suffix("_total") {
                 Some(name) => (name, MetricType::Counter),
@@ -126,7 +127,7 @@ impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Collector for
     }
 }
 
-/// A metric of items `T`: it has a series for each value of `label`, or one.
+/// A metric of items `T`, with a series for each value of `label`, or a single series.
 struct Metric<T: 'static> {
     name: &'static str,
     help: &'static str,
@@ -144,7 +145,7 @@ const fn single<T: 'static>(
 }
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Seconds, for a time measured in nanoseconds, by the name of the metric.
+/// Converts nanoseconds to seconds, if the metric's name contains `_seconds`.
 fn seconds(name: &str, value: u64) -> Option<f64> {
     name.contains("_seconds").then_some(value as f64 / 1e9)
 }
@@ -318,7 +319,7 @@ const WHOLE: &[Metric<Info>] = &[
         name: "uslab_drains_total",
         help: "Times that objects and pages were taken from CPUs' stacks; refused ones, by membarrier, took nothing.",
         label: "outcome",
-        // One may be refused between the two reads.
+        // A drain may be refused between the two reads.
         series: &[
             ("done", |i| i.drains.passes.saturating_sub(i.drains.refused)),
             ("refused", |i| i.drains.refused),
@@ -332,7 +333,7 @@ const WHOLE: &[Metric<Info>] = &[
     ),
 ];
 
-/// A label's value, with backslash, quote and line feed escaped.
+/// Value of a label, with backslash, quote and line feed escaped.
 struct Escaped<'s>(&'s str);
 
 impl Display for Escaped<'_> {
@@ -345,11 +346,11 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// Labels with their value.
+/// A sample's labels, and its value.
 type Sample<'i> = (Vec<(&'static str, &'i str)>, u64);
-/// Labels with all items that have them.
+/// Labels, and all items that have these labels.
 type Measured<'i, T> = (Vec<(&'static str, &'i str)>, Vec<&'i T>);
-/// Called with each metric: name, help, samples.
+/// Function that gets each metric's name, help and samples.
 type Visitor<'v> = dyn FnMut(&'static str, &'static str, &[Sample<'_>]) -> fmt::Result + 'v;
 
 fn visit<T: 'static>(

@@ -1,5 +1,5 @@
-//! Snapshot of the place of each object of a cache: slabs with their bitmaps, and the contents of CPUs' stacks and depots. For
-//! pictures and for stepping through a run; the sums are in [`CacheInfo`](crate::CacheInfo).
+//! Snapshots of the place of each object of a cache: slabs with their bitmaps, and the contents of CPUs' stacks and depots.
+//! Views serve pictures and single-stepping; the sums are in [`CacheInfo`](crate::CacheInfo).
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::cache::node::{ObjectIndex, State};
@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 use uslab_buddy::Pfn;
 use uslab_magazine::{LayerView, Round};
 
-/// Snapshot of a cache.
+/// Snapshot of the place of each object of a cache.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -27,13 +27,13 @@ use uslab_magazine::{LayerView, Round};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheView {
-    /// Slabs, list by list: empty, full, partial by fullness.
+    /// The cache's slabs, list by list: empty, full, partial by fullness.
     pub slabs: Vec<SlabView>,
-    /// Contents of stacks and depots; `None` without magazines.
+    /// Contents of the cache's stacks and depots; `None` without magazines.
     pub magazines: Option<LayerView<ObjectPlace>>,
 }
 
-/// Snapshot of a slab.
+/// Snapshot of a slab: its list, and the state of each object.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Magazines, SlabView, Subsystem};
@@ -52,15 +52,16 @@ pub struct CacheView {
 pub struct SlabView {
     /// First page of the slab.
     pub page: Pfn,
-    /// List that has the slab.
+    /// The node's list that has the slab.
     pub list: SlabList,
     /// Number of objects in the slab.
     pub objects: u16,
-    /// A bit per object, 64 per word, lowest first: set if the object is out, with a user or in a magazine.
+    /// Bitmap of the slab, with 64 objects per word, lowest first. A bit is set if the object is out, with a user or in
+    /// a magazine.
     pub out: Vec<u64>,
 }
 
-/// A list of a node.
+/// A list of slabs of a node.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Magazines, SlabList, Subsystem};
@@ -75,11 +76,11 @@ pub struct SlabView {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlabList {
-    /// All objects are out.
+    /// Slabs of which all objects are out.
     Full,
-    /// Some objects are out.
+    /// Slabs of which some objects are out.
     Partial,
-    /// No object is out.
+    /// Slabs of which no object is out.
     Empty,
 }
 
@@ -98,9 +99,9 @@ pub enum SlabList {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectPlace {
-    /// First page of the slab.
+    /// First page of the object's slab.
     pub slab: Pfn,
-    /// Index in the slab, from 0.
+    /// Index of the object in its slab, from 0.
     pub index: u16,
 }
 
@@ -111,17 +112,17 @@ impl Cache {
     }
 
     /// # Safety
-    /// As [`KmemCache::view`].
+    /// The conditions of [`KmemCache::view`] hold.
     unsafe fn view(&self) -> CacheView {
         let memory = &self.core().memory;
         let mut listed = Vec::with_capacity(self.count().slabs() as usize);
         for node in self.nodes() {
-            // The vector has enough room: nothing is allocated under the node's lock.
+            // The vector already has enough room, because nothing may be allocated under the node's lock.
             node.walk(memory, |page, state, fill, _| listed.push((page, state, fill.objects)));
         }
         let slabs = listed.into_iter().map(|(page, state, objects)| {
             let mut out = Vec::with_capacity(usize::from(objects).div_ceil(64));
-            // SAFETY: just found on a list, so it is set up; no other thread uses it, by this function's contract.
+            // SAFETY: the slab was found on a list, so it is set up. By contract, no other thread uses it.
             unsafe { memory.slab(page).allocated(|word| out.push(word)) };
             let list = match state {
                 State::Empty => SlabList::Empty,
@@ -132,25 +133,25 @@ impl Cache {
         });
         let nowhere = ObjectPlace { slab: Pfn::new(u32::MAX), index: 0 };
         let name = |object| self.place_of(object).unwrap_or(nowhere);
-        // SAFETY: no other thread uses the subsystem, by this function's contract.
+        // SAFETY: by contract, no other thread uses the subsystem.
         let magazines = unsafe { self.config().per_cpu.view(name) };
         CacheView { slabs: slabs.collect(), magazines }
     }
 }
 
 impl KmemCache {
-    /// Snapshot of each object's place. Cost: reads every slab and every magazine.
+    /// Snapshot of the place of each object. Cost: reads every slab and every magazine.
     ///
     /// # Safety
     /// No other thread uses the subsystem until this returns, not even as the program's global allocator.
     pub unsafe fn view(&self) -> CacheView {
-        // SAFETY: no other thread uses the subsystem, by this function's contract.
+        // SAFETY: by contract, no other thread uses the subsystem.
         unsafe { self.cache().view() }
     }
 
-    /// Place of the object of the cache that begins at `address`, if any. Does not read the object.
+    /// Place of the cache's object that begins at `address`; `None` if no object begins there. Does not read the object.
     pub fn place_of(&self, address: NonNull<u8>) -> Option<ObjectPlace> {
-        // SAFETY: the value is only used to compute its place, and not freed.
+        // SAFETY: the object is only used to compute its place, and is not freed.
         self.cache().place_of(unsafe { Object::from_raw(address) })
     }
 }
@@ -163,7 +164,7 @@ mod tests {
     use uslab_magazine::{Cpus, on_cpu};
 
     #[test]
-    fn objects_that_are_out_have_a_user_or_are_in_one_magazine() {
+    fn view_places_each_allocated_object_once() {
         let cpus = Cpus::simulated(2, 1).unwrap();
         let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus).limit(64 << 20))).unwrap();
         let magazines = Magazines::Sized { capacity: 4, stock: 1, depot_limit: 1 };

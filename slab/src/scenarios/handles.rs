@@ -1,4 +1,4 @@
-//! Handles that threads share, for both checkers: the shipping source, on two pages.
+//! Scenarios of handles that threads share, for loom and shuttle: the shipping source, on two pages.
 
 #[cfg(loom)]
 pub(super) mod models;
@@ -19,16 +19,16 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, AtomicU64, Counter, UnsafeCell};
 #[cfg(shuttle)]
-use uslab_magazine::threads::{crowd, wander};
+use uslab_magazine::threads::{crowd, migrate_between_cpus};
 
-/// A value that loom watches; under shuttle it counts the holders of its object.
+/// A value that loom watches. Under shuttle the value counts the holders of its object.
 struct Watched {
     value: UnsafeCell<u32>,
     holders: Counter,
 }
-// SAFETY: loom watches the cell; shuttle runs all threads of an execution on one.
+// SAFETY: loom watches the cell; shuttle runs all threads of an execution on one thread.
 unsafe impl Sync for Watched {}
-// SAFETY: loom watches the cell; shuttle runs all threads of an execution on one.
+// SAFETY: loom watches the cell; shuttle runs all threads of an execution on one thread.
 unsafe impl Send for Watched {}
 
 impl Watched {
@@ -36,27 +36,27 @@ impl Watched {
         Self { value: UnsafeCell::new(0), holders: Counter::new(0) }
     }
     fn set(&self, value: u32) {
-        // SAFETY: loom watches the access; shuttle runs all threads on one.
+        // SAFETY: loom watches the access; shuttle runs all threads on one thread.
         self.value.with_mut(|at| unsafe { *at = value });
         assert_eq!(self.holders.get(), 0, "somebody holds the object that is prepared");
     }
     fn get(&self) -> u32 {
-        // SAFETY: loom watches the access; shuttle runs all threads on one.
+        // SAFETY: loom watches the access; shuttle runs all threads on one thread.
         self.value.with(|at| unsafe { *at })
     }
 }
 
 type Named = Handle<u32, 28>;
 
-/// Places through which handles are passed.
+/// Number of places through which threads pass handles.
 const PLACES: usize = if cfg!(loom) { 1 } else { 2 };
 
-/// Objects named by handles, and state of user code.
+/// A cache of objects with handles, and the state of user code.
 struct Objects {
-    /// Only dropped at the end of an execution that succeeded.
+    /// The cache, which is only dropped at the end of an execution that succeeded.
     cache: ManuallyDrop<HandleCache<Watched, u32, 28>>,
     core: std::sync::Arc<Core>,
-    /// Passed handles, each with the value of its object, without any ordering.
+    /// Passed handles, each with the value of its object, stored without any ordering.
     passed: [AtomicU64; PLACES],
     /// State that belongs to the owner of index 0.
     #[cfg(loom)]
@@ -82,7 +82,6 @@ impl Objects {
     fn alloc(&self, value: u32) -> Named {
         self.cache.alloc_with(|object| object.set(value)).unwrap()
     }
-    /// Allocates if there is memory.
     #[cfg(shuttle)]
     fn try_alloc(&self, value: u32) -> Option<Named> {
         let handle = self.cache.alloc_with(|object| object.set(value));
@@ -96,13 +95,13 @@ impl Objects {
         held.holders.add(1);
         Some(held)
     }
-    /// Checks that a held object is still `value`, and drops it.
+    /// Checks that a held object still has `value`, and drops it.
     fn let_go(held: Held<'_, Watched, u32, 28>, value: u32) {
         assert_eq!((held.get(), held.get()), (value, value), "another object");
         #[cfg(shuttle)]
         held.holders.sub(1);
     }
-    /// Checks that an object that the handle finds is `value` as long as it is held.
+    /// Returns `true` if the handle finds an object, and checks that the object has `value` as long as it is held.
     fn find(&self, handle: Named, value: u32) -> bool {
         self.hold(handle).map(|held| Self::let_go(held, value)).is_some()
     }
@@ -135,9 +134,9 @@ const THREADS: usize = 4;
 #[cfg(shuttle)]
 const STEPS: usize = 12;
 
-/// H1-H5: four threads allocate, pass handles on, guess some, hold the objects that they find, and free them. A holder has that
-/// very object (H1), as it was prepared (H4). It is freed once (H2), returned to the cache once (H3), and prepared again after
-/// all holders dropped it (H5).
+/// H1-H5: four threads allocate, pass handles on, guess some handles, hold the objects that they find, and free them. A holder
+/// has the handle's object (H1), as it was prepared (H4). An object is freed once (H2), returned to the cache once (H3), and
+/// prepared again only after all holders dropped it (H5).
 #[cfg(shuttle)]
 pub(super) fn four_use_and_free() {
     struct Shared {
@@ -148,7 +147,7 @@ pub(super) fn four_use_and_free() {
         let free = |handle| used.sub(world.cache.free(handle).into());
         let (mut held, mut known) = (vec![], vec![]);
         for step in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             let place = choose(PLACES);
             match choose(9) {
                 0 | 1 => {
@@ -168,7 +167,7 @@ pub(super) fn four_use_and_free() {
                 4 => held.pop().into_iter().for_each(|(held, value)| Objects::let_go(held, value)),
                 5 => known.iter().for_each(|(handle, value)| _ = world.find(*handle, *value)),
                 6 => {
-                    // Its next life, which begins with another value.
+                    // Guesses the handle of the object's next life, which begins with another value.
                     let Some((handle, value)) = known.last() else { continue };
                     let guess = Named::new(handle.index(), handle.generation() + 1);
                     if let Some(held) = guess.and_then(|guess| world.hold(guess)) {
@@ -191,8 +190,8 @@ pub(super) fn four_use_and_free() {
     Objects::end(world, used.get());
 }
 
-/// H6, H7: four threads name objects, and have them destructed. Objects in use have distinct numbers (H6), and a stale handle
-/// finds none of them, although its number is reused (H7).
+/// H6, H7: four threads allocate handles, and have their objects destructed. Objects in use have distinct numbers (H6), and a
+/// stale handle finds no object, although its number is reused (H7).
 #[cfg(shuttle)]
 pub(super) fn four_get_numbers() {
     struct Shared {
@@ -203,7 +202,7 @@ pub(super) fn four_get_numbers() {
     fn side(Shared { world, owners }: &Shared, thread: usize) {
         let (mut mine, mut stale) = (vec![], vec![]);
         for step in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             match choose(6) {
                 0..=2 => {
                     let value = (1 + thread * STEPS + step) as u32;

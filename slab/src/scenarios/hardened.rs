@@ -1,4 +1,4 @@
-//! Hardening under several threads: quarantine, slots of samples, tags.
+//! Scenarios of hardening under several threads: quarantine, slots of samples, tags.
 
 use super::world::{SMALL, all_gone, beside};
 use crate::cache::core::Core;
@@ -28,7 +28,7 @@ fn pool(slots: usize) -> Arc<Pool> {
     Arc::new(Pool::new(slots, Backend::Heap, secret.next()).unwrap())
 }
 
-/// G2: two threads free the same sample; exactly one of the frees is valid.
+/// G2: two threads free the same sample; exactly one free is valid.
 pub(super) fn two_free_a_sample() {
     let pool = pool(1);
     let object = pool.alloc(8, 8).unwrap().addr().get();
@@ -36,7 +36,7 @@ pub(super) fn two_free_a_sample() {
     let free = || {
         let (pool, right) = (pool.clone(), right.clone());
         move || {
-            // The second thread finds the page cleared, and takes that for an overflow.
+            // The second thread finds the page cleared, and reports that as an overflow.
             let refused = pool.free(object).is_err_and(|(kind, _)| kind != CorruptionKind::Overflow);
             right.add(u64::from(!refused));
         }
@@ -48,7 +48,7 @@ pub(super) fn two_free_a_sample() {
     assert!(pool.alloc(8, 8).is_some());
 }
 
-/// G2: one thread frees a sample while others allocate its slot: no two threads have it at one time.
+/// G2: one thread frees a sample while other threads allocate its slot. No two threads may have the slot at one time.
 pub(super) fn a_slot_is_used_again(others: u32) {
     let pool = pool(1);
     let object = pool.alloc(8, 8).unwrap().addr().get();
@@ -66,7 +66,7 @@ pub(super) fn a_slot_is_used_again(others: u32) {
     assert_eq!(pool.used(), 0);
 }
 
-/// T1: three threads free the same object of a cache with checked frees; exactly one of the frees is valid.
+/// T1: three threads free the same object of a cache with checked frees; exactly one free is valid.
 #[cfg(shuttle)]
 pub(super) fn three_free_a_checked_object() {
     on_cpu(0);
@@ -86,7 +86,7 @@ pub(super) fn three_free_a_checked_object() {
             on_cpu(cpu);
             let base = cache.cache().core().memory.pages.address(uslab_buddy::Pfn::new(0));
             let object = base.map_addr(|_| object);
-            // SAFETY: all frees but one are the tested error; the object is not used.
+            // SAFETY: all frees except one are the tested error, and the object is not used.
             unsafe { cache.free(object) };
         }
     };

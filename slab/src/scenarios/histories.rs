@@ -1,5 +1,5 @@
 //! Histories under shuttle: four threads on two CPUs use handles, hives or a pool with a reserve, and drain the CPUs. Some
-//! order of their calls, each between its start and its end, must explain their results.
+//! order of the calls, each between its start and its end, must explain the calls' results.
 
 use super::linearizable::{Recorder, Spec, check, check_each};
 use super::world::{SMALL, all_gone};
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, Mutex, relax};
-use uslab_magazine::threads::{crowd, wander};
+use uslab_magazine::threads::{crowd, migrate_between_cpus};
 
 const THREADS: usize = 4;
 const STEPS: usize = 12;
@@ -23,7 +23,7 @@ fn core(pages: u32) -> std::sync::Arc<Core> {
     on_cpu(0);
     Core::new(Config { magazines: SMALL, ..Config::for_models(pages) }).unwrap()
 }
-/// Drains the CPUs.
+/// Drains the CPUs, or does another maintenance operation, at random.
 fn drains(core: &Core) {
     match choose(4) {
         0 => core.drain(0..1),
@@ -84,7 +84,7 @@ impl Spec for Life {
     }
 }
 
-/// Four threads use handles that any of them allocated, including stale ones.
+/// Four threads use handles that any thread allocated, including stale handles.
 pub(super) fn handles() {
     struct Seen {
         core: std::sync::Arc<Core>,
@@ -94,14 +94,14 @@ pub(super) fn handles() {
     }
     fn side(Seen { core, cache, known, recorder }: &Seen, _: usize) {
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             let what = choose(10);
             if what == 0 {
                 drains(core);
                 continue;
             }
             let handle = {
-                // The newest ones, which other threads use, too.
+                // The handles that were allocated last, which other threads also use.
                 let handles = known.lock();
                 let n = handles.len();
                 (n > 0).then(|| handles[n - 1 - choose(n.min(3))])
@@ -144,10 +144,10 @@ pub(super) fn handles() {
 
 // ---- hives ----
 
-/// Values of the hives, by their places, with the hive that owns each.
+/// Values of the hives, by their places, with the hive that owns each value.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 struct Places(BTreeMap<usize, (usize, u64)>);
-/// The first number is the hive's.
+/// Operation on a hive, whose number comes first.
 #[derive(Clone, Debug)]
 enum Kept {
     Insert(usize, usize, u64),
@@ -170,11 +170,11 @@ impl Spec for Places {
     }
 }
 
-/// Two hives are passed between threads, each with one owner at a time; a thread that finds none drains the CPUs. Places are
-/// reused by the other hive.
+/// Two hives are passed between threads, each with one owner at a time. A thread that finds no hive drains the CPUs. Each hive
+/// reuses places that the other hive freed.
 pub(super) fn hives() {
     const HIVES: usize = 2;
-    /// Of eight places.
+    /// Maximum number of values, of eight places.
     const VALUES: usize = 3;
     struct Kit {
         number: usize,
@@ -218,7 +218,7 @@ pub(super) fn hives() {
     }
     fn side(Seen { core, kits, recorder }: &Seen, _: usize) {
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             let mut mine = {
                 let mut kits = kits.lock();
                 let n = kits.len();
@@ -247,14 +247,14 @@ pub(super) fn hives() {
 
 // ---- mempools ----
 
-/// A pool with a reserve.
+/// State of a pool with a reserve.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 struct Reserved {
     out: BTreeSet<usize>,
 }
 #[derive(Clone, Copy, Debug)]
 enum Taken {
-    /// `None` if it was refused.
+    /// Object that an allocation got; `None` if it was refused.
     Alloc(Option<usize>),
     Free(usize),
 }
@@ -262,14 +262,14 @@ impl Spec for Reserved {
     type Op = Taken;
     fn allows(&mut self, op: &Taken) -> bool {
         match op {
-            // As long as fewer objects are out than its reserve, the next allocation succeeds.
+            // As long as fewer objects are out than the reserve holds, the next allocation succeeds.
             Taken::Alloc(None) => self.out.len() >= RESERVE,
             Taken::Alloc(Some(object)) => self.out.insert(*object),
             Taken::Free(object) => self.out.remove(object),
         }
     }
 }
-/// Of the four objects of the cache.
+/// Number of reserved objects, of the cache's four objects.
 const RESERVE: usize = 2;
 
 /// Four threads allocate from a pool, and from its cache.
@@ -283,11 +283,11 @@ pub(super) fn pools() {
         let (mut mine, mut others) = (vec![], vec![]);
         let free = |object: NonNull<u8>| {
             let at = object.addr().get();
-            // SAFETY: allocated from the pool below, and freed once.
+            // SAFETY: the object was allocated from the pool, and is freed once.
             recorder.call(|| unsafe { pool.free(object) }, |()| Taken::Free(at));
         };
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             match choose(10) {
                 0..4 => {
                     let noted = |object: &Option<NonNull<u8>>| Taken::Alloc(object.map(|at| at.addr().get()));

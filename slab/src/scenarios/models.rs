@@ -1,4 +1,4 @@
-//! loom's models: two threads on one to four pages of two objects each.
+//! loom's models of caches: two threads on one to four pages of two objects each.
 
 use super::world::{SMALL, World, all_gone, during_reaps, on_nodes, publish};
 use crate::cache::core::Core;
@@ -22,7 +22,7 @@ pub(super) fn two_frees_and_an_allocation_on_one_slab() {
     World::end(world);
 }
 
-/// S2: a shrink takes a slab only while no object is out; an allocation never gets an object of a freed slab.
+/// S2: a shrink takes a slab only while no object is out. An allocation never gets an object of a freed slab.
 pub(super) fn shrink_during_free_and_allocation() {
     during_free_and_allocation(|cache| _ = cache.shrink());
 }
@@ -44,9 +44,9 @@ fn during_free_and_allocation(reclaim: fn(&KmemCache)) {
     World::end(world);
 }
 
-/// S3: one page, and two caches that each have it or want it.
+/// S3: two caches compete for one page by reclaiming from each other.
 pub(super) fn caches_that_reclaim_from_each_other() {
-    // After a deadlock nothing may be dropped: loom has no thread left to do it.
+    // After a deadlock nothing may be dropped, because loom has no thread left that could drop it.
     let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None]));
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -62,7 +62,7 @@ pub(super) fn caches_that_reclaim_from_each_other() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// S3: one page, which a third cache uses: the other two reclaim from all caches concurrently, and fail.
+/// S3: one cache uses the only page, while two other caches reclaim from all caches concurrently and fail.
 pub(super) fn caches_that_reclaim_a_page_in_use() {
     let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None, None]));
     let used = world.alloc_of(2).unwrap();
@@ -77,7 +77,7 @@ pub(super) fn caches_that_reclaim_a_page_in_use() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// S3: no deadlock.
+/// S3: a shrink during a refill causes no deadlock.
 pub(super) fn shrink_during_a_refill() {
     let world = World::new(2, SMALL, &[None]);
     let other = world.clone();
@@ -91,7 +91,7 @@ pub(super) fn shrink_during_a_refill() {
     World::end(world);
 }
 
-/// C1: refused, or every slab is freed once, after the free.
+/// C1: the destruction is refused, or every slab is freed once, after the last free.
 pub(super) fn destroy_during_the_last_free(magazines: Magazines) {
     let world = World::new(2, magazines, &[None]);
     let a = world.alloc();
@@ -106,7 +106,7 @@ pub(super) fn destroy_during_the_last_free(magazines: Magazines) {
         Ok(()) => assert_eq!(world.alloc_of(0), Err(AllocError::Destroyed)),
         Err(busy) => {
             assert_eq!(busy.live, 1);
-            // The cache continues.
+            // The cache stays usable.
             let b = world.alloc();
             world.census(1);
             world.free(b);
@@ -132,7 +132,8 @@ pub(super) fn destroy_during_an_allocation() {
     World::end(world);
 }
 
-/// C1: a destruction is refused while another thread requests such a cache: that thread gets another cache, or is counted.
+/// C1: a cache is destroyed while another thread requests an equal cache. That thread gets another cache, or the destruction is
+/// refused.
 pub(super) fn destroy_during_a_merge() {
     on_cpu(0);
     let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(2) }).unwrap();
@@ -146,13 +147,14 @@ pub(super) fn destroy_during_a_merge() {
     let second = t.join().unwrap();
     let shares = core::ptr::eq(first.cache(), second.cache());
     assert_eq!(first.info().aliases, u64::from(shares), "who shares the cache is not counted");
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { first.free(object) };
     drop((first, second));
     all_gone(core);
 }
 
-/// M1: through magazines and depot; one owner at a time, and each free before the next allocation.
+/// M1: objects pass through magazines and depot. Each object has one owner at a time, and each free happens before the next
+/// allocation.
 pub(super) fn objects_exchanged_between_cpus(script: Script) {
     let world = World::new(2, SMALL, &[None]);
     let other = world.clone();
@@ -169,7 +171,7 @@ pub(super) fn objects_exchanged_between_cpus(script: Script) {
     World::end(world);
 }
 
-/// L1: a cache at its limit.
+/// L1: at the cache's limit, a thread gets an object that another thread frees.
 pub(super) fn at_the_limit_one_gets_what_the_other_frees() {
     let world = World::new(2, SMALL, &[Some(1)]);
     let (a, b) = (world.alloc(), world.alloc());
@@ -180,7 +182,7 @@ pub(super) fn at_the_limit_one_gets_what_the_other_frees() {
     });
     world.free(a);
     t.join().unwrap();
-    // One object is on each CPU or in the slab; a thread on a third CPU finds both.
+    // An object is on each CPU or in the slab, and a thread on a third CPU finds both objects.
     on_cpu(1);
     let (a, b) = (world.alloc(), world.alloc());
     assert_eq!(world.alloc_of(0), Err(AllocError::CacheLimit { slabs: 1 }));
@@ -189,13 +191,13 @@ pub(super) fn at_the_limit_one_gets_what_the_other_frees() {
     World::end(world);
 }
 
-/// L1: a cache at its limit, whose objects are on the stack and in the depot of another node.
+/// L1: at the cache's limit, objects are on the stack and in the depot of another node.
 pub(super) fn at_the_limit_one_gets_what_another_node_keeps() {
     let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(2));
     let world = World::on(Core::new(on_nodes(2, 2)).unwrap(), [cache]);
     on_cpu(1);
     let [a, b, c, d] = [(); 4].map(|()| world.alloc());
-    // A stack has two places here: one of the three objects is in the depot.
+    // A stack has two places, so one of the three objects is in the depot.
     [a, b, c].into_iter().for_each(|object| world.free(object));
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -210,7 +212,7 @@ pub(super) fn at_the_limit_one_gets_what_another_node_keeps() {
     World::end(world);
 }
 
-/// L1: two threads make a slab each; the limit is one slab.
+/// L1: two threads make a slab each, although the limit is one slab.
 pub(super) fn two_grow_at_the_limit() {
     let world = World::new(2, Magazines::Off, &[Some(1)]);
     let other = world.clone();
@@ -223,7 +225,7 @@ pub(super) fn two_grow_at_the_limit() {
     World::end(world);
 }
 
-/// G1: one value, fully initialised.
+/// G1: two threads publish values; all threads see one value, fully initialised.
 pub(super) fn two_threads_publish() {
     let published = Arc::new(Published::new());
     let other = published.clone();
@@ -232,8 +234,8 @@ pub(super) fn two_threads_publish() {
     assert_eq!(mine, t.join().unwrap(), "two values");
 }
 
-/// U1: the public API on the global subsystem of the execution. A typed object, a block and a private magazine on one CPU, and
-/// a typed object on the other.
+/// U1: uses the public API on the execution's global subsystem. One CPU uses a typed object, a block and a private magazine,
+/// and the other CPU a typed object.
 pub(super) fn the_public_api(script: Script) {
     let numbers = Arc::new(ObjectCache::builder("number").ctor(|| 7_u64).build().unwrap());
     let other = numbers.clone();
@@ -256,15 +258,15 @@ pub(super) fn the_public_api(script: Script) {
     assert_eq!((census.objects, census.slabs), (0, 0));
 }
 
-/// In loom's own `model`, which stops at 1,000 branches by default.
+/// Runs U1 in loom's own `model`, which stops at 1,000 branches by default.
 #[test]
-fn u1_in_a_model_of_looms() {
+fn u1_under_loom_alone() {
     let mut builder = crate::debug::check::loom::model::Builder::new();
     (builder.max_branches, builder.preemption_bound) = (10_000, Some(1));
     builder.check(|| the_public_api(Script::on(1)));
 }
 
-/// W1: a value is removed from a hive while another thread reaps its cache.
+/// W1: a value is removed from a hive while another thread reaps the hive's cache.
 pub(super) fn removal_during_a_reap() {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
@@ -276,8 +278,8 @@ pub(super) fn removal_during_a_reap() {
     });
 }
 
-/// A5: a pool reserves `reserved` of two objects. Both are allocated and freed concurrently; an object beyond the reserve is
-/// only freed.
+/// A5: a pool reserves `reserved` of two objects. Two objects are allocated and freed concurrently; an object beyond the
+/// reserve is only freed.
 pub(super) fn two_use_a_reserve(reserved: usize) {
     on_cpu(0);
     let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(1) }).unwrap();
@@ -285,16 +287,16 @@ pub(super) fn two_use_a_reserve(reserved: usize) {
     let pool = Arc::new(Mempool::new(cache, reserved).unwrap());
     let use_one = |pool: &Mempool| {
         let object = pool.alloc(Gfp::KERNEL).unwrap();
-        // SAFETY: just allocated.
+        // SAFETY: the object was just allocated.
         unsafe { pool.free(object) };
     };
     let not_reserved = pool.cache().alloc(Gfp::KERNEL);
     let other = pool.clone();
     let t = thread::spawn(move || use_one(&other));
-    // The other thread may be first: the number of missing objects is a plain number, at which loom does not switch threads.
+    // Another thread may be first. loom does not switch threads at the number of missing objects, which is a plain number.
     pool.reserve();
     match not_reserved {
-        // SAFETY: allocated above, of the pool's cache.
+        // SAFETY: the object was allocated above, from the pool's cache.
         Ok(object) => unsafe { pool.free(object) },
         Err(_) => use_one(&pool),
     }

@@ -1,7 +1,7 @@
-//! loom's models with the collector's own atomics (`--cfg crossbeam_loom`): readers while memory is freed.
+//! loom's models of grace periods with the collector's own atomics (`--cfg crossbeam_loom`): readers while memory is freed.
 //!
-//! A reader delays all frees of its time, and each thread that pins registers with the collector: so these models have two
-//! threads that pin once or a few times, and do little else.
+//! A reader delays all frees of its time, and each thread that pins registers with the collector. Models of grace periods
+//! therefore have two threads that pin once or a few times, and do little else.
 
 use super::world::World;
 use crate::debug::check::{SPACING, on_cpu};
@@ -11,21 +11,21 @@ use core::ptr::{NonNull, null_mut};
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{Arc, AtomicPtr, AtomicU64, UnsafeCell, fence, planted, relax, thread};
 
-/// Enough turns for a grace period whose readers have exited: the epoch advances twice.
+/// Number of turns that suffice for a grace period whose readers have exited: the epoch advances twice.
 const TURNS: usize = 3;
 
-/// Published object, and its contents.
+/// A published object, and its contents.
 struct Shared {
     found: AtomicPtr<u8>,
     contents: UnsafeCell<u64>,
 }
 
 impl Shared {
-    /// A reader: reads the object while it is pinned, if it finds it.
+    /// Acts as a reader: reads the object while pinned, if it is published.
     fn look(&self, world: &World) {
         let mut reader = Some(rcu::pin());
         planted!("a reader is not pinned" => reader = None);
-        // Not while a failing execution unwinds.
+        // Nothing may be dropped while a failing execution unwinds.
         let reader = ManuallyDrop::new(reader);
         if let Some(object) = NonNull::new(self.found.load(Acquire)) {
             // SAFETY: only a thread that has reallocated the object writes; loom reports a race.
@@ -36,7 +36,7 @@ impl Shared {
     }
 }
 
-/// Advances the collector until nothing waits.
+/// Advances the collector until no free waits.
 fn wait(world: &World) {
     for _ in 0..2 * TURNS {
         let info = world.cache().info();
@@ -55,15 +55,15 @@ fn type_stable() -> Arc<World> {
     World::of(1, Magazines::Off, [KmemCache::builder("model", SPACING).type_stable()])
 }
 
-/// Another thread unpublishes the first object of `world` and calls `frees` with it, while this thread reads it: so the one
-/// allowed switch may be in the midst of the read.
+/// Another thread unpublishes the first object of `world` and calls `frees` with it, while this thread reads the object. The
+/// one allowed switch may therefore be in the midst of the read.
 fn read_during(world: Arc<World>, frees: fn(&World, &Shared, NonNull<u8>)) {
     let object = world.alloc();
     let shared = Arc::new(Shared { found: AtomicPtr::new(object.as_ptr()), contents: UnsafeCell::new(7) });
     let (other, hidden) = (world.clone(), shared.clone());
     let t = thread::spawn(move || {
         on_cpu(1);
-        // Readers that start from now on do not find it.
+        // Readers that start from now on do not find the object.
         hidden.found.store(null_mut(), Release);
         frees(&other, &hidden, object);
     });
@@ -86,21 +86,21 @@ pub(super) fn a_slab_is_freed_during_a_read() {
 pub(super) fn a_deferred_free_during_a_read() {
     let world = World::of(1, Magazines::Off, [KmemCache::builder("model", SPACING)]);
     read_during(world, |world, shared, object| {
-        // SAFETY: allocated by `read_during`, and hidden from new readers.
+        // SAFETY: `read_during` allocated the object, which is hidden from new readers.
         unsafe { world.cache().free_deferred(object) };
         world.core.flush_deferred();
         (0..TURNS).for_each(|_| rcu::advance());
         let next = world.alloc();
         if next == object {
-            // SAFETY: the new owner's; loom reports a concurrent reader.
+            // SAFETY: the contents belong to the new owner; loom reports a concurrent reader.
             shared.contents.with_mut(|contents| unsafe { *contents = 8 });
         }
         world.free(next);
     });
 }
 
-/// E3: an object of a type-stable cache is reallocated immediately. A reader that checks its key before and after does not
-/// mistake the new object's contents for the old one's.
+/// E3: an object of a type-stable cache is reallocated immediately. A reader that checks the key before and after reading does
+/// not mistake the new object's contents for the old contents.
 pub(super) fn a_read_of_a_reallocated_object() {
     struct Entry {
         found: AtomicPtr<u8>,
@@ -123,7 +123,7 @@ pub(super) fn a_read_of_a_reallocated_object() {
         {
             other.touch(object);
             let value = readers.value.load(Relaxed);
-            // With the fence of the freeing thread: a reader that has read a later value sees the cleared key.
+            // Pairs with the fence of the freeing thread: a reader that has read a later value sees the cleared key.
             fence(Acquire);
             let same = readers.key.load(Relaxed) == 1;
             planted!("a reader does not look at the key again" => let same = true);

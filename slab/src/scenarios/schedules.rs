@@ -1,4 +1,4 @@
-//! shuttle's scenarios: four threads on two CPUs and four pages of two objects each.
+//! shuttle's scenarios of caches: four threads on two CPUs and four pages of two objects each.
 
 use super::world::{SMALL, World, publish};
 use crate::cache::core::Core;
@@ -11,11 +11,11 @@ use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, AtomicBool, Counter, Mutex, Ordering::Relaxed, relax, thread};
-use uslab_magazine::threads::{crowd, wander};
+use uslab_magazine::threads::{crowd, migrate_between_cpus};
 
 const THREADS: usize = 4;
 const STEPS: usize = 12;
-/// Turns that the reaper gets to finish.
+/// Number of turns in which the reaper must finish.
 const PATIENCE: usize = 3000;
 
 /// Two caches reclaim from each other for four pages; all threads allocate, free and shrink.
@@ -23,7 +23,7 @@ pub(super) fn lists(magazines: Magazines) {
     fn side(w: &World, _: usize) {
         let mut held = vec![];
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             match choose(8) {
                 0..=3 => {
                     let cache = choose(2);
@@ -46,11 +46,11 @@ pub(super) fn lists(magazines: Magazines) {
     World::end(world);
 }
 
-/// Work of a CPU, which ends with one object or none.
+/// Does the work of a CPU, which ends with one object or none.
 fn work(world: &World) -> Option<NonNull<u8>> {
     let mut held = vec![];
     for _ in 0..STEPS {
-        wander(2);
+        migrate_between_cpus(2);
         if held.is_empty() || choose(2) == 0 {
             held.extend(world.alloc_of(0).ok());
         } else {
@@ -62,7 +62,7 @@ fn work(world: &World) -> Option<NonNull<u8>> {
     last
 }
 
-/// Each object is a sample: the live ones are the held ones.
+/// Profiles with a sample per object, so that the live samples must be the held objects.
 pub(super) fn profiled() {
     struct Held {
         world: Arc<World>,
@@ -95,7 +95,7 @@ pub(super) fn profiled() {
     World::end(world);
 }
 
-/// The second profile would sample one allocation in an exabyte, so a sample that it has is another profile's.
+/// The second profile would sample one allocation in an exabyte, so any sample in it belongs to the first profile.
 pub(super) fn profiled_anew() {
     let world = World::new(4, SMALL, &[None]);
     world.core.start_profile(1, Some(1)).unwrap();
@@ -117,7 +117,7 @@ pub(super) fn profiled_anew() {
     World::end(world);
 }
 
-/// Three threads use a cache that the fourth one destroys.
+/// Three threads use a cache that a fourth thread destroys.
 pub(super) fn destroy(magazines: Magazines) {
     struct Doomed {
         world: Arc<World>,
@@ -126,7 +126,7 @@ pub(super) fn destroy(magazines: Magazines) {
     fn side(Doomed { world, live }: &Doomed, thread: usize) {
         let mut held = vec![];
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             if thread == 0 {
                 if world.cache().destroy().is_ok() {
                     assert_eq!(live.get(), 0, "destroyed with an object in use");
@@ -152,14 +152,14 @@ pub(super) fn destroy(magazines: Magazines) {
     World::end(world);
 }
 
-/// Four threads use a cache of at most two slabs; afterwards one of them gets all objects up to the limit.
+/// Four threads use a cache of at most two slabs. At the end one thread gets all objects up to the limit.
 pub(super) fn limit(config: Config) {
     const SLABS: u32 = 2;
     const OBJECTS: usize = 4;
     fn side(w: &World, _: usize) {
         let mut held = vec![];
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             if choose(2) == 0 {
                 match w.alloc_of(0) {
                     Ok(object) => held.push(object),
@@ -181,7 +181,7 @@ pub(super) fn limit(config: Config) {
     World::end(world);
 }
 
-/// All threads publish, and read it again.
+/// All threads publish a value, and read the published value.
 pub(super) fn published() {
     let published = Arc::new(Published::new());
     let threads = [(); THREADS].map(|()| {
@@ -193,14 +193,14 @@ pub(super) fn published() {
     assert_eq!(found.len(), 1, "two values");
 }
 
-/// Two threads allocate pages and free them. The reaper that they started decommits them, however soon it falls asleep.
+/// Two threads allocate pages and free them. The reaper that they started decommits the pages, however soon it falls asleep.
 pub(super) fn reaped() {
     fn side(core: &std::sync::Arc<Core>) {
         for _ in 0..3 {
-            wander(2);
+            migrate_between_cpus(2);
             let block = core.alloc_large(PAGE_SIZE, Gfp::KERNEL).unwrap();
             (0..choose(20)).for_each(|_| relax());
-            // SAFETY: allocated above, and freed once.
+            // SAFETY: the block was allocated above, and is freed once.
             unsafe { core.free(block) };
         }
     }
@@ -219,11 +219,11 @@ pub(super) fn reaped() {
     assert!(gone, "the reaper sleeps while there is memory to give back");
 }
 
-/// One thread waits at a limit for an object that a shrinker keeps, and frees when it is not busy. Nothing announces that, and
-/// no object is freed: the reaper calls the shrinker again, however soon it falls asleep. A lost wake-up is a deadlock.
+/// One thread waits at a limit for an object that a shrinker keeps, and frees only when it is not busy. No free announces the
+/// object, so the reaper calls the shrinker again, however soon the reaper falls asleep. A lost wake-up is a deadlock.
 pub(super) fn asked_again() {
-    /// A waiter calls the shrinkers before it joins the queue, and once more. From then on a reaper that wakes up, even by
-    /// chance, calls them, too.
+    /// Number of shrinker calls in vain: a waiter calls the shrinkers before it joins the queue, and once more. Later a reaper
+    /// that wakes up, even by chance, calls the shrinkers, too.
     const IN_VAIN: u64 = 2;
     struct Kept {
         object: Mutex<Option<usize>>,
@@ -239,7 +239,7 @@ pub(super) fn asked_again() {
         fn scan(&self, _: usize, _: Gfp) -> usize {
             let Some(object) = self.object.try_lock().and_then(|mut kept| kept.take()) else { return 0 };
             let object = NonNull::new(core::ptr::with_exposed_provenance_mut(object)).unwrap();
-            // SAFETY: kept below, and taken once.
+            // SAFETY: the object was kept below, and is taken once.
             self.core.upgrade().into_iter().for_each(|core| unsafe { core.free(object) });
             1
         }
@@ -271,7 +271,7 @@ pub(super) fn asked_again() {
     let cache = ManuallyDrop::new(cache);
     let object = cache.acquire_timeout(Gfp::KERNEL, std::time::Duration::MAX).unwrap();
     t.join().unwrap();
-    // SAFETY: allocated above, and freed once; `Kept` freed the other one.
+    // SAFETY: the objects were allocated above, and are freed once; `Kept` freed the other object.
     unsafe { [object, second].into_iter().for_each(|object| cache.free(object)) };
     drop(ManuallyDrop::into_inner(cache));
 }
@@ -285,7 +285,7 @@ pub(super) fn public_api() {
     fn side(Caches { numbers, blocks }: &Caches, _: usize) {
         let (mut held, mut mine) = (vec![], vec![]);
         for _ in 0..STEPS {
-            wander(2);
+            migrate_between_cpus(2);
             match choose(6) {
                 0..=1 => held.extend(numbers.alloc().ok()),
                 2 => mine.extend(blocks.alloc_block(Gfp::KERNEL).ok()),

@@ -1,22 +1,22 @@
-//! The whole subsystem in one world: pages, magazines, caches, kmalloc, handles, hives, a mempool, a shrinker, limits and
-//! waiters, reaping, deferred frees, checked frees, forks and their children, and faults, under shuttle, with a shadow of all
-//! ownership.
+//! Simulation of the whole subsystem under shuttle, with a shadow of all ownership. The simulation uses pages, magazines,
+//! caches, kmalloc, handles, hives, a mempool, a shrinker, limits and waiters, reaping, deferred frees, checked frees, forks
+//! and their children, and faults.
 //!
-//! This is how FoundationDB and TigerBeetle test: a seed determines a [script] and its schedule, so a failure is a number.
-//! `WORLD_SEED=n` repeats it. A failing script is shrunk to a few lines, which are written to a file; `WORLD_SCRIPT=file` runs
-//! that. The scripts in `kept/` are of fixed bugs, and run with the tests. `WORLD_SECONDS=s` runs for that time, `WORLD_FROM=n`
-//! from that seed, `SHARD=i/n` a shard of the seeds.
+//! FoundationDB and TigerBeetle test in this way: a seed determines a [script] and its schedule, so a single number reproduces
+//! a failure. `WORLD_SEED=n` repeats a seed. A failing script is shrunk to a few lines, which are written to a file;
+//! `WORLD_SCRIPT=file` runs such a file. The scripts in `kept/` reproduce fixed bugs, and run with the tests. `WORLD_SECONDS=s`
+//! sets the duration, `WORLD_FROM=n` the first seed, and `SHARD=i/n` selects a shard of the seeds.
 //!
 //! Assertions:
 //!
 //! - always: no memory has two owners; an owner's writes stay; an object is constructed once and stays so; memory that a reader
 //!   may read is not reallocated; no cache has more slabs than its limit; an invalid free is refused, and nothing else;
 //! - for waiters at a limit: no later waiter is served first; a cancelled waiter passes its object to the next;
-//! - for a refusal: it is one of the possible errors, and nothing was allocated;
-//! - when all threads rest: a waiter that was not woken has nothing to take; the census agrees with the shadow; magazines and
-//!   depots hold no more than their limits; views of caches and of CPUs' pages show each allocated object in one place, and
-//!   nothing else;
-//! - at the end: one cache alone gets all memory, twice, and all of it is freed.
+//! - for a refusal: the error is one of the possible errors, and nothing was allocated;
+//! - when all threads rest: no object is available for a waiter that was not woken; the census agrees with the shadow;
+//!   magazines and depots hold no more than their limits; views of caches and of CPUs' pages show each allocated object in one
+//!   place, and no other object;
+//! - at the end: one cache alone gets all memory, twice, and all memory is freed.
 
 mod books;
 mod ops;
@@ -58,14 +58,14 @@ use uslab_magazine::sync::shard::Shard;
 use uslab_magazine::sync::{Counter, thread, thread_local};
 use uslab_magazine::{Cpus, Mechanism, Script as Cpu, on_cpu};
 
-/// Bound of an execution: one of some hundred operations has ten thousand steps; the longest of some hundred thousand
-/// executions had more than 300,000.
+/// Maximum number of steps in an execution. An execution of some hundred operations has ten thousand steps; the longest of some
+/// hundred thousand executions had more than 300,000.
 const STEPS: usize = 3_000_000;
 /// Value that a constructor writes to an object.
 const MADE: u64 = 0x6d61_6465_6d61_6465;
 
 thread_local! {
-    /// Number of the thread; corruption kinds that its operation should raise.
+    /// Number of the current thread.
     static ME: Cell<usize> = Cell::new(0);
     static EXPECTED: Cell<&'static [CorruptionKind]> = Cell::new(&[]);
     static REFUSED: Cell<u32> = Cell::new(0);
@@ -76,23 +76,23 @@ struct Slot {
     cache: Arc<KmemCache>,
     number: u64,
     setup: CacheSetup,
-    /// Number of destructions in progress; true if one has succeeded.
+    /// Number of destructions in progress; `destroyed` is true if a destruction has succeeded.
     destroying: Cell<u32>,
     destroyed: Cell<bool>,
 }
-// SAFETY: all threads run on one system thread, and an access is not interrupted.
+// SAFETY: all threads run on one system thread, and no access is interrupted.
 unsafe impl Send for Slot {}
-// SAFETY: all threads run on one system thread, and an access is not interrupted.
+// SAFETY: all threads run on one system thread, and no access is interrupted.
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    /// Identity of the cache; shared ones are equal.
+    /// Identity of the cache, equal for shared caches.
     fn key(&self) -> usize {
         core::ptr::from_ref(self.cache.cache()).addr()
     }
 }
 
-/// Waker of a waiter: counts wake-ups since its last poll.
+/// Waker of a waiter, which counts wake-ups since the waiter's last poll.
 #[derive(Default)]
 struct Bell(Counter);
 impl Wake for Bell {
@@ -101,7 +101,7 @@ impl Wake for Bell {
     }
 }
 
-/// A waiter for an object of a slot's cache. It is dropped before the cache.
+/// A wait for an object of a slot's cache. The wait is dropped before the cache.
 struct Wait {
     future: Acquiring<'static>,
     slot: Arc<Slot>,
@@ -110,7 +110,7 @@ struct Wait {
     bell: Arc<Bell>,
 }
 
-/// State of a thread.
+/// State of a simulated thread.
 #[derive(Default)]
 struct Mine {
     held: Vec<Object>,
@@ -119,10 +119,10 @@ struct Mine {
     waits: Vec<Wait>,
 }
 
-/// As large as the least stride in models, because a hive treats neighbours as a slice.
+/// As large as the least stride in models, because a hive treats neighbouring objects as a slice.
 type Value = [u64; SPACING / 8];
 
-/// Parts that are dropped when a world ends well.
+/// Parts of a world that are dropped if it ends well.
 struct Parts {
     slots: Vec<Option<Arc<Slot>>>,
     kmalloc: Option<Kmalloc>,
@@ -140,9 +140,9 @@ struct World {
     faults: Faults,
     numbers: Cell<u64>,
 }
-// SAFETY: all threads run on one system thread, and an access is not interrupted.
+// SAFETY: all threads run on one system thread, and no access is interrupted.
 unsafe impl Sync for World {}
-// SAFETY: all threads run on one system thread, and an access is not interrupted.
+// SAFETY: all threads run on one system thread, and no access is interrupted.
 unsafe impl Send for World {}
 
 /// A thread of the world, with its number.
@@ -222,7 +222,7 @@ impl World {
     fn core(&self) -> &Arc<Core> {
         self.subsystem.core()
     }
-    /// Makes the cache of that slot, unless it exists.
+    /// Makes the cache of the given slot, unless it exists.
     fn make(&self, slot: usize) {
         let setup = self.script.caches[slot].clone();
         let mut cache = KmemCache::builder(format!("cache{slot}"), 64 + setup.size as usize)
@@ -257,7 +257,7 @@ impl World {
                     if !gone.made.borrow_mut().remove(&object.addr().get()) {
                         gone.destructed.set(Some("what was not constructed is destructed"));
                     }
-                    // SAFETY: the object has no user any more.
+                    // SAFETY: the object no longer has a user.
                     if unsafe { word(object, 0).replace(0) } != MADE {
                         gone.destructed.set(Some("what is destructed was not constructed any more"));
                     }
@@ -273,7 +273,7 @@ impl World {
         if setup.merge > 0 {
             cache = cache.merge();
         }
-        // Faults may refuse it.
+        // Injected faults may refuse the cache.
         let Ok(cache) = cache.build_in(&self.subsystem) else { return };
         let number = self.numbers.replace(self.numbers.get() + 1);
         let (destroying, destroyed) = (Cell::new(0), Cell::new(false));
@@ -288,9 +288,9 @@ impl World {
         (0..self.script.caches.len()).filter_map(|slot| self.slot(slot))
     }
 
-    /// Frees memory, by the function that matches its allocation. Its owner has given it up.
+    /// Frees memory, by the function that matches its allocation. The owner has given the memory up.
     fn free(&self, Object { at, of, .. }: Object) {
-        // SAFETY: allocated by the matching function, and freed once.
+        // SAFETY: the matching function allocated the memory, which is freed once.
         unsafe {
             match of {
                 Of::Cache(slot, number) => match self.slot(slot).filter(|slot| slot.number == number) {
@@ -308,7 +308,7 @@ impl World {
         }
     }
     fn give_back(&self, object: Object) {
-        self.shadow.disown(object);
+        self.shadow.remove_owner(object);
         self.free(object);
     }
 
@@ -320,7 +320,7 @@ impl World {
         }
     }
 
-    /// Starts a wait, without polling.
+    /// Starts a wait for an object, without polling.
     fn wait(&self, number: usize, slot: &Arc<Slot>, gfp: Gfp) -> Wait {
         // SAFETY: the cache lives as long as the slot, which the wait keeps alive.
         let cache: &'static KmemCache = unsafe { &*Arc::as_ptr(&slot.cache) };
@@ -354,13 +354,13 @@ impl World {
     fn adopted(&self, number: usize, slot: &Slot, at: NonNull<u8>) -> Object {
         let (of, made) = (Of::Cache(number, slot.number), 16 * slot.setup.ctor as usize);
         let object = Object { at, len: slot.cache.geometry().object_size(), made, stamp: 0, of };
-        // SAFETY: the object is this thread's; a reset or the constructor cleared the word.
+        // SAFETY: this thread owns the object; a reset or the constructor cleared the word.
         let clean = slot.setup.reset == 0 || unsafe { at.as_ptr().cast::<u64>().wrapping_add(1).read() } == 0;
         assert!(clean, "an object is not reset");
         let object = self.shadow.adopt(object);
         object.verify("a new object");
         if made > 0 {
-            // SAFETY: the object is this thread's.
+            // SAFETY: this thread owns the object.
             unsafe { at.as_ptr().cast::<u64>().wrapping_add(1).write(1) };
         }
         object
@@ -379,7 +379,7 @@ fn refused(corruption: &Corruption<'_>) {
     assert!(expected.contains(&corruption.kind), "refused: {corruption}");
     REFUSED.with(|refused| refused.set(refused.get() + 1));
 }
-/// Runs `what`, which must be refused with one of these kinds, once.
+/// Runs `what`, which must be refused exactly once, with one of these kinds.
 fn expect(kinds: &'static [CorruptionKind], what: impl FnOnce()) {
     EXPECTED.with(|expected| expected.set(kinds));
     REFUSED.with(|refused| refused.set(0));
@@ -388,7 +388,6 @@ fn expect(kinds: &'static [CorruptionKind], what: impl FnOnce()) {
     assert_eq!(REFUSED.with(Cell::get), 1, "what cannot be right is refused once");
 }
 
-/// Runs a script, in an execution of the checker.
 fn run(script: &Script) {
     let world = World::new(script);
     let operate = |world: &World, me: usize, ops: &[Op]| {

@@ -1,4 +1,4 @@
-//! Waiting at a limit, for both checkers: a cache of one slab with two objects, both of them out.
+//! Scenarios of waiting at a limit, for loom and shuttle: a cache of one slab, whose two objects are out.
 
 use super::world::{SMALL, World, alloc_constructed, constructed};
 use crate::cache::core::Core;
@@ -15,13 +15,13 @@ use uslab_magazine::sync::{Arc, thread};
 
 const LIMIT: AllocError = AllocError::CacheLimit { slabs: 1 };
 
-/// After a deadlock nothing may be dropped: loom has no thread left to do it.
+/// Makes a cache at its limit. After a deadlock nothing may be dropped, because loom has no thread left that could drop it.
 fn at_the_limit() -> (ManuallyDrop<Arc<World>>, [NonNull<u8>; 2]) {
     let world = World::new(2, SMALL, &[Some(1)]);
     let objects = [world.alloc(), world.alloc()];
     (ManuallyDrop::new(world), objects)
 }
-/// Caches of an account of one page.
+/// Makes caches of an account of one page.
 fn of_an_account(magazines: Magazines, caches: usize) -> (ManuallyDrop<Arc<World>>, Account) {
     let core = Core::new(Config { magazines, ..Config::for_models(2) }).unwrap();
     let account = Account::on(&core, PAGE_SIZE);
@@ -29,7 +29,7 @@ fn of_an_account(magazines: Magazines, caches: usize) -> (ManuallyDrop<Arc<World
     (ManuallyDrop::new(World::on(core, (0..caches).map(build))), account)
 }
 
-/// Polls once, with a waker that does nothing; `None` if the future waits.
+/// Polls once, with a waker that does nothing; returns `None` if the future waits.
 fn poll(acquire: &mut Acquiring<'_>) -> Option<Result<NonNull<u8>, AllocError>> {
     match Pin::new(acquire).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result),
@@ -37,14 +37,14 @@ fn poll(acquire: &mut Acquiring<'_>) -> Option<Result<NonNull<u8>, AllocError>> 
     }
 }
 
-/// Waits without a timeout.
+/// Waits for an object without a timeout.
 fn wait(world: &World) -> Result<NonNull<u8>, AllocError> {
     let object = world.cache().acquire_timeout(Gfp::KERNEL, Duration::MAX)?;
     world.touch(object);
     Ok(object)
 }
 
-/// Polls once, frees the object if it got one, and drops the future.
+/// Polls a future once, frees the object if it got one, and drops the future.
 fn joins_and_leaves(world: &World) {
     let mut acquire = world.cache().acquire(Gfp::KERNEL);
     if let Some(object) = poll(&mut acquire) {
@@ -82,7 +82,7 @@ fn free_all<const N: usize>(world: &World, objects: [NonNull<u8>; N]) {
     objects.into_iter().for_each(|object| world.free(object));
 }
 
-/// L2: `waiters` threads sleep until another one frees; it frees one object for each of them, at most two. A lost wake-up is a
+/// L2: `waiters` threads sleep until another thread frees one object for each of them, at most two. A lost wake-up is a
 /// deadlock.
 pub(super) fn waiters_are_woken(waiters: usize) {
     let (world, [a, b]) = at_the_limit();
@@ -97,8 +97,8 @@ pub(super) fn waiters_are_woken(waiters: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L2: a thread waits for an object that another one destructs. It gets the object and constructs it. A lost wake-up is a
-/// deadlock.
+/// L2: a thread waits for an object that another thread destructs. The waiter gets the object and constructs it. A lost wake-up
+/// is a deadlock.
 pub(super) fn a_destructed_object_wakes_a_waiter() {
     let world = ManuallyDrop::new(World::of(2, SMALL, [constructed().limit(Limit::Slabs(1))]));
     let [a, b] = [(); 2].map(|()| alloc_constructed(&world));
@@ -115,11 +115,12 @@ pub(super) fn a_destructed_object_wakes_a_waiter() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L2: a thread sleeps until another one defers a free; only the waiter advances the collector. A lost wake-up is a deadlock.
+/// L2: a thread sleeps until another thread defers a free; only the waiter advances the collector. A lost wake-up is a
+/// deadlock.
 #[cfg(shuttle)]
 pub(super) fn a_deferred_free_wakes_a_waiter() {
     let (world, [a, b]) = at_the_limit();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     let t = beside(&world, [a], |world, [a]| unsafe { world.cache().free_deferred(a) });
     let mine = wait(&world).unwrap();
     t.join().unwrap();
@@ -128,7 +129,7 @@ pub(super) fn a_deferred_free_wakes_a_waiter() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L3: of two waiters, the first gets the freed object; allocations get none, including those of `others`.
+/// L3: of two waiters, the first gets the freed object. Allocations get no object, including allocations by `others` threads.
 pub(super) fn the_first_is_served_first(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let [mut first, mut second] = [(); 2].map(|()| world.cache().acquire(Gfp::KERNEL));
@@ -148,8 +149,8 @@ pub(super) fn the_first_is_served_first(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L3: a waiter joins while the first one, of `others` that join and leave, has not drained the CPUs yet: a later allocation
-/// gets nothing, not even on the CPU that has an object.
+/// L3: a waiter joins before the first waiter, with `others` that join and leave, has drained the CPUs. A later allocation gets
+/// no object, not even on the CPU that has one.
 pub(super) fn a_joining_waiter_is_not_overtaken(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let others = in_other_threads(&world, others, joins_and_leaves);
@@ -185,8 +186,8 @@ pub(super) fn a_cancelled_waiter_passes_its_place(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L5: a waiter's timeout passes while an object is freed, as do those of `others`, which free what they get. It has the
-/// object, or another thread can get it.
+/// L5: a waiter's timeout passes while an object is freed. The waiter has the object, or another thread can get it. Timeouts of
+/// `others` waiters also pass, and these waiters free the objects that they get.
 pub(super) fn a_timeout_during_a_free(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let ask = |world: &World| world.cache().acquire_timeout(Gfp::KERNEL, Duration::ZERO);
@@ -207,7 +208,7 @@ pub(super) fn a_timeout_during_a_free(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L6: waiters, one and `others`, make a slab after the other slab was freed. A lost charge is a deadlock.
+/// L6: one waiter and `others` make a slab after the other slab was freed. A lost charge is a deadlock.
 pub(super) fn waiters_grow_after_a_slab_is_freed(others: usize) {
     let (world, objects) = at_the_limit();
     let wait_and_free = |world: &World| world.free(wait(world).unwrap());
@@ -223,9 +224,9 @@ pub(super) fn waiters_grow_after_a_slab_is_freed(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L8: two caches of an account of one page. The first has the page, and `waiters` wait in the other one, which get the page
-/// once the objects of the first cache are free. With `another`, one more waiter joins earlier, is notified, and leaves. With
-/// `shrinks`, the first cache frees the page itself. A lost charge is a deadlock.
+/// L8: two caches share an account of one page. The first cache has the page. `waiters` threads wait in the other cache, and
+/// get the page once the objects of the first cache are free. With `another`, one more waiter joins earlier, is notified, and
+/// leaves. With `shrinks`, the first cache frees the page itself. A lost charge is a deadlock.
 pub(super) fn waiters_get_memory_of_another_cache_of_the_account(
     waiters: usize,
     another: bool,
@@ -268,7 +269,8 @@ pub(super) fn caches_grow_at_the_account_s_limit(caches: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L9: `waiters` wait for an account whose pages are all in use, until its limit is raised. A lost notification is a deadlock.
+/// L9: `waiters` threads wait for an account whose pages are all in use, until the account's limit is raised. A lost
+/// notification is a deadlock.
 pub(super) fn a_raised_limit_serves_waiters(waiters: usize) {
     let (world, account) = of_an_account(SMALL, 1);
     let objects = [world.alloc(), world.alloc()];
@@ -283,7 +285,7 @@ pub(super) fn a_raised_limit_serves_waiters(waiters: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L7: a cache is destroyed while `waiters` wait: each gets an object, or an error.
+/// L7: a cache is destroyed while `waiters` threads wait: each waiter gets an object, or an error.
 pub(super) fn a_cache_is_destroyed_while_others_wait(waiters: usize) {
     let (world, [a, b]) = at_the_limit();
     let waiters = in_other_threads(&world, waiters, |world| match wait(world) {
@@ -298,7 +300,8 @@ pub(super) fn a_cache_is_destroyed_while_others_wait(waiters: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L7: a cache without memory is destroyed, while another one has all of their account. A lost notification is a deadlock.
+/// L7: a cache without memory is destroyed, while another cache has all memory of their account. A lost notification is a
+/// deadlock.
 pub(super) fn a_cache_of_a_full_account_is_destroyed_while_others_wait(waiters: usize) {
     let (world, account) = of_an_account(SMALL, 2);
     let objects = [world.alloc(), world.alloc()];

@@ -1,8 +1,9 @@
-//! The world of the scenarios: caches on a few pages, and the census at the end. Also the scenarios for both checkers.
+//! The world of the scenarios: caches on a few pages, and the census at the end. This module also has the scenarios that loom
+//! and shuttle share.
 //!
-//! Allocating and freeing an object change a cell of that object: two owners and a double free fail, as does touching the frame
-//! of a freed page; under loom also a free that does not happen before the next allocation. A world ends in the census: slabs,
-//! objects and pages add up, and then everything is freed.
+//! Allocating and freeing an object change a cell of the object. A scenario fails on two owners, on a double free, and on an
+//! access to the frame of a freed page. Under loom a scenario also fails on a free that does not happen before the next
+//! allocation. A world ends in a census of slabs, objects and pages, and then frees all memory.
 
 use crate::Config;
 use crate::cache::core::Core;
@@ -19,12 +20,13 @@ use uslab_magazine::sync::{Arc, Rank, UnsafeCell, thread};
 use uslab_magazine::{Cpus, Operation};
 
 pub(crate) struct World {
-    /// Only dropped at the end of an execution that succeeded: a failing one must not continue the model while it unwinds.
+    /// The caches, which are only dropped at the end of an execution that succeeded. A failing execution must not continue the
+    /// model while it unwinds.
     caches: ManuallyDrop<Vec<KmemCache>>,
     pub(crate) core: std::sync::Arc<Core>,
 }
 
-// Magazines of one object, no stock: every second operation visits the depot.
+// Magazines of one object without stock, so that every second operation visits the depot.
 pub(crate) const SMALL: Magazines = Magazines::Sized { capacity: 1, stock: 0, depot_limit: 1 };
 
 impl World {
@@ -69,24 +71,23 @@ impl World {
     pub(crate) fn alloc(&self) -> NonNull<u8> {
         self.alloc_of(0).unwrap()
     }
-    /// Uses the object: its page must be allocated.
     pub(crate) fn touch(&self, object: NonNull<u8>) {
         self.cache().touch(object);
     }
     pub(crate) fn free_of(&self, cache: usize, object: NonNull<u8>) {
         self.touch(object);
-        // SAFETY: the models free what they allocated, once; other errors are what they look for.
+        // SAFETY: the models free each allocation once; they search for other errors.
         unsafe { self.caches[cache].free(object) };
     }
     pub(crate) fn free(&self, object: NonNull<u8>) {
         self.free_of(0, object);
     }
-    /// Checks that everything is where its state says, and that `used` objects are in use.
+    /// Checks the subsystem by a census, and that `used` objects are in use.
     pub(crate) fn census(&self, used: u64) {
         let census = self.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!(census.used, used, "census: {census:?}");
     }
-    /// Checks that nothing is in use, and frees everything.
+    /// Checks that no object is in use, and frees all memory.
     pub(crate) fn end(this: Arc<Self>) {
         this.census(0);
         this.caches.iter().for_each(|cache| _ = cache.shrink());
@@ -99,7 +100,7 @@ impl World {
     }
 }
 
-/// Two CPUs on `nodes` nodes, with `pages` pages each.
+/// Configuration with two CPUs on `nodes` nodes, with `pages` pages each.
 pub(super) fn on_nodes(nodes: u32, pages: u32) -> Config {
     let mut config = Config { magazines: SMALL, ..Config::for_models(pages) };
     config.pages.cpus = Cpus::simulated(2, nodes).unwrap();
@@ -113,12 +114,12 @@ pub(crate) fn drop_during_reaps(reapers: u32) {
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let cache = KmemCache::builder("model", SPACING).build_on(&core).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
-    // SAFETY: just allocated.
+    // SAFETY: the object was just allocated.
     unsafe { cache.free(object) };
     during_reaps(core, reapers, false, || drop(cache));
 }
 
-/// W1: a hive with a value and a free place is iterated, and dropped, while other threads reap its cache.
+/// W1: a hive with a value and a free place is iterated, and dropped, while other threads reap the hive's cache.
 pub(crate) fn walk_during_reaps(reapers: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
@@ -147,7 +148,7 @@ pub(crate) fn during_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: 
     all_gone(core);
 }
 
-/// C3: a cache is dropped while each of its objects is freed by a separate thread. The last of these ends the cache.
+/// C3: a cache is dropped while a separate thread frees each of its objects. The last free ends the cache.
 pub(crate) fn drop_during_frees(objects: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
@@ -157,8 +158,8 @@ pub(crate) fn drop_during_frees(objects: u32) {
     all_gone(core);
 }
 
-/// C4: the last objects of an ownerless cache are freed, each by a separate thread, while another cache is made, which may get
-/// its number.
+/// C4: separate threads free the last objects of an ownerless cache, while another cache is made. The new cache may get the old
+/// cache's number.
 pub(crate) fn reuse_during_late_frees(objects: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(1 + objects) }).unwrap();
@@ -178,8 +179,8 @@ pub(crate) fn reuse_during_late_frees(objects: u32) {
     all_gone(core);
 }
 
-/// S4: the snapshot of objects in use is taken while `others` threads add slabs, one object each, on `nodes` nodes. There is
-/// room for four slabs without an allocation.
+/// S4: the snapshot of objects in use is taken while `others` threads add slabs, one object each, on `nodes` nodes. The
+/// snapshot has room for four slabs without an allocation.
 pub(crate) fn live_during_allocations(others: u32, nodes: u32) {
     let config = Config { magazines: Magazines::Off, ..on_nodes(nodes, 4 + others) };
     let world = World::on(Core::new(config).unwrap(), [KmemCache::builder("model", SPACING)]);
@@ -200,7 +201,7 @@ pub(crate) fn live_during_allocations(others: u32, nodes: u32) {
     World::end(world);
 }
 
-/// A builder of a cache whose objects record that they are constructed: the first byte is 7 from the constructor to the
+/// Starts a builder of a cache whose objects record that they are constructed. The first byte is 7 from the constructor to the
 /// destructor.
 pub(super) fn constructed() -> KmemCacheBuilder {
     KmemCache::builder("model", SPACING)
@@ -213,15 +214,15 @@ pub(super) fn constructed() -> KmemCacheBuilder {
             object[0] = 8;
         })
 }
-/// Allocates a constructed object.
 pub(super) fn alloc_constructed(world: &World) -> NonNull<u8> {
     let object = world.alloc();
-    // SAFETY: the object is this thread's.
+    // SAFETY: this thread owns the object.
     assert_eq!(unsafe { object.read() }, 7, "an object is handed out that is not constructed");
     object
 }
 
-/// S5: a free constructed object is allocated while `others` threads shrink the cache. Another object of its slab is in use.
+/// S5: a free constructed object is allocated while `others` threads shrink the cache. Another object of the same slab is in
+/// use.
 pub(crate) fn construct_during_shrinks(others: u32) {
     let world = World::of(2, Magazines::Off, [constructed()]);
     let (kept, idle) = (alloc_constructed(&world), alloc_constructed(&world));
@@ -234,15 +235,15 @@ pub(crate) fn construct_during_shrinks(others: u32) {
         let object = alloc_constructed(&world);
         world.free(object);
     });
-    // SAFETY: the object is this thread's.
+    // SAFETY: this thread owns the object.
     assert_eq!(unsafe { kept.read() }, 7, "an object in use was destructed");
     world.census(1);
     world.free(kept);
     World::end(world);
 }
 
-/// R1: three entries, of which those in `goes` are removed, each by a separate thread, while `walkers` threads and this one
-/// walk the list. Two were removed before: with the third one the list is compacted.
+/// R1: separate threads remove the entries in `goes` from a list of three entries, while `walkers` threads and this one walk
+/// the list. Two entries were removed before; the third removal compacts the list.
 pub(crate) fn remaining_entries_are_seen_during_removals(goes: &[usize], walkers: usize) {
     let registry = Arc::new(Registry::new(Rank::Caches));
     let entries: Vec<_> = (0..5).map(std::sync::Arc::new).collect();
@@ -269,8 +270,8 @@ pub(crate) fn remaining_entries_are_seen_during_removals(goes: &[usize], walkers
     }
 }
 
-/// R1: nearly half of the entries are removed, and `others` plus one threads remove one concurrently: the first of them
-/// compacts the list. It knows the number of remaining entries.
+/// R1: nearly half of the entries are removed, and `others` plus one threads remove one entry each, concurrently. The first
+/// removal compacts the list. The list must know the number of its remaining entries.
 pub(crate) fn some_leave_the_registry(others: usize) {
     let registry = Arc::new(Registry::new(Rank::Caches));
     let (all, here) = (3 + 4 * others, 2 + 2 * others);
@@ -330,7 +331,7 @@ pub(super) fn beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl FnO
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Checks that all caches are destroyed, with everything that they had.
+/// Checks that all caches are destroyed, and all their memory is freed.
 pub(super) fn all_gone(core: std::sync::Arc<Core>) {
     assert_eq!(core.caches.iter().count(), 0, "a cache that nobody owns is left");
     assert_eq!(std::sync::Arc::strong_count(&core), 1, "a cache that is gone was given up, too");
@@ -339,11 +340,11 @@ pub(super) fn all_gone(core: std::sync::Arc<Core>) {
     assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
 }
 
-/// A value with something to initialise.
+/// A value that needs initialisation.
 pub(crate) struct Value(UnsafeCell<u32>);
-// SAFETY: loom watches the cell; shuttle runs all threads of an execution on one.
+// SAFETY: loom watches the cell; shuttle runs all threads of an execution on one thread.
 unsafe impl Sync for Value {}
-// SAFETY: loom watches the cell; shuttle runs all threads of an execution on one.
+// SAFETY: loom watches the cell; shuttle runs all threads of an execution on one thread.
 unsafe impl Send for Value {}
 /// Makes and publishes the value, unless another thread was first; returns its address.
 pub(crate) fn publish(published: &Published<Value>) -> *const Value {
@@ -353,7 +354,7 @@ pub(crate) fn publish(published: &Published<Value>) -> *const Value {
         value.0.with_mut(|value| unsafe { *value = 7 });
         published.publish(Box::new(value))
     });
-    // SAFETY: written before it was published, and constant since.
+    // SAFETY: the value was written before it was published, and is constant since.
     assert_eq!(value.0.with(|value| unsafe { *value }), 7);
     value
 }

@@ -1,7 +1,7 @@
-//! Caches compared with a map of the objects in use: none twice, none overlapping, none lost, and an owner's bytes are
-//! unchanged when the object is freed.
+//! Caches compared with a map of the objects in use. No object is handed out twice, overlaps another one, or is lost, and an
+//! owner's bytes are unchanged when the object is freed.
 
-use super::{Refusals, Refuse, pages, unless_refused};
+use super::{Refusals, Refuse, catch_injected, pages};
 use crate::Config;
 use crate::cache::core::Core;
 use crate::{AllocError, Gfp, KmemCache, Limit, Magazines, SlabDebug};
@@ -13,23 +13,24 @@ use uslab_magazine::{Path, on_cpu};
 
 pub(crate) const CPUS: u32 = 4;
 pub(crate) const CACHES: usize = 3;
-/// Every byte of a constructed object, permanently.
+/// Value of every byte of a constructed object, which users do not change.
 const CONSTRUCTED: u8 = 0xc5;
 
-/// Caches to be made.
+/// Configuration of the caches to be made.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) struct Setup {
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=2))]
     pub(crate) nodes: u32,
-    /// Bytes of the first cache's objects; the others, a plain and a constructed cache, have 1000.
+    /// Size in bytes of the first cache's objects. Two further caches, one of which has a constructor, have objects of 1000
+    /// bytes.
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=5000))]
     pub(crate) size: usize,
     #[arbitrary(with = magazines)]
     pub(crate) magazines: Magazines,
-    /// Most slabs of each.
+    /// Maximum number of slabs of each cache.
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=6))]
     pub(crate) limit: u32,
-    /// Debug flags of their objects; the fuzzer uses none.
+    /// Debug flags of the caches' objects; the fuzzer uses none.
     #[arbitrary(default)]
     pub(crate) debug: SlabDebug,
 }
@@ -46,7 +47,7 @@ fn magazines(u: &mut Unstructured<'_>) -> Result<Magazines> {
     })
 }
 
-/// Steps. Numbers are brought into their ranges.
+/// Steps of a test case. A number outside its range is reduced to the range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {
@@ -73,7 +74,7 @@ pub(crate) enum Step {
         node: u8,
         strict: bool,
     },
-    /// `n` prefilled objects; some are taken out and kept, others put in.
+    /// Prefills a stock of `n` objects, takes some objects from it, and returns others to it.
     Prefill {
         cpu: u8,
         cache: u8,
@@ -84,7 +85,7 @@ pub(crate) enum Step {
     Shrink {
         cache: u8,
     },
-    /// Followed by making it anew, if it could be destroyed.
+    /// Destroys a cache and, on success, makes it anew.
     Destroy {
         cache: u8,
     },
@@ -127,7 +128,7 @@ impl World {
         Self { setup, caches, live: BTreeMap::new(), refusals, serial: 0, core }
     }
 
-    /// The bytes of an object that is in use by the world.
+    /// Bytes of an object that the world has in use.
     fn bytes(&self, cache: usize, object: NonNull<u8>) -> &'static mut [u8] {
         let size = self.caches[cache].geometry().object_size();
         // SAFETY: the caller holds the object, and does not keep the slice.
@@ -159,8 +160,8 @@ impl World {
     fn failed(&self, cache: usize, error: AllocError, wanted: usize) {
         match error {
             _ if self.refusals.any => {}
-            // On one node a limit is only reached if nothing is free: other CPUs' objects were flushed. (On two nodes, bulk and
-            // strict requests may leave the other node's objects.)
+            // On one node, a limit is only reached if no object is free, because other CPUs' objects were flushed. On two
+            // nodes, bulk and strict requests may leave the other node's objects.
             AllocError::CacheLimit { slabs } => {
                 let info = self.caches[cache].info();
                 // A failed bulk request may have freed whole slabs.
@@ -174,7 +175,7 @@ impl World {
             error => panic!("{error}"),
         }
     }
-    /// Takes an object from its owner, of `cache` if that is given.
+    /// Takes an object from its owner; with `of`, an object of that cache.
     fn pick(&mut self, pick: usize, of: Option<usize>) -> Option<(NonNull<u8>, usize)> {
         let matching = |(_, (cache, _)): &(&NonNull<u8>, &(usize, u8))| of.is_none_or(|of| of == *cache);
         let n = self.live.iter().filter(matching).count();
@@ -186,13 +187,13 @@ impl World {
     }
     fn free(&mut self, pick: usize) {
         if let Some((object, cache)) = self.pick(pick, None) {
-            // SAFETY: in use, of this cache, and removed from `live`.
+            // SAFETY: the object is in use, belongs to this cache, and was removed from `live`.
             self.seen(cache, || unsafe { self.caches[cache].free(object) });
         }
     }
 
-    /// Does at most one operation, and checks that its level is at least as slow as what changed. (For magazines alone the
-    /// layer's shadow checks equality.)
+    /// Does at most one operation, and checks that the operation counts at a level that explains all changed numbers. For
+    /// magazines alone, the layer's shadow checks equality.
     fn seen<T>(&self, cache: usize, operation: impl FnOnce() -> T) -> T {
         let look = || {
             let (info, pages) = (self.caches[cache].info(), self.core.memory.pages.info());
@@ -237,7 +238,7 @@ impl World {
             Step::Alloc { cpu, cache, zeroed } => {
                 on(cpu);
                 let (cache, gfp) = (of(cache), if zeroed { Gfp::ZERO } else { Gfp::KERNEL });
-                match self.seen(cache, || unless_refused(|| self.caches[cache].alloc(gfp))) {
+                match self.seen(cache, || catch_injected(|| self.caches[cache].alloc(gfp))) {
                     Some(Ok(object)) => self.got(cache, object, zeroed),
                     Some(Err(error)) => self.failed(cache, error, 1),
                     None => {}
@@ -251,7 +252,7 @@ impl World {
                 on(cpu);
                 let (cache, n) = (of(cache), usize::from(n % 32));
                 let mut out = vec![None; n];
-                match unless_refused(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut out)) {
+                match catch_injected(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut out)) {
                     Some(Ok(())) => out
                         .into_iter()
                         .for_each(|object| self.got(cache, object.expect("all or nothing"), false)),
@@ -271,7 +272,7 @@ impl World {
                 on(cpu);
                 let (cache, node) = (of(cache), u32::from(node) % self.setup.nodes);
                 let gfp = if strict { Gfp::THIS_NODE } else { Gfp::KERNEL };
-                match unless_refused(|| self.caches[cache].alloc_node(gfp, node)) {
+                match catch_injected(|| self.caches[cache].alloc_node(gfp, node)) {
                     Some(Ok(object)) => {
                         let pages = &self.core.memory.pages;
                         let on = pages.node_of(pages.pfn_of(object.as_ptr()).unwrap());
@@ -304,26 +305,26 @@ impl World {
         }
     }
 
-    /// The promised objects are available, whatever is refused in between.
+    /// Checks that the promised objects are available, whatever is refused in between.
     fn prefill(&mut self, cache: usize, n: usize, takes: usize, gives: usize) {
         let given: Vec<_> = (0..gives).map_while(|pick| self.pick(pick, Some(cache))).collect();
         let mut given = given.into_iter().map(|(object, _)| object);
-        let taken = unless_refused(|| {
+        let taken = catch_injected(|| {
             let mut mine = self.caches[cache].prefill(Gfp::KERNEL, n)?;
             assert!(mine.len() >= n);
             let taken: Vec<_> = (0..takes).map_while(|_| mine.alloc()).collect();
             assert!(taken.len() >= n.min(takes), "{} of {n}", taken.len());
-            // SAFETY: in use, of this cache, and picked: it has no user any more.
+            // SAFETY: the object was in use, belongs to this cache, and was picked, so it no longer has a user.
             given.by_ref().for_each(|object| unsafe { mine.free(object) });
             Ok(taken)
         });
         match taken {
             Some(Ok(taken)) => taken.into_iter().for_each(|object| self.got(cache, object, false)),
-            // A limit may be reached: the objects to be freed are still in use then.
+            // The limit may be reached, because the objects to be freed are still in use.
             Some(Err(AllocError::CacheLimit { .. })) | None => {}
             Some(Err(error)) => self.failed(cache, error, n),
         }
-        // SAFETY: in use, of this cache, and picked: it has no user any more.
+        // SAFETY: the object was in use, belongs to this cache, and was picked, so it no longer has a user.
         given.for_each(|object| unsafe { self.caches[cache].free(object) });
     }
 
@@ -354,10 +355,10 @@ impl World {
     }
 }
 
-/// Does all steps, checks after each of them, and frees everything at the end.
+/// Does all steps, checks after each step, and frees all objects at the end.
 ///
 /// # Panics
-/// If the caches and their shadow disagree.
+/// Panics if the caches and their shadow disagree.
 pub(crate) fn run(setup: Setup, steps: &[Step]) {
     let mut world = World::new(setup);
     for step in steps {
@@ -383,7 +384,7 @@ struct Case {
 /// Runs the caches and steps that `data` describes.
 ///
 /// # Panics
-/// If the caches and their shadow disagree.
+/// Panics if the caches and their shadow disagree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(case) = Case::arbitrary_take_rest(Unstructured::new(data)) {
         run(case.setup, &case.steps);

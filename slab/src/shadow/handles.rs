@@ -1,5 +1,5 @@
-//! Handle tables, slot maps and handle caches compared with a plain list of the live values: a handle finds its own value, a
-//! stale one finds nothing, and each slot uses its generations one by one.
+//! Handle tables, slot maps and handle caches compared with a plain list of the live values. A live handle finds its own value,
+//! a stale handle finds nothing, and each slot uses its generations one by one.
 
 use super::{SMALL, pages};
 use crate::handle::{
@@ -15,19 +15,19 @@ use uslab_magazine::sync::catch_panic;
 
 const CPUS: u32 = 2;
 
-/// Steps. Numbers are brought into their ranges.
+/// Steps of a test case. A number outside its range is reduced to the range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {
         cpu: u8,
     },
-    /// The value to be stored cannot be made.
+    /// Allocates with a function that panics, so that no value is stored.
     Panic,
     Free {
         cpu: u8,
         pick: u16,
     },
-    /// A handle that was freed, or never existed: it must find nothing, and free nothing.
+    /// Uses a handle that was freed, or never existed. The handle must find nothing, and free nothing.
     Stale {
         pick: u16,
     },
@@ -42,20 +42,19 @@ pub(crate) enum Step {
         cpu: u8,
         pick: u16,
     },
-    /// Frees every value that this divides.
+    /// Frees every value that `divisor` divides.
     Retain {
         divisor: u8,
     },
     Shrink,
 }
 
-/// Common operations.
+/// Operations that all handle containers have.
 trait Names<const G: u32> {
-    /// Reason why there is no object.
+    /// Reason why no object is available.
     type Object: fmt::Debug + fmt::Display;
     fn alloc_with(&mut self, make: impl FnOnce() -> u64)
     -> Result<Handle<u32, G>, HandleError<Self::Object>>;
-    /// Frees the value and returns it.
     fn free(&mut self, handle: Handle<u32, G>) -> Option<u64>;
     fn get(&self, handle: Handle<u32, G>) -> Option<u64>;
     fn is_valid(&self, handle: Handle<u32, G>) -> bool;
@@ -109,11 +108,11 @@ impl<const G: u32> Names<G> for &Cache<G> {
     }
 }
 
-/// Live values, stale handles, and the last generation of each slot.
+/// Shadow of a container: live values, stale handles, and the last generation of each slot.
 struct Shadow<N, const G: u32> {
     names: N,
     generations: Generations,
-    /// True if it reports exactly when it is full; a cache need not find an index that another CPU keeps.
+    /// True if the container reports exactly when it is full. A cache need not find an index that another CPU keeps.
     exact: bool,
     live: Vec<(Handle<u32, G>, u64)>,
     stale: Vec<Handle<u32, G>>,
@@ -147,7 +146,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
                 );
                 assert_eq!(Some(handle.generation()), self.expected(handle.index()), "{handle:?}");
                 self.lives.insert(handle.index(), handle.generation());
-                // It wrapped.
+                // The generation wrapped, so a stale handle became live again.
                 self.stale.retain(|old| *old != handle);
                 self.live.push((handle, value));
                 Some(handle)
@@ -175,7 +174,6 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
         Some(handle)
     }
 
-    /// Checks that the handle neither finds nor frees anything.
     fn nothing_at(&mut self, handle: Handle<u32, G>) {
         let found = (self.names.is_valid(handle), self.names.get(handle), self.names.free(handle));
         assert_eq!(found, (false, None, None), "{handle:?}");
@@ -187,7 +185,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
         }
     }
     fn forged(&mut self, index: u32, generation: u32) {
-        // Includes existing indexes.
+        // The reduced index is an existing one.
         for index in [index, index % 16] {
             for generation in [generation, generation % 8] {
                 let forged = Handle::new(index, generation);
@@ -230,10 +228,10 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
     }
 }
 
-/// Does all steps with each container, and checks.
+/// Does all steps with each container, and checks the results.
 ///
 /// # Panics
-/// If one of them and its shadow disagree.
+/// Panics if a container and its shadow disagree.
 pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
     let config = Config { check_frees: true, magazines: SMALL, ..Config::new(pages(CPUS, 1, 1 << 20)) };
     let subsystem = Subsystem::new(config).unwrap();
@@ -265,7 +263,7 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
                 on(cpu);
                 table.free(pick);
                 if let Some(freed) = usize::from(pick).checked_rem(map.live.len()) {
-                    // The array was treated alike, so it has the value where the map has it.
+                    // The packed array got the same steps, so it has the value at the same place as the map.
                     let (handle, value) = map.live[freed];
                     assert_eq!(map.names.place(handle).and_then(|place| packed.free(place)), Some(value));
                 }
@@ -318,7 +316,7 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
         cached.check();
         assert!(held.iter().all(|(object, value)| **object == *value), "held, and another one's");
     }
-    // Live, or held and freed.
+    // Values that are live, or held and freed.
     let mut out: Vec<u64> = cached.live.iter().map(|(_, value)| *value).collect();
     out.extend(held.iter().map(|(_, value)| *value));
     out.sort_unstable();
@@ -330,17 +328,17 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
     assert_eq!((census.objects, census.slabs), (0, 0));
 }
 
-/// Kind of handles.
+/// Kind of handles to test.
 #[derive(Clone, Copy, Debug, Arbitrary)]
 pub(crate) struct Setup {
-    /// True for few slots with many lives, false for many slots with few.
+    /// True for few slots with many lives, false for many slots with few lives.
     pub(crate) few: bool,
     pub(crate) wrap: bool,
     /// True to start near the last generation.
     pub(crate) worn: bool,
 }
 
-/// As [`run`], with the handles of `setup`.
+/// Does all steps as [`run`] does, with the handles of `setup`.
 pub(crate) fn run_with(setup: Setup, steps: &[Step]) {
     let policy = if setup.wrap { WrapPolicy::Wrap } else { WrapPolicy::Retire };
     let from = |last: u32| Generations { first: if setup.worn { last - 1 } else { 1 }, policy };
@@ -350,10 +348,10 @@ pub(crate) fn run_with(setup: Setup, steps: &[Step]) {
     }
 }
 
-/// Names and forgets objects as `data` describes.
+/// Allocates and frees handles as `data` describes.
 ///
 /// # Panics
-/// If a table and its shadow disagree.
+/// Panics if a container and its shadow disagree.
 pub fn fuzz(data: &[u8]) {
     let mut data = Unstructured::new(data);
     if let (Ok(setup), Ok(steps)) = (Setup::arbitrary(&mut data), Vec::arbitrary_take_rest(data)) {

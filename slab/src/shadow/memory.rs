@@ -1,7 +1,7 @@
-//! Kmalloc and malloc compared with a map of the allocated memory: aligned, large enough, disjoint, zeroed on request, and
-//! every byte as its owner left it.
+//! Kmalloc and malloc compared with a map of the allocated memory. Memory must be aligned, large enough, disjoint, zeroed on
+//! request, and keep every byte as its owner left it.
 
-use super::{Refusals, Refuse, SMALL, pages, unless_refused};
+use super::{Refusals, Refuse, SMALL, catch_injected, pages};
 use crate::{AllocError, Config, Gfp, Malloc, SlabDebug, Subsystem, ZERO_SIZE};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use core::alloc::Layout;
@@ -11,25 +11,25 @@ use uslab_buddy::{Backend, PageConfig};
 use uslab_magazine::on_cpu;
 
 const CPUS: u32 = 2;
-/// Bytes of memory: at most four of the largest blocks.
+/// Number of bytes of memory: at most four of the largest blocks.
 const MEMORY: usize = 16 << 20;
-/// Bytes of the largest block.
+/// Number of bytes of the largest block.
 const LARGEST: usize = 4 << 20;
-/// Bytes at both ends of an allocation that are written and compared.
+/// Number of bytes at each end of an allocation that are written and compared.
 const COMPARED: usize = 256;
 
 /// Interface by which memory is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Arbitrary)]
 pub(crate) enum Way {
-    /// By size: aligned as the class is.
+    /// Kmalloc by size, with the alignment of the class.
     Kmalloc,
-    /// A number of elements of a size, in kmalloc.
+    /// Kmalloc of an array with this number of elements.
     Array(u8),
     KmallocLayout,
     Malloc,
 }
 
-/// Steps. Numbers are brought into their ranges.
+/// Steps of a test case. A number outside its range is reduced to the range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {
@@ -43,17 +43,17 @@ pub(crate) enum Step {
     Free {
         cpu: u8,
         pick: u16,
-        /// With its layout, if the interface has that.
+        /// True to free with the layout, if the interface supports it.
         sized: bool,
     },
-    /// Reallocated: interface and alignment stay.
+    /// Reallocates memory by the same interface at the same alignment.
     Resize {
         cpu: u8,
         pick: u16,
         #[arbitrary(with = layout)]
         layout: Layout,
     },
-    /// Moved to memory of another layout, with as many bytes as fit.
+    /// Copies as many bytes as fit to memory of another layout.
     Move {
         cpu: u8,
         pick: u16,
@@ -72,7 +72,7 @@ pub(crate) enum Step {
     Grant,
 }
 
-/// Any size and alignment: small ones mostly, some above all blocks.
+/// Draws any size and alignment: mostly small sizes, and some above all blocks.
 fn layout(u: &mut Unstructured<'_>) -> Result<Layout> {
     let most = [64, 1 << 10, 10 << 10, 100 << 10, 5 << 20, 16 << 20][u.choose_index(6)?];
     let align = 1 << [0, 3, 4, 6, 12, 16, 22, 23][u.choose_index(8)?];
@@ -83,16 +83,15 @@ fn gfp(u: &mut Unstructured<'_>) -> Result<Gfp> {
     Ok(Gfp::from_bits_truncate(u16::arbitrary(u)?.into()) & flags)
 }
 
-/// Allocated memory.
+/// Allocated memory, as the shadow knows it.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     way: Way,
-    /// Requested layout.
     layout: Layout,
-    /// Promised size, then its alignment.
+    /// Guaranteed size in bytes.
     size: usize,
     align: usize,
-    /// Byte that its owner wrote.
+    /// Byte that the owner wrote.
     written: u8,
 }
 
@@ -125,7 +124,7 @@ struct World {
 }
 
 impl World {
-    /// Checks that everything adds up, and that only mappings are charged.
+    /// Checks the subsystem, and that only mappings are charged.
     fn census(&self) -> crate::Census {
         let census = self.subsystem.check().unwrap();
         let (pages, huge) = (self.subsystem.pages().info(), self.subsystem.info().huge);
@@ -137,7 +136,7 @@ impl World {
     fn new(backend: Backend, debug: SlabDebug) -> Self {
         let mut pages = PageConfig { backend, ..pages(CPUS, 1, MEMORY) };
         let refusals = Refusals::new(&mut pages);
-        // Three or four of the pieces that exceed a block.
+        // Three or four of the allocations that exceed a block.
         let huge_cache = 40 << 20;
         let slab_debug = debug.into();
         let config =
@@ -147,7 +146,7 @@ impl World {
         Self { subsystem, malloc, live: BTreeMap::new(), empty: vec![], refusals, serial: 0 }
     }
 
-    /// Both ends of some memory that the world has allocated.
+    /// First and last bytes of memory that the world has allocated.
     fn ends(at: NonNull<u8>, bytes: usize) -> [&'static mut [u8]; 2] {
         let first = bytes.min(COMPARED);
         let last = (bytes - first).min(COMPARED);
@@ -167,7 +166,7 @@ impl World {
         gfp: Gfp,
     ) -> Option<core::result::Result<NonNull<u8>, AllocError>> {
         let kmalloc = self.subsystem.kmalloc();
-        unless_refused(|| match way {
+        catch_injected(|| match way {
             Way::Kmalloc => kmalloc.alloc(layout.size(), gfp),
             Way::Array(n) => kmalloc.alloc_array(n.into(), layout.size(), gfp),
             Way::KmallocLayout => kmalloc.alloc_layout(layout, gfp),
@@ -197,7 +196,7 @@ impl World {
         }
         let start = at.addr().get();
         assert!(start.is_multiple_of(held.align), "{held:?} at {at:?}");
-        // SAFETY: just allocated.
+        // SAFETY: the memory was just allocated.
         let usable = unsafe { self.malloc.usable_size(at) };
         assert!(usable >= held.size.max(1), "{usable} bytes for {held:?}");
         if let Some((below, other)) = self.live.range(..=at).next_back() {
@@ -229,7 +228,7 @@ impl World {
     }
 
     fn free(&self, at: NonNull<u8>, held: Held, sized: bool) {
-        // SAFETY: allocated with this layout, and picked: it has no user any more.
+        // SAFETY: the memory was allocated with this layout and picked, so it no longer has a user.
         unsafe {
             match held.way {
                 Way::Malloc if sized => self.malloc.free_sized(at, held.layout),
@@ -243,11 +242,11 @@ impl World {
         if from == ZERO_SIZE {
             return self.free(from, held, true);
         }
-        // Allocated until its bytes are copied.
+        // The memory stays allocated until its bytes are copied.
         self.live.insert(from, held);
         let Some(to) = self.alloc(way, layout, Gfp::KERNEL) else { return };
         let new = Held::new(way, layout, self.serial);
-        // SAFETY: both are allocated, so they do not overlap, and both are at least that large.
+        // SAFETY: `from` and `to` are both allocated, so they do not overlap, and have at least that many bytes.
         unsafe { to.copy_from_nonoverlapping(from, held.size.min(new.size)) };
         let [first, _] = Self::ends(to, held.size.min(new.size));
         assert!(first.iter().all(|byte| *byte == held.written), "{to:?} is no copy of {from:?}");
@@ -261,15 +260,15 @@ impl World {
             return self.relocate(from, held, held.way, held.layout);
         };
         let way = if held.way == Way::Malloc { Way::Malloc } else { Way::Kmalloc };
-        // SAFETY: allocated with this layout, and picked: after a success it has no user any more.
-        let to = unless_refused(|| unsafe {
+        // SAFETY: the memory was allocated with this layout and picked, so after a success it no longer has a user.
+        let to = catch_injected(|| unsafe {
             match way {
                 Way::Malloc => self.malloc.realloc_sized(from, held.layout, size, Gfp::ZERO),
                 _ => self.subsystem.kmalloc().realloc(from, size, Gfp::KERNEL),
             }
         });
         let Some(Ok(to)) = to else {
-            // Unchanged: the next step that picks it checks that.
+            // The memory is unchanged, which the next step that picks it checks.
             if from == ZERO_SIZE {
                 self.empty.push(held)
             } else {
@@ -285,10 +284,10 @@ impl World {
         }
         let kept = held.size.min(new.size);
         let [first, last] = Self::ends(to, kept);
-        // The last kept byte was written if all of it was kept.
+        // If all of the memory was kept, its last byte is still the owner's.
         let written = first.iter().chain(last.iter().filter(|_| kept == held.size));
         assert!(written.into_iter().all(|byte| *byte == held.written), "{to:?} is no copy of {from:?}");
-        // SAFETY: `new.size` bytes at `to` are the world's.
+        // SAFETY: the world owns `new.size` bytes at `to`.
         let [first, last] = Self::ends(unsafe { to.add(kept) }, new.size - kept);
         let zero = first.iter().chain(&*last).all(|byte| *byte == 0);
         assert!(zero || way != Way::Malloc, "{to:?} is not zero behind {kept}");
@@ -341,10 +340,10 @@ impl World {
     }
 }
 
-/// Does all steps on memory from `backend`, frees everything, and checks.
+/// Does all steps on memory from `backend`, frees all memory, and checks.
 ///
 /// # Panics
-/// If the memory and its shadow disagree.
+/// Panics if the memory and its shadow disagree.
 pub(crate) fn run(backend: Backend, debug: SlabDebug, steps: &[Step]) {
     let mut world = World::new(backend, debug);
     for step in steps {
@@ -369,7 +368,7 @@ pub(crate) fn run(backend: Backend, debug: SlabDebug, steps: &[Step]) {
 /// Allocates and frees memory as `data` describes.
 ///
 /// # Panics
-/// If the memory and its shadow disagree.
+/// Panics if the memory and its shadow disagree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(steps) = Vec::arbitrary_take_rest(Unstructured::new(data)) {
         run(Backend::Heap, SlabDebug::empty(), &steps);

@@ -1,11 +1,12 @@
-//! Memory of any size: size classes up to 8 KiB, pages above.
+//! Memory of any size: size classes up to 8 KiB, and blocks of pages above.
 //!
-//! There are four kinds of 13 caches each, as in the kernel: `kmalloc-N`, `kmalloc-rcl-N` (reclaimable), `kmalloc-cg-N`
-//! (accounted) and `dma-kmalloc-N`. A free finds its cache by arithmetic and one load: address, frame, owner. Larger requests
-//! are blocks of pages, by order, marked as such in their frame and counted.
+//! As in the kernel, there are four kinds of 13 caches each: `kmalloc-N`, `kmalloc-rcl-N` (reclaimable), `kmalloc-cg-N`
+//! (accounted) and `dma-kmalloc-N`. A free finds the object's cache by arithmetic and one load: the address gives the
+//! frame, and the frame names the owner. Larger requests are blocks of pages of some order, which are marked in their
+//! frame and counted.
 //!
-//! The kernel's guarantees hold: a class's objects are aligned to the largest power of two that divides its size (so a power of
-//! two is aligned to itself), and so is a large block. The result for size 0 is a dangling pointer, which may be freed.
+//! The kernel's guarantees hold. A class's objects are aligned to the largest power of two that divides the class's
+//! size, and a large block is aligned likewise. The result for size 0 is a dangling pointer, which may be freed.
 
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
@@ -17,7 +18,7 @@ use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
 
-/// Family of kmalloc's caches.
+/// A family of kmalloc's caches.
 ///
 /// ```
 /// use uslab::{Gfp, KmallocKind, SizeClass, Subsystem};
@@ -30,13 +31,13 @@ use uslab_buddy::Gfp;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KmallocKind {
-    /// `kmalloc-N`.
+    /// Caches `kmalloc-N`, for memory without special requirements.
     Normal = 0,
-    /// `dma-kmalloc-N`: in zone DMA.
+    /// Caches `dma-kmalloc-N`, for memory in zone DMA.
     Dma = 1,
-    /// `kmalloc-cg-N`: accounted memory.
+    /// Caches `kmalloc-cg-N`, for accounted memory.
     Accounted = 2,
-    /// `kmalloc-rcl-N`: memory that a shrinker can free.
+    /// Caches `kmalloc-rcl-N`, for memory that a shrinker can free.
     Reclaimable = 3,
 }
 
@@ -44,7 +45,7 @@ impl KmallocKind {
     /// All kinds, in the order of their caches.
     pub const ALL: [Self; 4] = [Self::Normal, Self::Dma, Self::Accounted, Self::Reclaimable];
 
-    /// The kind for flags: DMA wins over reclaimable.
+    /// The kind that the flags select: `DMA` takes precedence over `RECLAIMABLE`.
     #[inline]
     pub const fn of(gfp: Gfp) -> Self {
         if !gfp.intersects(Gfp::DMA.union(Gfp::RECLAIMABLE)) {
@@ -81,7 +82,7 @@ impl KmallocKind {
 /// ```
 #[derive(Debug)]
 pub struct Kmalloc {
-    /// `CLASSES` caches for each kind.
+    /// `CLASSES` caches for each kind, in the order of the kinds.
     caches: Box<[KmemCache]>,
     core: Arc<Core>,
 }
@@ -103,29 +104,29 @@ impl Kmalloc {
         Ok(Self { caches, core: core.clone() })
     }
 
-    /// The cache that serves a kind and a class.
+    /// The cache that serves the given kind and size class.
     #[inline]
     pub fn cache(&self, kind: KmallocKind, class: SizeClass) -> &KmemCache {
         &self.caches[kind as usize * CLASSES + class.index()]
     }
 
-    /// Allocates `size` bytes, unspecified, or zero with [`Gfp::ZERO`]. `gfp` selects the kind of cache. The memory is freed
-    /// with the [`Subsystem`](crate::Subsystem), unless it came from a size class.
+    /// Allocates `size` bytes, zeroed with [`Gfp::ZERO`], otherwise unspecified. `gfp` selects the kind of cache.
+    /// Dropping the [`Subsystem`](crate::Subsystem) frees memory above the size classes.
     ///
     /// Cost: a table lookup and [`KmemCache::alloc`]; above 8 KiB an allocation of pages.
     ///
     /// # Errors
-    /// [`AllocError::TooLarge`] above 4 MiB; else as [`KmemCache::alloc`].
+    /// [`AllocError::TooLarge`] above 4 MiB; otherwise fails as [`KmemCache::alloc`] does.
     #[inline]
     #[doc(alias = "kmalloc")]
     pub fn alloc(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.alloc_of(KmallocKind::of(gfp), size, gfp)
     }
 
-    /// Allocates as [`alloc`](Self::alloc) does, from the caches of one kind.
+    /// Allocates as [`alloc`](Self::alloc) does, from the caches of the given kind.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// Fails as [`alloc`](Self::alloc) does.
     #[inline]
     pub fn alloc_of(&self, kind: KmallocKind, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         match SizeClass::for_size(size) {
@@ -138,7 +139,7 @@ impl Kmalloc {
     /// Allocates zeroed memory.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// Fails as [`alloc`](Self::alloc) does.
     #[doc(alias = "kzalloc")]
     pub fn alloc_zeroed(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.alloc(size, gfp | Gfp::ZERO)
@@ -147,18 +148,18 @@ impl Kmalloc {
     /// Allocates `count` times `size` bytes.
     ///
     /// # Errors
-    /// [`AllocError::TooLarge`] if the product overflows; else as [`alloc`](Self::alloc).
+    /// [`AllocError::TooLarge`] if the product overflows; otherwise fails as [`alloc`](Self::alloc) does.
     #[doc(alias = "kmalloc_array")]
     #[doc(alias = "kcalloc")]
     pub fn alloc_array(&self, count: usize, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.alloc(count.checked_mul(size).ok_or(AllocError::TooLarge)?, gfp)
     }
 
-    /// Allocates memory for `layout`, from the smallest class that guarantees its alignment. (An empty layout gets
-    /// [`ZERO_SIZE`] up to its alignment of 16, an object above.)
+    /// Allocates memory for `layout`, from the smallest class that guarantees the alignment. An empty layout gets
+    /// [`ZERO_SIZE`] up to an alignment of 16, and an object above.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); [`AllocError::TooLarge`] also above an alignment of 4 MiB.
+    /// Fails as [`alloc`](Self::alloc) does; also [`AllocError::TooLarge`] above an alignment of 4 MiB.
     pub fn alloc_layout(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let (size, align) = (layout.size(), layout.align());
         if size == 0 && align <= ZERO_SIZE.addr().get() {
@@ -170,31 +171,32 @@ impl Kmalloc {
         }
     }
 
-    /// Frees memory: anything that this subsystem's size classes, pages or caches handed out.
+    /// Frees memory that the subsystem's size classes, pages or caches handed out.
     ///
-    /// Cost: one load finds the cache; then [`KmemCache::free`].
+    /// Cost: one load to find the cache, then [`KmemCache::free`].
     ///
     /// # Safety
     /// `memory` came from this subsystem and is no longer used.
     #[inline]
     #[doc(alias = "kfree")]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
-        // SAFETY: the memory is this subsystem's and no longer used, by this function's contract.
+        // SAFETY: by contract, the memory came from this subsystem and is no longer used.
         unsafe { self.core.free(memory) };
     }
 
-    /// Resizes the memory to `size` bytes and keeps as many bytes as fit; with [`Gfp::ZERO`] the bytes behind its
-    /// [`usable_size`](Self::usable_size) are zero. It stays in place if it holds `size` bytes and is less than twice as large.
-    /// A size of 0 frees it.
+    /// Resizes the memory to `size` bytes, and keeps as many bytes as fit; a size of 0 frees the memory. With
+    /// [`Gfp::ZERO`], bytes beyond the old [`usable_size`](Self::usable_size) are zero.
     ///
-    /// Cost: a load of the page's frame in place; else an allocation, a copy and a free.
+    /// The memory stays in place if it holds `size` bytes and is less than twice as large.
+    ///
+    /// Cost: one load of the page's frame in place; otherwise an allocation, a copy and a free.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); the old memory is unchanged. [`AllocError::NotAnObject`] for an address that is not an
-    /// object's, after its [corruption](crate::corruption) was reported.
+    /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged. Reports
+    /// [corruption](crate::corruption) and fails with [`AllocError::NotAnObject`] if the address is not an object's.
     ///
     /// # Safety
-    /// As [`free`](Self::free), after a success.
+    /// After a success, the conditions of [`free`](Self::free) hold.
     #[doc(alias = "krealloc")]
     pub unsafe fn realloc(
         &self,
@@ -207,8 +209,8 @@ impl Kmalloc {
             return Ok(memory);
         }
         let moved = self.alloc(size, gfp)?;
-        // SAFETY: both have at least that size and do not overlap; the old memory is no longer used, by this function's
-        // contract.
+        // SAFETY: both blocks have at least `usable.min(size)` bytes and do not overlap. By contract, the old memory is
+        // no longer used.
         unsafe {
             moved.copy_from_nonoverlapping(memory, usable.min(size));
             self.free(memory);
@@ -216,8 +218,8 @@ impl Kmalloc {
         Ok(moved)
     }
 
-    /// Usable bytes at `memory`, at least the requested size. For an address that is not an object's it reports
-    /// [corruption](crate::corruption), and returns 0.
+    /// Number of usable bytes at `memory`, at least the requested size. Reports [corruption](crate::corruption) and
+    /// returns 0 if the address is not an object's.
     ///
     /// # Safety
     /// `memory` came from this subsystem and is not freed during the call.

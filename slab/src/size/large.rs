@@ -1,8 +1,8 @@
-//! Blocks of pages above the size classes, and the free of any memory: address, frame, owner.
+//! Blocks of pages above the size classes, and the free of any memory by its address.
 //!
-//! Shared by [`kmalloc`](crate::kmalloc) and [`malloc`](crate::malloc), which differ only in their size tables. A large block
-//! is marked as such in its frame and counted. Memory above 4 MiB, which no block holds, is a separate mapping: see
-//! [`huge`](crate::huge).
+//! [`kmalloc`](crate::kmalloc) and [`malloc`](crate::malloc) share this code; they differ only in their size tables. A
+//! large block is marked in its frame and counted. Memory above 4 MiB exceeds the largest block, and gets a separate
+//! mapping: see [`huge`](crate::huge).
 
 use crate::cache::Object;
 use crate::cache::core::Core;
@@ -18,59 +18,59 @@ use core::fmt::Write;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use uslab_buddy::{Gfp, Order, PAGE_SIZE, Pfn};
-use uslab_magazine::tracepoints::What;
+use uslab_magazine::tracepoints::OperationKind;
 
-/// Result of an allocation of 0 bytes: aligned to 16, and not accessible.
+/// Result of an allocation of 0 bytes: a pointer aligned to 16 that must not be accessed.
 #[doc(alias = "ZERO_SIZE_PTR")]
 pub const ZERO_SIZE: NonNull<u8> = NonNull::without_provenance(NonZeroUsize::new(16).unwrap());
 
-/// Returns `true` if memory of `usable` bytes is kept for a new size: it holds `size`, and is less than twice as large
-/// (mimalloc's rule).
+/// Returns `true` if a block of `usable` bytes may stay in place for a new `size`: it holds `size` bytes, and is less
+/// than twice as large (mimalloc's rule).
 pub(crate) const fn fits_in_place(usable: usize, size: usize) -> bool {
     size <= usable && size >= usable / 2 && size > 0
 }
 
 impl Core {
-    /// Allocates a block of pages of at least `size` bytes, its bytes unspecified, or zero with [`Gfp::ZERO`].
+    /// Allocates a block of pages of at least `size` bytes, zeroed with [`Gfp::ZERO`], otherwise unspecified.
     #[cold]
     pub(crate) fn alloc_large(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
         let gfp = self.zeroed(gfp);
-        let (memory, op) = (&self.memory, &self.operation(What::Alloc));
-        // Zeroed below: only the request and not all of the block, which may be almost twice as large.
+        let (memory, op) = (&self.memory, &self.operation(OperationKind::Alloc));
+        // `ZERO` is not passed on, because only the requested bytes are zeroed. The block may be almost twice as large.
         let flags = (gfp - Gfp::MOVABLE - Gfp::ZERO) | Gfp::COMP;
         let alloc = || memory.pages.alloc_in(op, order, flags, None);
         let first = match alloc() {
-            // Free objects that caches keep may suffice.
+            // The free objects that caches keep may be enough.
             Err(error) => {
                 let result = if self.reclaim(op, None) > 0 { alloc() } else { Err(error) };
                 let again = || {
                     self.shrink(op);
                     alloc()
                 };
-                // Then objects that users can do without.
+                // Shrinkers may free further objects.
                 self.shrink_until(gfp, None, again, result)?
             }
             Ok(first) => first,
         };
         let frame = memory.frames().frame(first);
         let is_zero = frame.state().is_zero();
-        // SAFETY: this thread has just allocated the block, and `large` is no cache.
+        // SAFETY: this thread has just allocated the block, and `large` is not a cache.
         unsafe { frame.set_owner(large()) };
         self.large.allocated(op, order);
         self.grown();
         let memory = memory.pages.address(first);
         if gfp.contains(Gfp::ZERO) && !is_zero {
-            // All of it if old data must not be visible: the user may grow in place.
+            // Zero the whole block if old data must not be visible, because the user may grow the allocation in place.
             let bytes = if self.zeroed(Gfp::empty()).is_empty() { size } else { order.bytes() };
-            // SAFETY: only this thread has the block, which is at least that large.
+            // SAFETY: only this thread has the block, which has at least `bytes` bytes.
             unsafe { memory.write_bytes(0, bytes) };
         }
         self.note_large(memory, order.bytes(), "large");
         Ok(memory)
     }
 
-    /// Allocates memory for a [huge](is_huge) layout, its bytes unspecified, or zero with [`Gfp::ZERO`].
+    /// Allocates memory for a [huge](is_huge) layout, zeroed with [`Gfp::ZERO`], otherwise unspecified.
     #[cold]
     pub(crate) fn alloc_huge(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         if layout.size() >= ADDRESSES || layout.align() >= ADDRESSES {
@@ -87,7 +87,7 @@ impl Core {
         }
         let memory = self.press(gfp, self.huge.bytes_for(layout), || self.map_charged(layout, || ()));
         let memory = memory.or_else(|| {
-            // Addresses may be short instead, of which pages have more than they use.
+            // If addresses are short, the page allocator can give up unused ones.
             let wanted = layout.size().saturating_add(layout.align());
             self.map_charged(layout, || self.give_up_addresses(|_| wanted))
         });
@@ -97,7 +97,7 @@ impl Core {
         Ok(memory)
     }
 
-    /// Allocates memory of at most the largest block: a mapping with a guard if one is available, otherwise a block.
+    /// Allocates memory of at most the largest block's size: a mapping with a guard page if available, otherwise a block.
     #[cold]
     pub(crate) fn alloc_guarded(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let guards = self.mappings.are_there() && self.huge.may_guard();
@@ -111,8 +111,8 @@ impl Core {
         Ok(block)
     }
 
-    /// Maps and charges new memory, or does neither. `make_room` only runs once the limit has admitted the charge, because it
-    /// cannot be undone.
+    /// Maps and charges new memory, or does neither. `make_room` cannot be undone, so it runs only after the limit has
+    /// admitted the charge.
     fn map_charged(&self, layout: Layout, make_room: impl FnOnce()) -> Option<NonNull<u8>> {
         let bytes = self.huge.bytes_for(layout);
         self.memory.pages.charge(bytes / PAGE_SIZE).then(make_room)?;
@@ -121,17 +121,16 @@ impl Core {
         memory
     }
 
-    /// Retries `attempt` after freeing memory that is kept unused, then memory that users can do without. It gives up
-    /// immediately if the limit can never hold `bytes`. Other CPUs' objects and shrinkers are only for requests that may
-    /// reclaim.
+    /// Retries `attempt` after freeing unused memory, and then after running the shrinkers. Only requests that may reclaim
+    /// drain other CPUs' objects and run shrinkers. A request fails immediately if the limit can never admit `bytes`.
     fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
         self.memory.pages.limit().is_none_or(|most| bytes <= most).then_some(())?;
         let first = attempt().or_else(|| {
-            self.huge.heed_limit();
+            self.huge.apply_limit();
             if self.release_huge() > 0 { attempt() } else { None }
         });
         let again = || {
-            self.shrink(&self.operation(What::Reclaim));
+            self.shrink(&self.operation(OperationKind::Reclaim));
             self.memory.pages.decommit();
             attempt().ok_or(())
         };
@@ -139,28 +138,29 @@ impl Core {
         self.shrink_until(gfp, None, again, first).ok()
     }
 
-    /// Flags of memory in which old data must not be visible.
+    /// Adds `ZERO` to the flags if old data must not be visible in new memory.
     fn zeroed(&self, gfp: Gfp) -> Gfp {
         if self.harden.zero_on_free || self.harden.zero_on_alloc { gfp | Gfp::ZERO } else { gfp }
     }
 
-    /// Records that the user of the object at `memory` has `size` bytes, at most its size. `false` if sizes are not recorded.
+    /// Records that the user of the object at `memory` has `size` bytes, at most the object's size. Returns `false` if
+    /// sizes are not recorded.
     ///
     /// # Safety
-    /// The memory is the caller's.
+    /// The caller owns the memory.
     pub(crate) unsafe fn resize_object(&self, memory: NonNull<u8>, size: usize) -> bool {
         let cache = self.cache_at(memory);
-        // SAFETY: an object of this cache, which is the caller's.
+        // SAFETY: `place` confirms an object of this cache, which the caller owns.
         cache.is_some_and(|cache| unsafe {
             cache.place(Object::new(memory)).is_ok() && cache.resize(memory, size)
         })
     }
 
-    /// Resizes the piece at `memory` to `to`; it may move if an alignment to pages is enough. `None`, with nothing changed, if
-    /// that fails.
+    /// Resizes the huge allocation at `memory` to `to`; the system may move it if page alignment is enough. Returns
+    /// `None`, with nothing changed, on failure.
     #[cold]
     pub(crate) fn resize_huge(&self, memory: NonNull<u8>, to: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
-        // A guarded piece cannot be resized; its user moves it.
+        // A mapping with a guard page cannot be resized; the caller copies it.
         if self.harden.guard_pages {
             return None;
         }
@@ -169,7 +169,7 @@ impl Core {
         let more = new.saturating_sub(old);
         let charge = || self.memory.pages.charge(more / PAGE_SIZE).then_some(());
         self.press(gfp, new, charge)?;
-        // Before the resize, after which the address may be another piece's.
+        // Noted before the resize, after which another allocation may use the address.
         self.note_free(memory);
         let resized = self.huge.resize(memory, to.size(), to.align() <= PAGE_SIZE);
         self.uncharge_huge(if resized.is_some() { old.saturating_sub(new) } else { more });
@@ -178,7 +178,6 @@ impl Core {
         resized
     }
 
-    /// Frees memory that is in no page of this subsystem.
     #[cold]
     pub(crate) fn free_huge(&self, memory: NonNull<u8>) {
         if self.free_sample(memory, NO_CACHE) {
@@ -197,7 +196,7 @@ impl Core {
         }
     }
 
-    /// Frees a sample of the guard, allocated from the cache of that name; `false` if the memory is none.
+    /// Frees a guard sample that the cache named `cache` allocated; returns `false` if the memory is not a guard sample.
     pub(crate) fn free_sample(&self, memory: NonNull<u8>, cache: &str) -> bool {
         let Some(pool) = self.guard.pool_of(memory) else { return false };
         if let Err((kind, mistake)) = pool.free(memory.addr().get()) {
@@ -218,7 +217,7 @@ impl Core {
         self.huge.bytes(memory)
     }
 
-    /// Resizes memory that is not an object, if it is a block with room or a piece that the system resizes.
+    /// Resizes memory that is not an object: a block with room, or a mapping that the system can resize.
     #[cold]
     pub(crate) fn resized(&self, at: NonNull<u8>, old: Layout, to: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
         match (is_huge(old), is_huge(to)) {
@@ -227,31 +226,31 @@ impl Core {
         }
     }
 
-    /// Frees anything that the caches and pages of this subsystem handed out. A foreign or interior address is detected and
-    /// refused, because its frame and cache are read anyway.
+    /// Frees memory that the caches and pages of this subsystem handed out. Foreign and interior addresses are refused
+    /// at no extra cost, because a free reads the frame and the cache anyway.
     ///
     /// # Safety
     /// `memory` came from this subsystem and is no longer used.
     #[inline]
     pub(crate) unsafe fn free(&self, memory: NonNull<u8>) {
-        // SAFETY: the memory is this subsystem's and no longer used, by this function's contract.
+        // SAFETY: by contract, the memory came from this subsystem and is no longer used.
         if !unsafe { self.free_object(memory) } {
-            // SAFETY: the memory is this subsystem's and no longer used, by this function's contract.
+            // SAFETY: by contract, the memory came from this subsystem and is no longer used.
             unsafe { self.free_other(memory) };
         }
     }
-    /// Frees memory at which no object begins.
+    /// Frees memory at an address where no object begins.
     ///
     /// # Safety
-    /// As [`free`](Self::free).
+    /// The conditions of [`free`](Self::free) hold.
     #[cold]
     #[inline(never)]
     unsafe fn free_other(&self, memory: NonNull<u8>) {
         match self.memory.pages.pfn_of(memory.as_ptr()) {
             Some(pfn) => match self.cache_of(self.memory.frames().frame(pfn).owner()) {
-                // SAFETY: the memory is this subsystem's and no longer used, by this function's contract.
+                // SAFETY: by contract, the memory came from this subsystem and is no longer used.
                 Some(cache) => unsafe { cache.free_at_frame(memory) },
-                // SAFETY: the memory is this subsystem's and no longer used, by this function's contract.
+                // SAFETY: by contract, the memory came from this subsystem and is no longer used.
                 None => unsafe { self.free_large(memory, pfn) },
             },
             None if memory != ZERO_SIZE => self.free_huge(memory),
@@ -259,7 +258,7 @@ impl Core {
         }
     }
 
-    /// Usable bytes at `address`, or the error of an address that is not this subsystem's. 0 for [`ZERO_SIZE`].
+    /// Number of usable bytes at `address`; 0 for [`ZERO_SIZE`]. Fails if the subsystem did not hand out the address.
     pub(crate) fn size_of(&self, address: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let memory = &self.memory;
         let Some(pfn) = memory.pages.pfn_of(address.as_ptr()) else {
@@ -272,7 +271,7 @@ impl Core {
         }
     }
 
-    /// Usable bytes at `memory`; a foreign address is reported, and has 0.
+    /// Number of usable bytes at `memory`; reports a foreign address and returns 0.
     pub(crate) fn usable_size(&self, memory: NonNull<u8>) -> usize {
         self.size_of(memory).unwrap_or_else(|_| {
             self.refuse(CorruptionKind::NotAnObject, memory);
@@ -280,7 +279,7 @@ impl Core {
         })
     }
 
-    /// Usable bytes at `memory`, for a caller that is about to free it.
+    /// Number of usable bytes at `memory`, for a caller that is about to free the memory.
     pub(crate) fn size_to_move(&self, memory: NonNull<u8>) -> Result<usize, AllocError> {
         self.size_of(memory).map_err(|kind| {
             self.refuse(kind, memory);
@@ -288,7 +287,7 @@ impl Core {
         })
     }
 
-    /// Resizes a watched object to `size` bytes; `false` if it is not watched. See `Cache::resize_watched`.
+    /// Resizes a watched object to `size` bytes; returns `false` if the object is not watched. See `Cache::resize_watched`.
     pub(crate) fn resize_watched(&self, _memory: NonNull<u8>, _size: usize, _zero: bool) -> bool {
         if self.has_zones() {
             return self.cache_at(_memory).is_some_and(|cache| cache.resize_watched(_memory, _size, _zero));
@@ -296,12 +295,12 @@ impl Core {
         false
     }
 
-    /// Order of the large block at `address`, in page `pfn` without an owner.
+    /// Order of the large block at `address`, in page `pfn`, which no cache owns.
     fn large_at(&self, address: NonNull<u8>, pfn: Pfn) -> Result<Order, CorruptionKind> {
         let memory = &self.memory;
         let frame = memory.frames().frame(pfn);
         if frame.owner() != large() {
-            // Later pages of a large block refer to its first one.
+            // The frames of a large block's later pages refer to its first page.
             let head = memory.frames().get(frame.head());
             let interior = head.is_some_and(|head| head.owner() == large());
             return Err(if interior { CorruptionKind::Interior } else { CorruptionKind::Foreign });
@@ -322,9 +321,8 @@ impl Core {
         };
         self.note_free(memory);
         self.large.freed(order);
-        let op = self.operation(What::Free);
-        // SAFETY: the owner says that it is a large block, so it was allocated with the order in its frame; the free clears the
-        // owner.
+        let op = self.operation(OperationKind::Free);
+        // SAFETY: the frame's owner marks a large block of the order in the frame. The free clears the owner.
         unsafe { self.memory.pages.free_in(&op, pfn, order) };
         self.large.returned(&op);
         self.shed();

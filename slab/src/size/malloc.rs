@@ -1,11 +1,12 @@
-//! Memory of any size for programs: four size classes a doubling.
+//! Memory of any size for programs: four size classes per doubling.
 //!
-//! The kernel's 13 classes ([`kmalloc`](crate::kmalloc)) waste about a quarter of the bytes of evenly
-//! distributed requests. Here a request wastes at most a fifth, an eighth on average, at the price of 44
-//! caches. The class follows from the size by arithmetic: up to 64 bytes it is the number of words, above that
-//! the bit length and the two bits after the highest; a table has the results. A free with a size
-//! ([`free_sized`](Malloc::free_sized)) reads no frame. Above 32 KiB memory is a block of pages, above 4 MiB a
-//! separate mapping ([`huge`](crate::huge)).
+//! The kernel's 13 classes ([`kmalloc`](crate::kmalloc)) waste about a quarter of the bytes of evenly distributed requests.
+//! Malloc's 44 classes waste at most a fifth of a request, and an eighth on average. The size gives the class by arithmetic. Up
+//! to 64 bytes the class is the number of words; above, the bit length and the two bits after the highest bit give the class. A
+//! table holds the results.
+//!
+//! A free with a size ([`free_sized`](Malloc::free_sized)) reads no frame. Above 32 KiB memory is a block of pages; above 4 MiB
+//! memory is a separate mapping ([`huge`](crate::huge)).
 
 mod classes;
 mod fast_paths;
@@ -31,7 +32,7 @@ use uslab_buddy::{Gfp, PAGE_SIZE};
 /// Alignment of the largest C type (`alignof(max_align_t)` on 64-bit machines).
 pub const MAX_ALIGN: usize = 16;
 
-/// Memory of any size. See the [module](self).
+/// A malloc: memory of any size from 44 size classes. See the [module](self).
 ///
 /// ```
 /// use std::alloc::Layout;
@@ -52,15 +53,15 @@ pub const MAX_ALIGN: usize = 16;
 pub struct Malloc {
     fast: FastPaths,
     caches: [KmemCache; CLASSES],
-    /// Bytes of a canary at the end of each object.
+    /// Number of canary bytes at the end of each object.
     tail: usize,
-    /// Serves empty layouts, if each gets a distinct address.
+    /// Cache for empty layouts, if each empty layout gets a distinct address.
     nothing: Option<KmemCache>,
     core: Arc<Core>,
 }
 
 impl Malloc {
-    /// The caches of the size classes, the smallest first.
+    /// The caches of the size classes, smallest class first.
     pub fn caches(&self) -> &[KmemCache] {
         &self.caches
     }
@@ -68,16 +69,16 @@ impl Malloc {
     pub(crate) fn on(core: &Arc<Core>) -> Result<Self, CacheError> {
         let mut place = MaybeUninit::uninit();
         Self::make(&mut place, core)?;
-        // SAFETY: initialised by `make` above.
+        // SAFETY: `make` initialised the malloc.
         Ok(unsafe { place.assume_init() })
     }
-    /// Creates a malloc in `place`, which is uninitialised after an error: see [`FastPaths::make`].
+    /// Creates a malloc in `place`, which stays uninitialised on error: see [`FastPaths::make`].
     pub(crate) fn make(place: &mut MaybeUninit<Self>, core: &Arc<Core>) -> Result<(), CacheError> {
         let harden = core.harden;
         let tail = if harden.canaries { CANARY } else { 0 };
         let cache = |class| {
             let (name, size) = (name_of_class(class), size_of_class(class));
-            // The smallest class has no room for a canary, and is not used then.
+            // The smallest class has no room for a canary, and is not used with canaries.
             let size = if size > tail { size - tail } else { size };
             let cache = KmemCache::builder(name, size).align(align_of_class(class));
             let cache = if size_of_class(class) > ORDINARY { cache.max_order(MAX_SLAB) } else { cache };
@@ -96,8 +97,8 @@ impl Malloc {
             KmemCache::builder("malloc-0", MAX_ALIGN).align(MAX_ALIGN).harden(only_addresses).no_access();
         let nothing = harden.zero_size.then(|| nothing.build_on(core)).transpose()?;
         let place = place.as_mut_ptr();
-        // SAFETY: the place is borrowed exclusively; each field is written once, and none is read or dropped.
-        // A field of `MaybeUninit` needs no value.
+        // SAFETY: `place` is borrowed exclusively; each field is written once, and no field is read or dropped. A field
+        // of `MaybeUninit` needs no value.
         unsafe {
             FastPaths::make(&mut *(&raw mut (*place).fast).cast::<MaybeUninit<_>>(), core, &caches);
             (&raw mut (*place).caches).write(caches);
@@ -107,22 +108,21 @@ impl Malloc {
         }
         Ok(())
     }
-    /// Opens static paths to this malloc. `false` if it cannot have them: see [`static_paths`].
+    /// Opens the static paths to this malloc; returns `false` if they cannot serve it: see [`static_paths`].
     ///
     /// # Safety
-    /// It lives for ever.
+    /// The malloc lives for ever.
     pub(crate) unsafe fn open(&self, paths: &'static StaticPaths) -> bool {
         let fast = &self.fast;
-        // All caches use one table, or their paths would be disabled.
+        // Unless all caches use one table, their fast paths are disabled.
         let can = StaticPaths::serve(fast) && self.caches[0].cache().take_static_words(paths.words());
         if can {
-            // SAFETY: `can` shows that the paths serve it and its table took the words; it lives for ever, by
-            // contract.
+            // SAFETY: `can` shows that the paths serve this malloc and that its table took their words. By contract,
+            // the malloc lives for ever.
             unsafe { paths.open(fast) };
         }
         can
     }
-    /// The malloc's own inlined paths.
     pub(crate) fn fast(&self) -> &FastPaths {
         &self.fast
     }
@@ -130,12 +130,13 @@ impl Malloc {
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
-    /// As [`Core::fit_addresses`].
+    /// Releases addresses that the rest of the process needs, as [`Core::fit_addresses`] does.
     ///
     /// # Safety
-    /// As there, and it is the only malloc of its subsystem; all paths to it are its own and `also`.
+    /// The conditions of [`Core::fit_addresses`] hold. This malloc is the only one of its subsystem, and has no inlined
+    /// paths except its own and `also`.
     pub(crate) unsafe fn fit_addresses(&self, also: &StaticPaths) {
-        // SAFETY: by this function's contract; no path reads the class of a page that is not counted.
+        // SAFETY: by contract, the malloc has no other paths. No path reads the class of a page that is not counted.
         unsafe {
             self.core.fit_addresses(|bytes| {
                 self.fast.set_bytes(bytes);
@@ -149,41 +150,40 @@ impl Malloc {
         self.fast.hold(memory)
     }
 
-    /// The cache that serves `layout`: the smallest whose objects hold it at its alignment.
+    /// The cache that serves `layout`: the smallest class that holds the size at the alignment.
     ///
-    /// That is the class of the size rounded up to the alignment. Between two powers of two, classes are a
-    /// quarter of the lower one apart. If the alignment is at most that, each class is a multiple of it; if it
-    /// is more, the rounded size is a class itself.
+    /// The result is the class of the size rounded up to the alignment. Between two powers of two, classes are a quarter of the
+    /// lower power apart. If the alignment is at most this quarter, each class is a multiple of the alignment; otherwise the
+    /// rounded size is itself a class.
     #[inline(always)]
     fn cache(&self, layout: Layout) -> Option<&KmemCache> {
         self.caches.get(self.class(layout)?)
     }
     #[inline(always)]
     fn class(&self, layout: Layout) -> Option<usize> {
-        // With a canary; an empty layout stays empty. No size is near the largest number, so the sum cannot
-        // overflow.
+        // Add the canary, except to an empty layout. A layout's size is far from `usize::MAX`, so the sum cannot overflow.
         let size = layout.size() + if layout.size() > 0 { self.tail } else { 0 };
         let size = (size + layout.align() - 1) & !(layout.align() - 1);
-        // 0 wraps round.
+        // Size 0 wraps around to `usize::MAX`.
         (size.wrapping_sub(1) < MAX_CLASS).then(|| class_of(size))
     }
 
-    /// Allocates memory for `layout`, its bytes unspecified, or zero with [`Gfp::ZERO`]. An empty layout with
-    /// an alignment of at most 16 gets [`ZERO_SIZE`].
+    /// Allocates memory for `layout`, zeroed with [`Gfp::ZERO`], otherwise unspecified. An empty layout with an
+    /// alignment of at most 16 gets [`ZERO_SIZE`].
     ///
-    /// Cost: arithmetic and [`KmemCache::alloc`]; above 32 KiB, and for alignments above, an allocation of
-    /// pages; above 4 MiB a system call.
+    /// Cost: arithmetic and [`KmemCache::alloc`]. Sizes or alignments above 32 KiB need an allocation of pages, and
+    /// above 4 MiB a system call.
     ///
     /// # Errors
-    /// [`AllocError::TooLarge`] if no process has enough addresses, [`AllocError::Refused`] by the system
-    /// above 4 MiB; otherwise as [`KmemCache::alloc`].
+    /// [`AllocError::TooLarge`] if no process has enough addresses; [`AllocError::Refused`] if the system refuses more
+    /// than 4 MiB; otherwise fails as [`KmemCache::alloc`] does.
     #[inline]
     pub fn alloc(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        // SAFETY: the malloc lives.
+        // SAFETY: the caller borrows the malloc, so it is alive.
         match unsafe { self.fast.alloc(layout.size(), layout.align()) } {
             Some(memory) => {
                 if gfp.contains(Gfp::ZERO) {
-                    // SAFETY: allocated just now, of that many bytes.
+                    // SAFETY: `memory` was just allocated, with `layout.size()` bytes.
                     unsafe { memory.write_bytes(0, layout.size()) };
                 }
                 Ok(memory)
@@ -191,7 +191,7 @@ impl Malloc {
             None => self.alloc_any_layout(layout, gfp),
         }
     }
-    /// Serves layouts that the table of sizes does not have, and misses of the restartable sequences.
+    /// Serves layouts that are not in the table of sizes, and misses of the restartable sequences.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_any_layout(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
@@ -202,11 +202,11 @@ impl Malloc {
             return self.alloc_counted(class, layout, gfp);
         }
         if !profiler.runs()
-            // SAFETY: the malloc lives.
+            // SAFETY: the caller borrows the malloc, so it is alive.
             && let Some(memory) = unsafe { self.fast.alloc_claimed(layout.size(), layout.align()) }
         {
             if gfp.contains(Gfp::ZERO) {
-                // SAFETY: allocated just now, of that many bytes.
+                // SAFETY: `memory` was just allocated, with `layout.size()` bytes.
                 unsafe { memory.write_bytes(0, layout.size()) };
             }
             return Ok(memory);
@@ -218,8 +218,7 @@ impl Malloc {
                 }
                 let memory = self.caches[class].cache().alloc_missed(gfp, layout.size())?;
                 if self.tail > 0 {
-                    // SAFETY: the object was allocated here, for at least `layout.size()` bytes, and no other
-                    // thread has it.
+                    // SAFETY: this malloc allocated the object for at least `layout.size()` bytes, and no other thread has it.
                     unsafe { self.caches[class].cache().resize(memory, layout.size()) };
                 }
                 Ok(memory)
@@ -234,15 +233,14 @@ impl Malloc {
         }
     }
 
-    /// Allocates while a profile runs whose samples have separate memory, so that frees of other objects need
-    /// not be observed.
+    /// Allocates during a profile whose samples have separate memory, so that frees of other objects need not be observed.
     #[inline]
     fn alloc_counted(&self, class: usize, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let cache = self.caches[class].cache();
         let cpu = || self.core.cpus.current();
         let memory = match self.core.profiler.count(cpu, size_of_class(class), || cache.name()) {
             Some(sample) => sample,
-            // SAFETY: the malloc lives.
+            // SAFETY: the caller borrows the malloc, so it is alive.
             None => match unsafe { self.fast.counted.fast_path(class).alloc() } {
                 Some(object) => object.memory(),
                 None => match self.guard_sample(class, layout) {
@@ -252,36 +250,35 @@ impl Malloc {
             },
         };
         if gfp.contains(Gfp::ZERO) {
-            // SAFETY: allocated just now, of that many bytes.
+            // SAFETY: `memory` was just allocated, with `layout.size()` bytes.
             unsafe { memory.write_bytes(0, layout.size()) };
         }
         Ok(memory)
     }
 
-    /// One in many allocations gets a separate page: see [`guard`](crate::debug::guard).
+    /// Allocates one in many requests in a separate page: see [`guard`](crate::debug::guard).
     #[inline]
     fn guard_sample(&self, class: usize, layout: Layout) -> Option<NonNull<u8>> {
         let (guard, profiler) = (&self.core.guard, &self.core.profiler);
-        // While a profile runs that observes each operation, each allocation takes this path.
+        // During a profile that observes each operation, each allocation takes this path.
         let all = profiler.runs() && !profiler.counts_only();
         let one = || if all { 1 } else { self.caches[class].cache().allocs_of_a_miss() };
         let due = guard.is_on() && guard.is_due(one());
         if due { guard.alloc(layout.size(), layout.align()) } else { None }
     }
 
-    /// Reallocates memory of `layout` to `size` bytes at the same alignment. It keeps the bytes of `layout`
-    /// that fit; the others are unspecified, or zero with [`Gfp::ZERO`]. If `layout` is empty, it allocates;
-    /// if `size` is 0, it frees.
+    /// Reallocates memory of `layout` to `size` bytes at the same alignment, and keeps the bytes of `layout` that fit. Further
+    /// bytes are zeroed with [`Gfp::ZERO`], otherwise unspecified. An empty `layout` allocates; a `size` of 0 frees.
     ///
-    /// Cost: arithmetic if the class stays the same; otherwise an allocation, a copy and a free. Blocks of
-    /// pages stay in place if they hold `size` bytes without being twice as large; above 4 MiB the system
-    /// moves pages, not bytes.
+    /// Cost: arithmetic if the class stays the same; otherwise an allocation, a copy and a free. A block of pages stays in
+    /// place if it holds `size` bytes without being twice as large. Above 4 MiB the system remaps pages instead of copying
+    /// bytes.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); the old memory is unchanged.
+    /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged.
     ///
     /// # Safety
-    /// As [`free_sized`](Self::free_sized), after a success.
+    /// After a success, the conditions of [`free_sized`](Self::free_sized) hold.
     #[inline]
     pub unsafe fn realloc_sized(
         &self,
@@ -299,7 +296,7 @@ impl Malloc {
             memory
         };
         match (self.cache(layout), self.cache(new)) {
-            // It will be freed by its layout, so it must be of the layout's class.
+            // A sized free finds the class by the layout, so old and new layout must have the same class.
             (Some(old), Some(new))
                 if core::ptr::eq(old, new)
                     && old.cache().is_zoned()
@@ -311,8 +308,8 @@ impl Malloc {
                 if core::ptr::eq(old, new)
                     && !old.cache().is_zoned()
                     && (self.tail == 0 && self.holds(memory)
-                        // SAFETY: the memory is the caller's, and of one class with the new size. A sample is
-                        // only as large as its allocation.
+                        // SAFETY: the caller owns the memory, whose class serves both sizes. A sample is only as large
+                        // as its allocation.
                         || unsafe { self.core.resize_object(memory, size) }) =>
             {
                 return Ok(zero(memory, layout.size()));
@@ -325,8 +322,8 @@ impl Malloc {
             _ => {}
         }
         let moved = self.alloc(new, gfp - Gfp::ZERO)?;
-        // SAFETY: both have that many bytes, and do not overlap; by contract the old memory has this layout
-        // and is not used any more.
+        // SAFETY: both blocks have that many bytes and do not overlap. By contract, the old memory has this layout and
+        // is no longer used.
         unsafe {
             moved.copy_from_nonoverlapping(memory, layout.size().min(size));
             self.free_sized(memory, layout);
@@ -334,26 +331,25 @@ impl Malloc {
         Ok(zero(moved, layout.size()))
     }
 
-    /// Reallocates memory whose layout is unknown, at an alignment of at most 16. It keeps as many
-    /// [usable](Self::usable_size) bytes as fit. The memory stays in place if it holds `size` bytes without
-    /// being twice as large. The result must be freed by [`free`](Self::free).
+    /// Reallocates memory of unknown layout, at an alignment of at most 16, and keeps as many [usable](Self::usable_size) bytes
+    /// as fit. The memory stays in place if it holds `size` bytes without being twice as large. Free the result with
+    /// [`free`](Self::free).
     ///
-    /// Cost: arithmetic and a load of the page's class in place; otherwise as
-    /// [`realloc_sized`](Self::realloc_sized).
+    /// Cost: in place, arithmetic and a load of the page's class; otherwise one [`realloc_sized`](Self::realloc_sized).
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); the old memory is unchanged. [`AllocError::NotAnObject`] for an address that
-    /// is no object's, after its [corruption](crate::corruption) was reported.
+    /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged. Reports [corruption](crate::corruption) and
+    /// fails with [`AllocError::NotAnObject`] if the address is not an object's.
     ///
     /// # Safety
-    /// As [`free`](Self::free), after a success.
+    /// After a success, the conditions of [`free`](Self::free) hold.
     pub unsafe fn realloc(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
-        // SAFETY: by contract `memory` is the caller's to free.
+        // SAFETY: by contract, the caller may free `memory`.
         let usable = match unsafe { self.fast.size_of(memory) } {
             Some(size) => size,
             None => {
                 let usable = self.core.size_to_move(memory)?;
-                // SAFETY: `memory` is the caller's, by contract, and holds `size` bytes.
+                // SAFETY: by contract, the caller owns `memory`, which holds `size` bytes.
                 if fits_in_place(usable, size) && unsafe { self.core.resize_object(memory, size) } {
                     return Ok(memory);
                 }
@@ -369,8 +365,7 @@ impl Malloc {
             return Ok(resized);
         }
         let moved = self.alloc(new, Gfp::KERNEL)?;
-        // SAFETY: both have that many bytes, and do not overlap; by contract the old memory is not used any
-        // more.
+        // SAFETY: both blocks have that many bytes and do not overlap. By contract, the old memory is no longer used.
         unsafe {
             moved.copy_from_nonoverlapping(memory, usable.min(size));
             self.free(memory);
@@ -378,26 +373,26 @@ impl Malloc {
         Ok(moved)
     }
 
-    /// Frees memory of a known layout. Reads no frame.
+    /// Frees memory of a known layout, without reading a frame.
     ///
     /// Cost: arithmetic and [`KmemCache::free`].
     ///
     /// # Safety
-    /// `memory` came from [`alloc`](Self::alloc) of this malloc with this layout, and is not used any more.
+    /// `memory` came from [`alloc`](Self::alloc) of this malloc with this layout, and is no longer used.
     #[inline]
     pub unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: the malloc lives; by contract `memory` has this layout, and is the caller's to free.
+        // SAFETY: the malloc is borrowed, so it is alive. By contract, `memory` has this layout, and the caller may free it.
         if !unsafe { self.fast.free_sized(memory.as_ptr(), layout.size(), layout.align()) } {
-            // SAFETY: by contract `memory` has this layout, and is the caller's to free.
+            // SAFETY: by contract, `memory` has this layout, and the caller may free it.
             unsafe { self.free_sized_slow(memory, layout) };
         }
     }
     /// # Safety
-    /// As [`free_sized`](Self::free_sized).
+    /// The conditions of [`free_sized`](Self::free_sized) hold.
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: the malloc lives; by contract `memory` is the caller's to free.
+        // SAFETY: the malloc is borrowed, so it is alive. By contract, the caller may free `memory`.
         if !self.core.profiler.runs() && unsafe { self.fast.free_claimed(memory.as_ptr()) } {
             return;
         }
@@ -405,68 +400,68 @@ impl Malloc {
             return;
         }
         match self.class(layout) {
-            // The same layout leads to the same cache, unless it was sampled.
+            // A layout always leads to the same cache, except for samples.
             Some(class) if self.holds(memory) => self.caches[class].cache().free_missed(memory),
-            // SAFETY: by contract `memory` is the caller's to free.
+            // SAFETY: by contract, the caller may free `memory`.
             _ => unsafe { self.core.free(memory) },
         }
     }
 
-    /// Frees memory: the address leads to the page, and the page to the class.
+    /// Frees memory: the address gives the page, and the page names the class.
     ///
-    /// Cost: one load finds the class, in a line that 32 pages share and that allocations and frees do not
-    /// write; then [`KmemCache::free`].
+    /// Cost: one load to find the class, then [`KmemCache::free`]. The cache line of that load covers 32 pages, and allocations
+    /// and frees do not write the line.
     ///
     /// # Safety
-    /// `memory` came from this subsystem, but from no other malloc of it, and is not used any more.
+    /// `memory` came from this malloc's subsystem, but from no other malloc on it, and is no longer used.
     #[inline]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
-        // SAFETY: the malloc lives; by contract `memory` is the caller's to free.
+        // SAFETY: the malloc is borrowed, so it is alive. By contract, the caller may free `memory`.
         if !unsafe { self.fast.free(memory.as_ptr()) } {
-            // SAFETY: by contract `memory` is the caller's to free.
+            // SAFETY: by contract, the caller may free `memory`.
             unsafe { self.free_slow(memory) };
         }
     }
     /// # Safety
-    /// As [`free`](Self::free).
+    /// The conditions of [`free`](Self::free) hold.
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn free_slow(&self, memory: NonNull<u8>) {
-        // SAFETY: the malloc lives; by contract `memory` is the caller's to free.
+        // SAFETY: the malloc is borrowed, so it is alive. By contract, the caller may free `memory`.
         if !self.core.profiler.runs() && unsafe { self.fast.free_claimed(memory.as_ptr()) } {
             return;
         }
-        // SAFETY: by contract the memory is the caller's.
+        // SAFETY: by contract, the caller owns the memory.
         match unsafe { self.fast.class_at(memory.as_ptr()) } {
-            // Its fast path has missed. The cache lives as long as this malloc.
+            // The class's fast path has missed. The cache lives as long as this malloc.
             Some(class) => self.caches[class].cache().free_missed(memory),
             None => {
-                // If addresses are limited, pages get theirs when they are committed.
+                // With limited addresses, pages get their addresses when they are committed.
                 if !self.holds(memory) && self.core.memory.pages.pfn_of(memory.as_ptr()).is_some() {
-                    self.core.tell_pages(|bytes| self.fast.set_bytes(bytes));
+                    self.core.report_page_bytes(|bytes| self.fast.set_bytes(bytes));
                 }
-                // SAFETY: by contract `memory` is the caller's to free.
+                // SAFETY: by contract, the caller may free `memory`.
                 unsafe { self.core.free(memory) }
             }
         }
     }
 
-    /// Returns `true` if memory was allocated, or resized, for this layout, as far as is known; otherwise
-    /// reports the corruption. If the address is no object, the free reports that.
+    /// Returns `true` if memory was allocated or resized for this layout, as far as known; otherwise reports the
+    /// corruption. An address without an object passes, because the free reports it.
     #[cold]
     pub(crate) fn has_size(&self, memory: NonNull<u8>, layout: Layout) -> bool {
         let Ok(usable) = self.core.size_of(memory) else { return true };
         let size = layout.size();
         let same_class = self.class(layout).is_some_and(|class| size_of_class(class) == usable + self.tail);
-        // After a realloc in place memory has up to twice the bytes; a block has the bytes of its alignment. A
-        // mapping has whole pages, or the pages of a freed mapping that it reuses.
+        // After a realloc in place, memory may have up to twice the bytes. A block has at least the bytes of its
+        // alignment. A mapping has whole pages, or the pages of a freed mapping that it reuses.
         let fits = |size| fits_in_place(usable, size);
         let close =
             || fits(size) || fits(size.max(layout.align())) || size.next_multiple_of(PAGE_SIZE) == usable;
         // A block of pages has no canary.
         let right = match self.core.cache_at(memory).filter(|_| self.tail > 0) {
-            // C++ libraries round the size of an aligned `new` up, and not the size of its `delete`. An
-            // overwritten canary is for the free to report.
+            // C++ libraries round up the size of an aligned `new`, but not the size of its `delete`. The free reports
+            // an overwritten canary.
             Some(cache) => {
                 let rounded = if layout.align() > MAX_ALIGN {
                     size.max(1).next_multiple_of(layout.align())
@@ -483,13 +478,13 @@ impl Malloc {
         right
     }
 
-    /// Usable bytes at `memory`, at least the requested size. If the address is no object, it reports
-    /// [corruption](crate::corruption) and returns 0.
+    /// Number of usable bytes at `memory`, at least the requested size. Reports [corruption](crate::corruption) and
+    /// returns 0 if the address is not an object's.
     ///
     /// # Safety
-    /// `memory` came from this subsystem, but from no other malloc of it, and is not freed during the call.
+    /// `memory` came from this malloc's subsystem, but from no other malloc on it, and is not freed during the call.
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
-        // SAFETY: by contract `memory` is not freed during the call.
+        // SAFETY: by contract, `memory` is not freed during the call.
         unsafe { self.fast.size_of(memory) }.unwrap_or_else(|| self.core.usable_size(memory))
     }
 }
@@ -500,21 +495,21 @@ mod tests {
     use crate::Config;
     use crate::Subsystem;
 
-    /// Its `delete` has the size that the program requested.
+    /// A C++ `delete` passes the size that the program requested, even if the aligned `new` rounded it up.
     #[test]
-    fn an_aligned_new_that_is_tried_again_may_ask_for_a_multiple_of_its_alignment() {
+    fn aligned_new_may_retry_with_a_rounded_size() {
         let harden = crate::Harden { canaries: true, ..crate::Harden::OFF };
         let subsystem = Subsystem::new(Config { harden, ..Config::default() }).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         let of = |size, align| Layout::from_size_align(size, align).unwrap();
         let memory = malloc.alloc(of(64, 64), Gfp::KERNEL).unwrap();
         assert!(malloc.has_size(memory, of(40, 64)) && malloc.has_size(memory, of(0, 64)));
-        // SAFETY: allocated above.
+        // SAFETY: the test allocated `memory`, and frees it once.
         unsafe { malloc.free(memory) };
     }
 
     #[test]
-    fn memory_of_any_layout_is_aligned_apart_and_comes_back_both_ways() {
+    fn any_layout_is_aligned_and_freed_with_or_without_its_size() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         let mut held: Vec<(NonNull<u8>, Layout)> = vec![];
@@ -523,20 +518,20 @@ mod tests {
                 let layout = Layout::from_size_align(size, align).unwrap();
                 let memory = malloc.alloc(layout, Gfp::KERNEL).unwrap();
                 assert!(memory.addr().get().is_multiple_of(align), "{layout:?}");
-                // SAFETY: the memory was allocated just now with `size` bytes.
+                // SAFETY: `memory` was just allocated with `size` bytes.
                 unsafe { memory.write_bytes(held.len() as u8, size) };
                 held.push((memory, layout));
             }
         }
         for (i, (memory, layout)) in held.iter().enumerate() {
-            // SAFETY: written above, not freed yet.
+            // SAFETY: the test wrote these bytes, and has not freed them.
             let bytes = unsafe { core::slice::from_raw_parts(memory.as_ptr(), layout.size()) };
             assert!(bytes.iter().all(|b| *b == i as u8), "{layout:?}");
-            // SAFETY: allocated above.
+            // SAFETY: the test allocated the memory, and has not freed it.
             assert!(layout.size() == 0 || unsafe { malloc.usable_size(*memory) } >= layout.size());
         }
         for (i, (memory, layout)) in held.into_iter().enumerate() {
-            // SAFETY: allocated above with this layout, freed once.
+            // SAFETY: the test allocated the memory with this layout, and frees it once.
             unsafe { if i % 2 == 0 { malloc.free_sized(memory, layout) } else { malloc.free(memory) } }
         }
         subsystem.shrink();
@@ -545,14 +540,14 @@ mod tests {
     }
 
     #[test]
-    fn request_above_the_largest_size_is_an_error() {
+    fn request_above_the_maximum_size_is_an_error() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         for layout in [(1 << 47, 8), (1, 1 << 47), (isize::MAX as usize - 7, 8)] {
             let layout = Layout::from_size_align(layout.0, layout.1).unwrap();
             assert_eq!(malloc.alloc(layout, Gfp::KERNEL), Err(AllocError::TooLarge));
         }
-        // A size for which no process has addresses.
+        // Larger than any process's address space.
         let bytes = (1 << 47) - 1;
         let layout = Layout::from_size_align(bytes, 8).unwrap();
         assert_eq!(malloc.alloc(layout, Gfp::KERNEL), Err(AllocError::Refused { bytes }));

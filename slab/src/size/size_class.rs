@@ -1,23 +1,22 @@
 //! The kernel's 13 size classes of kmalloc: sizes, lookup and guaranteed alignment.
 //!
-//! The classes are 8 to 8,192 bytes in powers of two, and 96 and 192, because many structures are just above 64 and 128 bytes.
-//! Up to 192 bytes a table with one byte for each 8 bytes of size gives the class; above, the bit length does (`kmalloc_info`
-//! and `__kmalloc_index` of `mm/slab_common.c`).
+//! The classes are the powers of two from 8 to 8,192 bytes, and also 96 and 192, because many structures are just above
+//! 64 and 128 bytes. Up to 192 bytes, a table with one byte for each 8 bytes of size gives the class. Above 192 bytes,
+//! the bit length gives the class (`kmalloc_info` and `__kmalloc_index` of `mm/slab_common.c`).
 
-/// Number of classes.
 pub(crate) const CLASSES: usize = 13;
 
-/// Bytes of the objects of each class, ascending.
+/// Size in bytes of the objects of each class, ascending.
 pub const CLASS_SIZES: [usize; CLASSES] = [8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192];
 
 /// Labels in the class names: `kmalloc-1k`.
 const LABELS: [&str; CLASSES] =
     ["8", "16", "32", "64", "96", "128", "192", "256", "512", "1k", "2k", "4k", "8k"];
 
-/// Sizes above this are looked up by bit length.
+/// Largest size that the table covers; larger sizes are looked up by bit length.
 const TABLE_MAX: usize = 192;
 
-/// Class of the sizes `8 * i + 1 ..= 8 * i + 8`.
+/// Class of the sizes `8 * i + 1 ..= 8 * i + 8`, by `i`.
 const BY_EIGHTS: [u8; TABLE_MAX / 8] = {
     let mut table = [0; TABLE_MAX / 8];
     let (mut i, mut class) = (0, 0);
@@ -31,7 +30,7 @@ const BY_EIGHTS: [u8; TABLE_MAX / 8] = {
     table
 };
 
-/// One of the 13 classes.
+/// One of the 13 size classes of kmalloc.
 ///
 /// ```
 /// use uslab::SizeClass;
@@ -45,35 +44,35 @@ const BY_EIGHTS: [u8; TABLE_MAX / 8] = {
 pub struct SizeClass(u8);
 
 impl SizeClass {
-    /// The smallest class that holds `size` bytes; `None` for 0 bytes and above 8,192 bytes. Cost: one load, or a
-    /// count of leading zeros.
+    /// Smallest class that holds `size` bytes; `None` for 0 bytes and above 8,192 bytes. Cost: one load, or a count of
+    /// leading zeros.
     #[inline]
     pub const fn for_size(size: usize) -> Option<Self> {
         match size {
             0 => None,
             1..=TABLE_MAX => Some(Self(BY_EIGHTS[(size - 1) / 8])),
-            // 193 to 256 bytes have bit length 8 and class 7, and each doubling is one class more.
+            // Sizes 193 to 256 have bit length 8 and class 7, and each doubling is the next class.
             _ if size <= CLASS_SIZES[CLASSES - 1] => {
                 Some(Self((usize::BITS - (size - 1).leading_zeros()) as u8 - 1))
             }
             _ => None,
         }
     }
-    /// The smallest class whose objects hold `size` bytes at a multiple of `align`.
+    /// Smallest class whose objects hold `size` bytes at a multiple of `align`.
     pub fn for_layout(size: usize, align: usize) -> Option<Self> {
         let first = Self::for_size(size.max(1))?;
         (first.0..CLASSES as u8).map(Self).find(|class| class.align() >= align)
     }
-    /// All classes, ascending.
+    /// All 13 classes, ascending.
     pub fn all() -> impl ExactSizeIterator<Item = Self> {
         (0..CLASSES as u8).map(Self)
     }
-    /// Position in [`CLASS_SIZES`].
+    /// Index of the class in [`CLASS_SIZES`].
     #[inline(always)]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
-    /// Bytes of an object of the class.
+    /// Size in bytes of an object of the class.
     pub const fn size(self) -> usize {
         CLASS_SIZES[self.index()]
     }
@@ -81,7 +80,7 @@ impl SizeClass {
     pub const fn align(self) -> usize {
         1 << self.size().trailing_zeros()
     }
-    /// The size as in cache names: `8`, `192`, `1k`.
+    /// The class's size as in cache names: `8`, `192`, `1k`.
     pub(crate) const fn label(self) -> &'static str {
         LABELS[self.index()]
     }
@@ -103,13 +102,13 @@ mod tests {
     }
 
     #[test]
-    fn classes_promise_the_largest_power_of_two_that_divides_them() {
+    fn size_class_is_aligned_to_its_largest_power_of_two_divisor() {
         let promised: Vec<_> = SizeClass::all().map(SizeClass::align).collect();
         assert_eq!(promised, [8, 16, 32, 64, 32, 128, 64, 256, 512, 1024, 2048, 4096, 8192]);
     }
 
     #[test]
-    fn a_layout_gets_a_class_that_promises_its_alignment() {
+    fn layout_gets_a_class_with_its_alignment() {
         let class = |size, align| SizeClass::for_layout(size, align).map(SizeClass::size);
         assert_eq!(class(65, 8), Some(96));
         assert_eq!(class(65, 64), Some(128), "96 promises 32 only");

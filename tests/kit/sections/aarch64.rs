@@ -1,28 +1,28 @@
-//! What the checks need to know of aarch64 instructions: the ones that sections consist of ([`FORMS`]). Any other instruction in
-//! a section is an error.
+//! The aarch64 instructions that sections consist of ([`FORMS`]), for the checks. Any other instruction in a section is
+//! an error.
 
 use super::{Effect, Flow, Kind, Operands, Place, Section};
 use serde_json::{Value, json};
 use std::fmt;
 use std::fmt::Write as _;
 
-/// The word before the abort address, which the kernel compares with the one that the C library registered: a `brk`.
+/// The word before the abort address, a `brk`, which the kernel compares with the word that the C library registered.
 pub(crate) const SIGNATURE: u32 = 0xd428_bc00;
 
-/// The unit of code that a breakpoint replaces, and the breakpoint: `brk #0`.
+/// The unit of code that a breakpoint replaces; the breakpoint is `brk #0`.
 pub(crate) type Code = u32;
 pub(crate) const TRAP: Code = 0xd420_0000;
 
-/// Must be called after code was written at `at`: makes the processor fetch it anew.
+/// Makes the processor fetch code at `at` anew; called after it was written.
 pub(crate) fn written(at: *mut Code) {
     unsafe extern "C" {
         fn __clear_cache(start: *mut Code, end: *mut Code);
     }
-    // SAFETY: invalidates the instruction cache for the instruction at `at`.
+    // SAFETY: the call invalidates the instruction cache for the instruction at `at`.
     unsafe { __clear_cache(at, at.add(1)) };
 }
 
-/// A register, by its number.
+/// The number of a register.
 pub(crate) type Register = u32;
 
 /// A memory operand: base, index (32 if absent), offset in bytes, and size in bytes.
@@ -40,12 +40,12 @@ impl Memory {
 pub(super) fn is_general(register: Register) -> bool {
     register < NONE
 }
-/// The register's name in a proof.
+/// Returns the register's name in a proof.
 pub(super) fn name(register: Register) -> Value {
     format!("X{register}").into()
 }
 
-/// An instruction and its address.
+/// An instruction with its address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instruction {
     ip: usize,
@@ -113,14 +113,14 @@ const FORMS: [(u32, u32, &[Part]); 28] = {
         (0xffff_ffff, 0xd503_203f, &[]),                        // yield
     ]
 };
-/// `stxr`, which has one more register: the result that says whether it stored.
+/// The instruction `stxr`, which has one more register: the result of the store.
 const STXR: (u32, u32) = (0xffe0_fc00, 0xc800_7c00);
 /// Register 31, the stack pointer or zero, which no section writes.
 const NONE: Register = 31;
 
-/// `cmp` of two registers: a `subs` whose result is register 31.
+/// The instruction `cmp` of two registers: a `subs` whose result is register 31.
 const COMPARE: (u32, u32) = (0x7fe0_001f, 0x6b00_001f);
-/// All flags as one place: they are written together.
+/// All flags as one place, because they are written together.
 const FLAGS: Place = Place::Flag(0);
 
 impl Instruction {
@@ -140,7 +140,8 @@ impl Instruction {
     fn is(self, (mask, bits): (u32, u32)) -> bool {
         self.word & mask == bits
     }
-    /// The jump target: the signed number in `bits` bits at bit `from`, times four, relative to this instruction.
+    /// Returns the jump target: the signed number in `bits` bits at bit `from`, times four, relative to this
+    /// instruction.
     fn target(self, from: u32, bits: u32) -> usize {
         let words = (self.field(from, bits) << (32 - bits)) as i32 >> (32 - bits);
         self.ip.wrapping_add_signed(4 * words as isize)
@@ -154,20 +155,21 @@ impl Instruction {
             Flow::Next
         }
     }
-    /// Returns `true` if it compares two registers.
+    /// Returns `true` if the instruction compares two registers.
     pub(super) fn compares(self) -> bool {
         self.is(COMPARE)
     }
-    /// Returns `true` if it belongs to the counter of aborts. The counter's address looks like an operand of a section.
+    /// Returns `true` if the instruction belongs to the counter of aborts. The counter's address looks like an operand
+    /// of a section.
     pub(super) fn is_of_a_counter(self) -> bool {
         self.is(STXR)
     }
 
-    /// Its operands; `None` if no section contains such an instruction.
+    /// Returns the instruction's operands; `None` if no section contains an instruction of this kind.
     fn parts(self) -> Option<&'static [Part]> {
         FORMS.iter().find(|(mask, bits, _)| self.is((*mask, *bits))).map(|(_, _, parts)| *parts)
     }
-    /// Its effect; `None` if no section contains such an instruction.
+    /// Returns the instruction's effect; `None` if no section contains an instruction of this kind.
     pub(super) fn effect(self) -> Option<Effect> {
         let mut effect = Effect::default();
         let [low, base, index] = [0, 5, 16].map(|from| self.field(from, 5));
@@ -216,17 +218,17 @@ impl Instruction {
         Some(effect)
     }
 
-    /// Its address, the next one's, and its word, which `prove.py` decodes.
+    /// Returns the instruction's address, the next one's, and its word, which `prove.py` decodes.
     pub(super) fn json(&self) -> Value {
         json!({ "ip": self.ip(), "next": self.next(), "text": self.to_string(), "word": self.word })
     }
 }
 
 impl Section {
-    /// Reads the operands. The error names a part that the section should have and lacks.
+    /// Reads the operands of the section. Fails with the name of a missing part.
     pub(super) fn read_operands(&self) -> Result<Operands, &'static str> {
         let ([low, base, index], whole) = ([0, 5, 16], self.whole());
-        // The first such instruction at `at` or after it; `at` moves behind it.
+        // Finds the first such instruction from `at` on, and moves `at` behind it.
         let find = |at: &mut usize, what, form: (u32, u32)| -> Result<Instruction, &'static str> {
             *at += whole[*at..].iter().position(|one| one.is(form)).ok_or(what)? + 1;
             Ok(whole[*at - 1])
@@ -250,7 +252,7 @@ impl Section {
                 (Kind::Pop, first(LOAD).ok_or("load of the round")?.field(low, 5))
             }
             (None, None, None) => (Kind::Push, first(STORE).ok_or("store of the round")?.field(low, 5)),
-            // One of the two addresses is the stack's; its register is x17, which is written.
+            // One address of the pair is the stack's; its register x17 is written.
             (Some(_), Some(load), Some(store)) if store.field(base, 5) == 17 => {
                 (Kind::PushBatch, load.field(base, 5))
             }
@@ -260,7 +262,8 @@ impl Section {
         Ok(Operands { kind, area, words, stack, rounds, count })
     }
 
-    /// Its instructions without addresses and register names: equal for sections that do the same in other registers.
+    /// Returns the instructions without addresses and register names, which are equal for sections that do the same in
+    /// other registers.
     pub(crate) fn form(&self) -> String {
         let (mut names, mut text) = (vec![], String::new());
         for one in self.whole() {
@@ -293,7 +296,7 @@ impl Section {
     }
 }
 
-/// Tests of the check itself, on sections that never run.
+/// Tests the check itself on sections that never run.
 mod samples {
     use super::super::{Descriptor, verdict};
     use std::arch::global_asm;
@@ -331,7 +334,7 @@ mod samples {
     }
 
     #[test]
-    fn what_a_restart_reads_is_found_in_registers_flags_and_memory() {
+    fn checker_finds_what_a_restart_reads() {
         assert_eq!((verdict(&sound), verdict(&widening)), (String::new(), String::new()));
         for (sample, expected) in [
             (&register, "+0x0 `91000421`: writes Register(1)"),

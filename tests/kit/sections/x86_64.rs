@@ -1,4 +1,4 @@
-//! What the checks need to know of x86-64 instructions; `iced-x86` decodes all of them.
+//! The x86-64 instructions for the checks, all decoded by `iced-x86`.
 
 use super::{Effect, Flow, Kind, Operands, Place, Section};
 pub(crate) use iced_x86::Register;
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt;
 
-/// The bytes before the abort address, which the kernel compares with those that the C library registered.
+/// The bytes before the abort address, which the kernel compares with the bytes that the C library registered.
 pub(crate) const SIGNATURE: u32 = 0x5305_3053;
 
-/// The unit of code that a breakpoint replaces, and the breakpoint: `int3`.
+/// The unit of code that a breakpoint replaces; the breakpoint is `int3`.
 pub(crate) type Code = u8;
 pub(crate) const TRAP: Code = 0xcc;
 
-/// Called after code was written at `_at`. Nothing to do: this processor notices.
+/// Does nothing after code was written at `_at`. The processor notices such writes itself.
 pub(crate) fn written(_at: *mut Code) {}
 
 /// A memory operand: segment, base, index, scale, displacement.
@@ -37,7 +37,7 @@ impl Memory {
 pub(super) fn is_general(register: Register) -> bool {
     register.is_gpr64()
 }
-/// The register's name in a proof.
+/// Returns the register's name in a proof.
 pub(super) fn name(register: Register) -> Value {
     if register == Register::None { Value::Null } else { format!("{register:?}").into() }
 }
@@ -53,7 +53,7 @@ impl fmt::Display for Instruction {
 
 impl Instruction {
     pub(super) fn at(ip: usize) -> Self {
-        /// The most bytes that an instruction has.
+        /// The most bytes of an instruction.
         const MOST: usize = 15;
         // SAFETY: `ip` is the address of an instruction of this program. The linker puts `.fini` after all other code, so `MOST`
         // bytes can be read.
@@ -77,11 +77,11 @@ impl Instruction {
             _ => Flow::Away,
         }
     }
-    /// Returns `true` if it compares two registers.
+    /// Returns `true` if the instruction compares two registers.
     pub(super) fn compares(&self) -> bool {
         self.0.op1_register() != Register::None
     }
-    /// Returns `false`: the address of the abort counter does not look like an operand of a section.
+    /// Returns `false`, because the address of the abort counter does not look like an operand of a section.
     pub(super) fn is_of_a_counter(&self) -> bool {
         false
     }
@@ -109,7 +109,7 @@ impl Instruction {
         Some(effect)
     }
 
-    /// Its address, the next one's, its mnemonic, and its operands in the manual's order.
+    /// Returns the instruction's address, the next one's, its mnemonic, and its operands in the manual's order.
     pub(super) fn json(&self) -> Value {
         json!({
             "ip": self.ip(),
@@ -156,7 +156,7 @@ fn operand(one: &iced_x86::Instruction, i: u32) -> Value {
 }
 
 impl Section {
-    /// Reads the operands. The error names a part that the section should have and lacks.
+    /// Reads the operands of the section. Fails with the name of a missing part.
     pub(super) fn read_operands(&self) -> Result<Operands, &'static str> {
         let find = |what, fits: &dyn Fn(&iced_x86::Instruction) -> bool| {
             let found = self.instructions.iter().position(|one| fits(&one.0));
@@ -171,7 +171,7 @@ impl Section {
             one.op0_register() == region && one.op1_register() != Register::None
         };
         let stack = code(find("address of the stack", &is_add)?).op1_register();
-        // The instructions after those that all sections have in common.
+        // The body follows the instructions that all sections have in common.
         let body = 1 + find("length", &|one| one.op1_register().size() == 2)?;
         let body = &self.instructions[body..];
         let indexed = |store: bool| {
@@ -186,7 +186,7 @@ impl Section {
         let count = self.loop_end().map(|one| one.0.op1_register());
         let (kind, rounds) = match (count, indexed(false), indexed(true)) {
             (None, Some(load), None) => (Kind::Pop, load.op0_register()),
-            // The round on top is compared with the pushed one.
+            // The round on top of the stack is compared with the pushed round.
             (None, Some(_), Some(store)) => (Kind::Push, store.op1_register()),
             (Some(_), Some(load), Some(_)) if !written.contains(&load.memory_base()) => {
                 (Kind::PushBatch, load.memory_base())
@@ -197,7 +197,8 @@ impl Section {
         Ok(Operands { kind, area, words, stack, rounds, count })
     }
 
-    /// Its instructions without addresses and register names: equal for sections that do the same in other registers.
+    /// Returns the instructions without addresses and register names, which are equal for sections that do the same in
+    /// other registers.
     pub(crate) fn form(&self) -> String {
         let mut names: Vec<String> = vec![];
         let mut text = String::new();
@@ -234,7 +235,7 @@ impl Section {
     }
 }
 
-/// Tests of the check itself, on sections that never run.
+/// Tests the check itself on sections that never run.
 mod samples {
     use super::super::{Descriptor, verdict};
     use std::arch::global_asm;
@@ -273,7 +274,7 @@ mod samples {
     }
 
     #[test]
-    fn what_a_restart_reads_is_found_in_registers_flags_and_memory() {
+    fn checker_finds_what_a_restart_reads() {
         assert_eq!((verdict(&sound), verdict(&widening)), (String::new(), String::new()));
         for (sample, expected) in [
             (&register, "`add esi,1`: writes Register(RSI)"),

@@ -32,7 +32,7 @@ use uslab::{Config, Harden, Uslab};
 #[global_allocator]
 static ALLOCATOR: Uslab = Uslab;
 
-/// Restricts this thread, and those that it starts, to these CPUs.
+/// Restricts this thread, and threads that it starts, to these CPUs.
 fn run_on(cpus: impl IntoIterator<Item = usize>) -> nix::Result<()> {
     let mut set = CpuSet::new();
     cpus.into_iter().try_for_each(|cpu| set.set(cpu))?;
@@ -40,7 +40,7 @@ fn run_on(cpus: impl IntoIterator<Item = usize>) -> nix::Result<()> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // On one CPU, memory that one request frees is what the next request gets.
+    // On one CPU, the next request gets the memory that a request freed.
     run_on([sched_getcpu()?])?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn serve<M: Memory>(memory: M) -> Result<(), Box<dyn Error>> {
     let store: &'static Store<_> = Box::leak(Box::new(Store::new(memory)));
-    // One thread serves, because one CPU does.
+    // One thread serves, because the process has one CPU.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await?;

@@ -1,4 +1,5 @@
-//! Mistakes with the server's memory: with the 100-byte value of `key`, an entry of the table, and a connection's buffer.
+//! Mistakes with the server's memory: with the 100-byte value of `key`, an entry of the table, and a connection's
+//! buffer.
 
 use super::buffer::Buffer;
 use super::memory::Memory;
@@ -12,7 +13,7 @@ use std::sync::Barrier;
 
 const KEY: &[u8] = b"key";
 
-/// Makes the mistake called `name`; returns `false` if there is none.
+/// Makes the mistake called `name`; returns `false` for an unknown name.
 #[inline(never)]
 pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer<M::Bytes>) -> bool {
     let memory = store.memory();
@@ -54,7 +55,7 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
         }
         b"interior_free" => {
             let value = value();
-            // SAFETY: inside of the value.
+            // SAFETY: the address is inside the value.
             let inside = unsafe { value.cast::<u8>().add(16) };
             the_second_free(memory, NonNull::slice_from_raw_parts(inside, 84), 100);
         }
@@ -99,7 +100,7 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
             write(NonNull::from(buffer.bytes()), 16 << 10, 1);
             buffer.consume(1);
         }
-        // From now on each allocation of the heap gets separate guarded pages.
+        // Each later allocation of the heap gets separate guarded pages.
         b"none_but_guard" => uslab::Uslab.guard_every(1),
         b"leak" => (0..50).for_each(|_| the_leak(memory)),
         _ => return false,
@@ -121,7 +122,7 @@ impl Shared {
 fn bytes_of<T>(object: &T) -> NonNull<[u8]> {
     NonNull::slice_from_raw_parts(NonNull::from(object).cast(), size_of::<T>())
 }
-/// The bytes of the removed value of `key`.
+/// Returns the bytes of the removed value of `key`.
 fn removed<M: Memory>(store: &Store<M>) -> NonNull<[u8]> {
     let value = store.get(KEY, |value| NonNull::from(value.expect("a value")));
     store.remove(KEY);

@@ -1,4 +1,4 @@
-//! What C programs rely on.
+//! The guarantees on which C programs rely.
 
 use super::python::python;
 use super::{compiled, preloaded, program, say, text};
@@ -10,11 +10,11 @@ use tempfile::TempDir;
 use uslab_tests::{compiled_from, libuslab, libuslab_cache, workspace};
 
 #[test]
-fn the_library_does_what_c_programs_rely_on() {
+fn preloaded_library_behaves_as_c_programs_expect() {
     let dir = tempfile::tempdir().unwrap();
     let api = compiled("api.c", dir.path());
     for rseq in ["on", "off"] {
-        // Reaps every minute: an earlier reap would move objects while the program compares counts.
+        // The reap interval is a minute, because an earlier reap would move objects while the program compares counts.
         let output = preloaded(Command::new(&api).env("USLAB_RSEQ", rseq), "check=1,reap=60000");
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "rseq {rseq}: {:?}\n{out}{err}", output.status);
@@ -23,7 +23,7 @@ fn the_library_does_what_c_programs_rely_on() {
 }
 
 #[test]
-fn a_library_that_is_opened_late_and_both_sides_of_an_early_fork_start_their_malloc() {
+fn malloc_starts_after_late_dlopen_and_early_fork() {
     let dir = tempfile::tempdir().unwrap();
     let starts = compiled("starts.c", dir.path());
     for options in ["check=0", "check=1"] {
@@ -41,8 +41,8 @@ fn a_library_that_is_opened_late_and_both_sides_of_an_early_fork_start_their_mal
     }
 }
 
-/// Returns a header for `sandbox.c` with the filters of `filters.txt`, and the expected outcome of each behaviour under each
-/// filter: filter, behaviour, and `well` or `-`.
+/// Returns a header for `sandbox.c` with the filters of `filters.txt`, and the expected outcome of each behaviour under
+/// each filter: filter, behaviour, and `well` or `-`.
 fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
     let (mut header, mut filters, mut calls) = (String::new(), String::new(), BTreeSet::new());
     let (mut behaviours, mut outcomes): (Vec<&str>, _) = (vec![], vec![]);
@@ -98,10 +98,11 @@ fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
     (header + "};\n", outcomes)
 }
 
-/// Regression test: the first allocation read the list of CPUs, and the filter of a login server ended the program. Later,
-/// freeing a mapping read the limit on addresses, `malloc_trim` issued a membarrier, and a thread was started above 8 MiB.
+/// Regression test: the first allocation read the list of CPUs, and the filter of a login server ended the program.
+/// Regression test: freeing a mapping read the limit on addresses, `malloc_trim` issued a membarrier, and a thread was
+/// started above 8 MiB.
 #[test]
-fn behind_filters_of_system_calls_programs_end_for_no_call_of_the_library() {
+fn programs_with_system_call_filters_survive() {
     let dir = tempfile::tempdir().unwrap();
     let data = std::fs::read_to_string(workspace().join("tests/programs/preload/filters.txt")).unwrap();
     let (header, outcomes) = filters(&data);
@@ -135,10 +136,10 @@ fn behind_filters_of_system_calls_programs_end_for_no_call_of_the_library() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// If a program defines only some of `operator new` and `delete`, the forms that it leaves out, for arrays and with a size, call
-/// its own ones.
+/// If a program defines only some of `operator new` and `delete`, the omitted forms, for arrays and with a size, call
+/// the program's own forms.
 #[test]
-fn the_operators_of_cplusplus_are_the_librarys_or_the_programs_own() {
+fn cplusplus_operators_are_replaced_consistently() {
     let Some(cc) = program("c++") else { return };
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("operators");
@@ -156,10 +157,10 @@ fn the_operators_of_cplusplus_are_the_librarys_or_the_programs_own() {
     }
 }
 
-/// Regression test: `delete` waited for the loader's lock, which the loader held while it ran the constructor that waited for the
-/// deleting thread.
+/// Regression test: `delete` waited for the loader's lock, which the loader held while it ran the constructor that
+/// waited for the deleting thread.
 #[test]
-fn a_constructor_of_a_library_may_wait_for_a_thread_that_deletes() {
+fn library_constructor_can_wait_for_a_deleting_thread() {
     let Some(cc) = program("c++") else { return };
     let dir = tempfile::tempdir().unwrap();
     let [library, opens] = ["library.so", "opens"].map(|name| dir.path().join(name));
@@ -174,9 +175,10 @@ fn a_constructor_of_a_library_may_wait_for_a_thread_that_deletes() {
     assert!(output.status.success() && out == "opened\n", "{:?} {out}{err}", output.status);
 }
 
-/// Regression test: it aborted, because C++'s library was not among the libraries in which symbols after this one are looked up.
+/// Regression test: the program aborted, because C++'s library was not among the libraries in which later symbols are
+/// looked up.
 #[test]
-fn an_extension_in_cplusplus_of_a_c_program_is_told_that_there_is_no_memory() {
+fn cplusplus_extension_gets_bad_alloc() {
     let (Some(cxx), Some(cc)) = (program("c++"), program("cc")) else { return };
     let dir = tempfile::tempdir().unwrap();
     let [library, opens] = ["extension.so", "opens"].map(|name| dir.path().join(name));
@@ -194,7 +196,7 @@ fn an_extension_in_cplusplus_of_a_c_program_is_told_that_there_is_no_memory() {
     }
 }
 
-/// Installs both libraries with `make install`; `None` if there is no `make` or no `pkg-config`.
+/// Installs both libraries with `make install`; returns `None` without `make` or `pkg-config`.
 fn installed() -> Option<TempDir> {
     let (make, _) = (program("make")?, program("pkg-config")?);
     let (prefix, built) = (tempfile::tempdir().unwrap(), libuslab_cache());
@@ -213,7 +215,7 @@ fn pkg_config(prefix: &Path, args: &[&str]) -> String {
     text(&output.stdout).trim().to_owned()
 }
 
-/// A C program compiled and linked with the flags of `pkg-config`.
+/// Compiles and links a C program with the flags of `pkg-config`.
 fn linked(prefix: &Path, library: &str, source: &str) -> PathBuf {
     let out = prefix.join(library);
     let mut cc = Command::new("cc");
@@ -233,7 +235,7 @@ fn printed(command: &mut Command) -> String {
 }
 
 #[test]
-fn the_example_in_c_builds_few_buffers() {
+fn c_example_constructs_few_buffers() {
     let Some(prefix) = installed() else { return };
     for (library, has_malloc) in [("uslab", true), ("uslab-cache", false)] {
         let said = printed(&mut Command::new(linked(prefix.path(), library, "slab/examples/requests.c")));
@@ -248,7 +250,7 @@ fn the_example_in_c_builds_few_buffers() {
 }
 
 #[test]
-fn the_program_of_the_book_compiles_and_runs() {
+fn book_c_program_compiles_and_runs() {
     let Some(prefix) = installed() else { return };
     let page = std::fs::read_to_string(workspace().join("slab/book/src/c.md")).unwrap();
     let (_, program) = page.split_once("\n```c\n").unwrap();
@@ -262,16 +264,17 @@ fn the_program_of_the_book_compiles_and_runs() {
     }
 }
 
-/// Runs every function of the header under each mechanism, through each library, and with threads that libc does not register.
+/// Runs every function of the header under each mechanism, through each library, and with threads that libc does not
+/// register.
 #[test]
-fn object_caches_do_what_c_programs_rely_on() {
+fn c_object_caches_behave_as_documented() {
     let Some(prefix) = installed() else { return };
     for library in ["uslab", "uslab-cache"] {
         let program = linked(prefix.path(), library, "tests/programs/preload/caches.c");
         for variable in
             [("USLAB_RSEQ", "on"), ("USLAB_RSEQ", "off"), ("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]
         {
-            // The library's own thread also uses memory, and `uslab_check` requires that nothing else does.
+            // The library's own thread also uses memory, and `uslab_check` requires that no other thread does.
             let table =
                 printed(Command::new(&program).env("USLAB_OPTIONS", "reap=0").env(variable.0, variable.1));
             assert!(table.contains("\nolder ") && !table.contains("\nplain "), "{table}");
@@ -281,7 +284,7 @@ fn object_caches_do_what_c_programs_rely_on() {
 
 /// The allocator's functions are not C++, so no exception can pass through them.
 #[test]
-fn an_exception_that_leaves_a_function_of_a_cache_aborts() {
+fn exception_leaving_a_cache_callback_aborts() {
     use std::os::unix::process::ExitStatusExt;
     let (Some(cxx), Some(prefix)) = (program("c++"), installed()) else { return };
     for library in ["uslab", "uslab-cache"] {
@@ -301,7 +304,7 @@ fn an_exception_that_leaves_a_function_of_a_cache_aborts() {
     }
 }
 
-/// Regression test: no statistic counted them.
+/// Regression test: no statistic counted objects in quarantine.
 #[test]
 fn objects_in_quarantine_count_as_cached() {
     let Some(prefix) = installed() else { return };
@@ -309,10 +312,10 @@ fn objects_in_quarantine_count_as_cached() {
     printed(Command::new(program).arg("quarantine").env("USLAB_OPTIONS", "reap=0,quarantine=4k"));
 }
 
-/// Regression test: the caches' library registered its fork handlers with the first cache, so they held the locks while the
-/// program's older handlers ran.
+/// Regression test: the caches' library registered its fork handlers with the first cache, so it held the locks while
+/// the program's older handlers ran.
 #[test]
-fn handlers_of_forks_that_are_older_than_the_first_cache_may_use_it() {
+fn earlier_fork_handlers_can_use_caches() {
     let Some(prefix) = installed() else { return };
     for library in ["uslab", "uslab-cache"] {
         let program = linked(prefix.path(), library, "tests/programs/preload/fork_handlers.c");
@@ -322,7 +325,7 @@ fn handlers_of_forks_that_are_older_than_the_first_cache_may_use_it() {
 
 /// Programs load the library by the name with the interface's number. `pkg-config` and the manual page state the version.
 #[test]
-fn what_is_installed_belongs_together() {
+fn installed_files_match_each_other() {
     let Some(prefix) = installed() else { return };
     let file = |name: &str| prefix.path().join(name);
     for (library, links) in [("uslab", "libuslab.so"), ("uslab-cache", "libuslab-cache.so")] {
@@ -348,7 +351,7 @@ fn declared() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_manual_page_has_each_function_flag_and_error_of_the_header() {
+fn manual_page_covers_the_whole_header() {
     let page = std::fs::read_to_string(workspace().join("slab/libuslab/man/uslab.3")).unwrap();
     let (_, synopsis) = page.split_once(".SH SYNOPSIS").unwrap();
     let missing: Vec<_> =
@@ -363,10 +366,10 @@ fn the_manual_page_has_each_function_flag_and_error_of_the_header() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// The header declares exactly what the libraries export. One library replaces malloc; the other leaves the program's malloc
-/// alone.
+/// The header declares exactly the functions that the libraries export. One library replaces malloc; the other does not
+/// change the program's malloc.
 #[test]
-fn the_header_is_what_the_libraries_have() {
+fn header_declares_what_the_libraries_export() {
     let Some(nm) = program("nm") else { return };
     let has = |library: &Path| -> BTreeSet<String> {
         let symbols = printed(Command::new(&nm).args(["-D", "--defined-only"]).arg(library));
@@ -384,7 +387,7 @@ fn the_header_is_what_the_libraries_have() {
     assert_eq!(has(&libuslab()), expected);
 }
 
-/// Checks that each of these calls ends the program with its message.
+/// Checks that each wrong call ends the program with its message.
 fn ends_the_program(options: &str, wrong: &[(&str, &str)]) {
     use std::os::unix::process::ExitStatusExt;
     let dir = tempfile::tempdir().unwrap();
@@ -401,7 +404,7 @@ fn ends_the_program(options: &str, wrong: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_wrong_free_is_named_and_ends_the_program() {
+fn wrong_free_is_reported_and_aborts() {
     ends_the_program(
         "check=1,guard=0",
         &[
@@ -416,10 +419,10 @@ fn a_wrong_free_is_named_and_ends_the_program() {
     );
 }
 
-/// Regression test: by default a free of an address inside an object was ignored silently, and so were a `realloc` and
-/// `malloc_usable_size` of one.
+/// Regression test: by default a free of an address inside an object was ignored silently, and so were `realloc` and
+/// `malloc_usable_size`.
 #[test]
-fn without_checked_frees_what_is_no_object_ends_the_program() {
+fn free_of_a_non_object_aborts_without_checks() {
     ends_the_program(
         "check=0,guard=0",
         &[
@@ -434,14 +437,14 @@ fn without_checked_frees_what_is_no_object_ends_the_program() {
             ("move-foreign", "free of an address that no cache owns"),
             ("move-inside", "free of an address inside an object"),
             ("move-inside-page", "free of an address inside an object"),
-            ("size-foreign", "size of an address that is no object"),
-            ("size-inside", "size of an address that is no object"),
-            ("size-inside-huge", "size of an address that is no object"),
+            ("size-foreign", "size of an address that is not an object"),
+            ("size-inside", "size of an address that is not an object"),
+            ("size-inside-huge", "size of an address that is not an object"),
         ],
     );
 }
 
-/// Regression test: glibc's functions reported its own heap, which was not in use.
+/// Regression test: glibc's functions reported glibc's own heap, which was not in use.
 #[test]
 fn malloc_info_is_xml_and_malloc_stats_is_on_standard_error() {
     let dir = tempfile::tempdir().unwrap();
@@ -466,7 +469,7 @@ fn malloc_info_is_xml_and_malloc_stats_is_on_standard_error() {
 
 /// Regression test: mappings above 4 MiB did not count towards the limit.
 #[test]
-fn a_limit_holds_for_mappings_too() {
+fn memory_limit_includes_mappings() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("budget.c", dir.path());
     for options in ["limit=64m", "limit=64m,huge_cache=0,check=1"] {
@@ -476,15 +479,15 @@ fn a_limit_holds_for_mappings_too() {
     }
 }
 
-/// Regression test: it called glibc's `free`, which does not know the program's allocations.
+/// Regression test: the library called glibc's `free`, which does not know the program's allocations.
 #[test]
-fn a_library_that_is_opened_with_deepbind_frees_here() {
+fn deepbind_library_frees_with_our_malloc() {
     let dir = tempfile::tempdir().unwrap();
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(dir.path().join("libdeepbind.so"));
     cc.arg(workspace().join("tests/programs/preload/deepbind_library.c"));
     assert!(cc.status().expect("a C compiler").success());
-    // The library is found by its name alone, through the program's `RUNPATH`: `dlopen` uses the one of its caller.
+    // The library is found by its name alone, through the program's `RUNPATH`, because `dlopen` uses its caller's.
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-o"]).arg(dir.path().join("program"));
     cc.arg(workspace().join("tests/programs/preload/deepbind.c")).arg("-ldl");
@@ -495,8 +498,8 @@ fn a_library_that_is_opened_with_deepbind_frees_here() {
     assert!(output.status.success() && out == "freed\n", "{:?} {out}{err}", output.status);
 }
 
-/// The number of system calls that a program makes under a library, or without one if its name is empty; `None` if tracing is not
-/// allowed.
+/// Returns the number of system calls that a program makes under a library, or without one if the name is empty; `None`
+/// if tracing is not allowed.
 fn system_calls(counter: &Path, library: &Path, program: &[&OsStr]) -> Option<u32> {
     let output = Command::new(counter).arg(library).args(program).output().unwrap();
     let said = text(&output.stdout);
@@ -507,11 +510,11 @@ fn system_calls(counter: &Path, library: &Path, program: &[&OsStr]) -> Option<u3
     Some(said.trim().parse().unwrap_or_else(|_| panic!("{said}{}", text(&output.stderr))))
 }
 
-/// Regression test: it took 423 calls. Each of 52 magazine layers had a mapping and a commit, and each of 268 allocations at the
-/// start asked for the process id. Later it took 80 more than without the library; 20 of them loaded two libraries that are not
-/// needed any more.
+/// Regression test: the start took 423 calls. Each of 52 magazine layers had a mapping and a commit, and each of 268
+/// allocations at the start read the process id. A later version took 80 more calls than without the library; 20 of
+/// them loaded two libraries that are no longer needed.
 #[test]
-fn a_start_takes_few_system_calls() {
+fn process_start_takes_few_system_calls() {
     let [counts, allocates] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let counter = compiled("calls.c", counts.path());
     let program = compiled("small.c", allocates.path());
@@ -520,22 +523,23 @@ fn a_start_takes_few_system_calls() {
     say(&format!(
         "preload: {with} system calls of a program that allocates once, {without} without the library"
     ));
-    // A process group and each group above it take up to six calls. The unwinder takes eleven without gcc's archive.
+    // A process group and each group above it take up to six calls. The unwinder takes eleven calls without gcc's
+    // archive.
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let deepest = groups.lines().map(|line| line.matches('/').count()).max().unwrap_or(0) as u32;
     assert!(with - without <= 40 + 6 * deepest + 11, "{with} and {without}: {groups}");
 }
 
-/// An object of 64 bytes takes about 66 bytes of memory. The rest of what is measured is the fixed cost of a process.
+/// An object of 64 bytes takes about 66 bytes of memory. The remaining memory is the fixed cost of a process.
 #[test]
-fn a_small_process_has_little_memory_besides_its_objects() {
+fn small_process_uses_little_extra_memory() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("small.c", dir.path());
     let kib = |output: std::process::Output| -> Vec<u32> {
         text(&output.stdout).split_whitespace().map(|kib| kib.parse().unwrap()).collect()
     };
     let without = kib(Command::new(&program).output().unwrap());
-    // A huge page would be mostly unused, so huge pages are off.
+    // Huge pages are disabled, because they would be mostly unused.
     let with = kib(preloaded(&mut Command::new(&program), "check=0,huge_pages=never"));
     let ratios = |kib: &[u32]| {
         [(1, 10_000), (2, 100_000)].map(|(at, n)| f64::from(kib[at] - kib[0]) / f64::from(n * 64 / 1024))
@@ -551,7 +555,7 @@ fn a_small_process_has_little_memory_besides_its_objects() {
 }
 
 #[test]
-fn the_table_is_printed_at_the_end_and_wrong_options_are_named() {
+fn stats_table_is_printed_at_exit() {
     let output = preloaded(Command::new("true").arg(""), "stats=1,colour=red");
     let err = text(&output.stderr);
     assert!(output.status.success());
@@ -565,14 +569,14 @@ fn the_table_is_printed_at_the_end_and_wrong_options_are_named() {
     assert!(quiet.stderr.is_empty(), "{}", text(&quiet.stderr));
 }
 
-/// Regression test: a limit that the process set had no effect on small memory, and left nothing for threads and mappings. Of a
-/// limit that was set before the start, half was left unused.
+/// Regression test: a limit that the process set had no effect on small memory, and left nothing for threads and
+/// mappings. A limit that was set before the start was left half unused.
 #[test]
-fn a_limit_on_addresses_leaves_most_of_itself_to_memory_and_some_to_others() {
+fn address_limit_is_shared_with_other_mappings() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("limit.c", dir.path());
     for mib in [256, 512] {
-        // Checks are off: they take an eighth of the memory.
+        // Checks are disabled, because they take an eighth of the memory.
         let by_itself = preloaded(Command::new(&program).arg(mib.to_string()), "check=0");
         let shell = format!("ulimit -v {} && exec \"$0\"", mib << 10);
         let before = preloaded(Command::new("sh").args(["-c", &shell]).arg(&program), "check=0");
@@ -585,13 +589,13 @@ fn a_limit_on_addresses_leaves_most_of_itself_to_memory_and_some_to_others() {
     }
 }
 
-/// Regression test: pages reserved three quarters of the limit at the start. 22 threads and 648 blocks were possible; with the C
-/// library's malloc, 109 and 841.
+/// Regression test: pages reserved three quarters of the limit at the start. The limit allowed 22 threads and 648
+/// blocks; the C library's malloc allows 109 and 841.
 #[test]
-fn under_a_limit_on_addresses_threads_have_their_stacks_and_then_blocks_the_same_addresses() {
+fn address_limit_allows_thread_stacks_and_blocks() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("addresses.c", dir.path());
-    // Also with tags, which take an eighth of the slabs.
+    // The second option enables tags, which take an eighth of the slabs.
     for options in ["check=0", "check=1"] {
         let mut shell = Command::new("sh");
         let output = preloaded(shell.args(["-c", "ulimit -v 900000 && exec \"$0\""]).arg(&program), options);
@@ -603,15 +607,15 @@ fn under_a_limit_on_addresses_threads_have_their_stacks_and_then_blocks_the_same
     }
 }
 
-/// The most mappings that a process may have.
+/// Returns the most mappings that a process may have.
 fn most_mappings() -> usize {
     std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap()
 }
 
-/// Regression test: each guard was a mapping that was never removed, and so was each large block: 4,159 in a heap of half a GiB,
-/// without a bound. Tags of freed slabs also stayed, an eighth of the heap at its largest.
+/// Regression test: each guard was a mapping that was never removed, and so was each large block: 4,159 in a heap of
+/// half a GiB, without a bound. Tags of freed slabs also remained, an eighth of the heap at its largest.
 #[test]
-fn a_hardened_heap_has_a_bounded_number_of_mappings_and_gives_its_memory_back() {
+fn hardened_heap_has_few_mappings_and_returns_memory() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("mappings.c", dir.path());
     for options in ["check=0", "check=1", "harden=1"] {
@@ -625,9 +629,9 @@ fn a_hardened_heap_has_a_bounded_number_of_mappings_and_gives_its_memory_back() 
     }
 }
 
-/// Regression test: no further mapping was possible, and memory that could not be unmapped stayed for ever.
+/// Regression test: no further mapping was possible, and memory that could not be unmapped was never freed.
 #[test]
-fn a_hardened_program_that_has_all_the_mappings_it_may_goes_on_without_guards() {
+fn hardened_program_at_the_mapping_limit_continues() {
     let most = most_mappings();
     if most > 1 << 20 {
         return say(&format!("preload: skipped the crowd: {most} mappings are too many to make"));
@@ -652,16 +656,16 @@ fn a_hardened_program_that_has_all_the_mappings_it_may_goes_on_without_guards() 
 }
 
 #[test]
-fn a_child_of_vfork_that_limits_its_addresses_takes_none_of_its_parents() {
+fn address_limit_in_a_vfork_child_spares_its_parent() {
     let dir = tempfile::tempdir().unwrap();
     let output = preloaded(Command::new(compiled("limit.c", dir.path())).arg("vfork"), "check=0");
     assert_eq!(text(&output.stdout), "100\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
-/// Large memory may get addresses that were cut off from the pages' range. Regression test: its free mistook it for a page, and
-/// reported corruption.
+/// Large memory may get addresses that were cut off from the pages' range. Regression test: the free of such memory
+/// mistook it for a page, and reported corruption.
 #[test]
-fn large_memory_where_addresses_of_pages_were_is_freed_as_any() {
+fn large_block_at_former_page_addresses_is_freed() {
     let Some(python) = python() else { return };
     for mib in [100, 200, 300] {
         let script =
@@ -678,9 +682,9 @@ fn large_memory_where_addresses_of_pages_were_is_freed_as_any() {
     }
 }
 
-/// Regression test: such a request used up all addresses that pages had left, and later allocations failed.
+/// Regression test: a request beyond the limit used up all addresses that pages had left, and later allocations failed.
 #[test]
-fn a_request_beyond_the_limit_on_addresses_takes_nothing_from_others() {
+fn request_beyond_the_address_limit_takes_nothing() {
     let Some(python) = python() else { return };
     let script = "
 try: bytearray(1 << 40)
@@ -690,9 +694,9 @@ except MemoryError: print('refused', len([bytes(1000) for _ in range(100000)]))"
     assert_eq!(text(&output.stdout), "refused 100000\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
-/// Regression test: the table was written to whatever file the program had opened under that descriptor.
+/// Regression test: the table was written to any file that the program had opened under that descriptor.
 #[test]
-fn what_is_said_at_the_end_goes_to_no_file_of_the_programs() {
+fn exit_report_goes_to_no_file_of_the_program() {
     let folder = tempfile::tempdir().unwrap();
     let script = "for n in 3 4 5 6 7 8 9; do eval \"exec $n>out$n\"; done; echo hello >&3";
     let mut bash = Command::new("bash");
@@ -703,9 +707,9 @@ fn what_is_said_at_the_end_goes_to_no_file_of_the_programs() {
     }
 }
 
-/// Large memory can use the part of the limit that the pages' range only reserves, and some is left.
+/// Large memory can use the part of the limit that the pages' range only reserves, and some of it remains.
 #[test]
-fn under_a_limit_on_addresses_memory_above_four_mib_takes_what_is_only_reserved() {
+fn large_blocks_under_an_address_limit_use_reserved_addresses() {
     let Some(python) = python() else { return };
     let script = "
 import mmap, resource, threading
@@ -722,7 +726,7 @@ except MemoryError: print('refused', len([str(i) for i in range(1000)]))";
 }
 
 #[test]
-fn memory_beyond_the_limit_is_refused_and_the_program_goes_on() {
+fn memory_beyond_the_limit_is_refused() {
     let Some(python) = python() else { return };
     let script = "
 try:

@@ -10,12 +10,12 @@ use std::process::{Command, Output, Stdio};
 use uslab_sim::flame::{Flame, Stack};
 use uslab_tests::libuslab;
 
-/// The file that `dump.c` wrote, and the program's output.
+/// Returns the file that `dump.c` wrote, and the program's output.
 fn dump(how: &str, ending: &str) -> (Option<String>, Output) {
     let dir = tempfile::tempdir().unwrap();
     let mut program = Command::new(compiled("dump.c", dir.path()));
     program.arg(how).arg(dir.path()).arg(ending);
-    // Objects that the guard samples are in no cache, so the guard is off.
+    // The guard is disabled, because objects that it samples are in no cache.
     let options = format!("guard=0,dump={}/out.%p.{ending}", dir.path().display());
     let output = preloaded(&mut program, &options);
     let mut left = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
@@ -25,7 +25,7 @@ fn dump(how: &str, ending: &str) -> (Option<String>, Output) {
 }
 
 #[test]
-fn on_a_signal_the_numbers_are_written_whole_in_the_format_that_the_name_asks_for() {
+fn signal_dump_format_follows_the_file_name() {
     for ending in ["json", "prom", "txt"] {
         let (file, output) = dump("asked", ending);
         assert_eq!(text(&output.stdout), "2\n", "a thread of its own");
@@ -46,7 +46,7 @@ fn on_a_signal_the_numbers_are_written_whole_in_the_format_that_the_name_asks_fo
     }
 }
 
-/// A heap profile of `dump.c` in a file, with a sample for each byte, and the program's output.
+/// Writes a heap profile of `dump.c`, with a sample for each byte; returns the file and the program's output.
 fn profile(dir: &Path, how: &str, ending: &str) -> (PathBuf, String) {
     let mut program = Command::new(compiled("dump.c", dir));
     program.arg(how).arg(dir).arg(ending);
@@ -57,10 +57,10 @@ fn profile(dir: &Path, how: &str, ending: &str) -> (PathBuf, String) {
     (left.find(|path| path.to_string_lossy().ends_with(ending)).unwrap(), text(&output.stdout))
 }
 
-/// The file has code addresses; names are looked up afterwards. It holds exactly the thousand objects of `main`, and the
-/// innermost function of a stack is never the library's.
+/// The file has code addresses, whose names are looked up afterwards. The file has exactly the thousand objects of
+/// `main`, and the innermost function of a stack is never the library's.
 #[test]
-fn on_a_signal_the_heap_profile_names_who_holds_what() {
+fn signal_dump_writes_the_heap_profile() {
     for ending in ["folded", "pb.gz"] {
         let dir = tempfile::tempdir().unwrap();
         let (file, _) = profile(dir.path(), "asked", ending);
@@ -76,7 +76,7 @@ fn on_a_signal_the_heap_profile_names_who_holds_what() {
 
 /// Regression test: a dump of 300 stacks took 40 MiB, because it read the debug information of all files.
 #[test]
-fn a_dump_of_many_stacks_takes_little_memory() {
+fn dump_of_many_stacks_takes_little_memory() {
     for ending in ["folded", "pb.gz"] {
         let dir = tempfile::tempdir().unwrap();
         let (file, printed) = profile(dir.path(), "stacks", ending);
@@ -93,7 +93,7 @@ fn a_dump_of_many_stacks_takes_little_memory() {
 
 /// Neither the temporary file nor a part of the dump remains.
 #[test]
-fn a_profile_that_cannot_be_written_is_one_line_and_no_file() {
+fn unwritable_profile_is_reported_in_one_line() {
     for (options, error) in [
         ("dump=DIR/out.%p.pb.gz", "there is no profile: expected `profile=512k` or another number of bytes"),
         ("profile=1,dump=DIR/none/out.pb.gz", "No such file or directory (os error 2)"),
@@ -123,7 +123,7 @@ fn a_profile_that_cannot_be_written_is_one_line_and_no_file() {
 }
 
 #[test]
-fn a_program_keeps_its_signal_its_forks_and_its_count_of_threads() {
+fn dump_preserves_the_programs_signals_and_threads() {
     assert_eq!(dump("own", "txt").0, None);
     let (file, output) = dump("fork", "txt");
     assert!(file.is_some_and(|file| file.starts_with("slabinfo - version: 2.1\n")), "{output:?}");
@@ -137,12 +137,15 @@ fn a_program_keeps_its_signal_its_forks_and_its_count_of_threads() {
     ignoring.args(["-c", "trap '' USR2; exec \"$0\" none . ."]).arg(&program);
     let output = preloaded(&mut ignoring, "dump=/tmp/none");
     let err = text(&output.stderr);
-    assert_eq!(err, "uslab: dump `/tmp/none`: SIGUSR2 is ignored or taken: no dumps on it\n");
+    assert_eq!(
+        err,
+        "uslab: dump `/tmp/none`: SIGUSR2 is ignored or handled by the program: it triggers no dump\n"
+    );
     assert_eq!((output.status.success(), text(&output.stdout).as_str()), (true, "1\n"));
 }
 
 #[test]
-fn a_dump_that_cannot_be_is_named_and_the_program_goes_on() {
+fn impossible_dump_is_reported_and_the_program_continues() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("dump.c", dir.path());
     let mut wrong = Command::new(&program);

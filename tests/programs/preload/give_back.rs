@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use uslab_tests::{ControlGroup, libuslab, server};
 
-/// The most time to wait for anything, in tenths of a second.
+/// The most time to wait, in tenths of a second.
 const PATIENCE: u32 = 600;
 const KEYS: usize = 30_000;
 
@@ -21,7 +21,7 @@ impl Drop for Ended {
 }
 
 impl Ended {
-    /// Resident memory in KiB.
+    /// Returns the resident memory in KiB.
     fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -34,9 +34,10 @@ impl Ended {
     }
 }
 
-/// The example server with `Box` for its memory, so on the library's malloc. Keys of mixed sizes are set and deleted.
+/// The example server with `Box` for its memory, and therefore on the library's malloc. Keys of mixed sizes are set and
+/// deleted.
 #[test]
-fn a_server_gives_back_what_its_clients_deleted() {
+fn server_returns_memory_deleted_by_clients() {
     let mut command = Command::new(server());
     command.args(["--listen", "127.0.0.1:0", "--memory", "box"]).env("LD_PRELOAD", libuslab());
     let mut process = Ended(command.env("USLAB_OPTIONS", "reap=500").stdout(Stdio::piped()).spawn().unwrap());
@@ -86,7 +87,7 @@ fn a_server_gives_back_what_its_clients_deleted() {
 
 /// The library's thread does not keep a process alive that has no other thread.
 #[test]
-fn a_program_ends_with_its_last_thread() {
+fn program_exits_with_its_last_thread_despite_the_reaper() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("last_thread.c", dir.path());
     let dump = format!("dump={}/numbers.json", dir.path().display());
@@ -107,14 +108,14 @@ fn a_program_ends_with_its_last_thread() {
 
 /// Regression test: 63 MiB of 100 were not returned, and the kernel killed the program.
 #[test]
-fn in_a_small_control_group_most_of_what_was_freed_goes_back() {
+fn small_cgroup_gets_most_freed_memory_back() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("group.c", dir.path());
     for mib in [32, 64, 100, 256] {
         let Some(group) = ControlGroup::new(mib << 20) else {
             return say("preload: skipped the control group: this process may make none");
         };
-        // Allocates three fifths of the limit, twice.
+        // The program allocates three fifths of the limit, twice.
         let mut command = group.command(&program, Some(&libuslab()));
         command.arg((mib * 3 / 5).to_string());
         let output = command.env_remove("USLAB_OPTIONS").output().unwrap();

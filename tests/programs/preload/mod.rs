@@ -1,7 +1,7 @@
-//! Programs under `libuslab.so`: what C programs rely on, and real programs, whose output must be the same as without it.
+//! Programs under `libuslab.so`: what C programs rely on, and real programs, whose output must not change.
 //!
-//! `USLAB_PRELOAD=full` adds python's own tests of what allocates most, and more load on servers. If the machine lacks a program,
-//! standard output names it with the reason.
+//! `USLAB_PRELOAD=full` adds python's own tests of memory-intensive modules, and more load on servers. If the machine
+//! lacks a program, standard output names it with the reason.
 
 mod contract;
 mod dump;
@@ -45,7 +45,7 @@ pub(crate) fn full() -> bool {
     std::env::var("USLAB_PRELOAD").as_deref() == Ok("full")
 }
 
-/// The path of the program called `name`, if the machine has it.
+/// Returns the path of the program called `name`, if the machine has it.
 fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     // Servers are in directories that only root has in its `PATH`.
@@ -76,7 +76,7 @@ fn command(program: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// A C program of `tests/programs/preload`, compiled.
+/// Returns a compiled C program of `tests/programs/preload`.
 fn compiled(name: &str, dir: &Path) -> PathBuf {
     compiled_from(&format!("tests/programs/preload/{name}"), &["-O1"], dir)
 }

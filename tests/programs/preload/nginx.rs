@@ -1,4 +1,4 @@
-//! nginx: processes forked from one that has allocated; each has threads that read files.
+//! nginx forks processes from one that has allocated; each process has threads that read files.
 
 use super::server::Server;
 use super::{command, full, preloaded, program, say, text};
@@ -9,13 +9,12 @@ use std::path::Path;
 
 const WORKERS: usize = 3;
 
-/// Plain files, compressed ones, pages composed of parts, and all of these again through a proxy.
+/// The requested paths: plain files, compressed files, pages composed of parts, and the same paths through a proxy.
 const PATHS: &[&str] =
     &["/small", "/middle", "/large", "/parts.shtml", "/again/middle", "/again/large", "/again/parts.shtml"];
 
 fn configuration(port: u16, dir: &Path) -> String {
-    // As root, workers run as root too: otherwise they could not read a directory with access for its owner
-    // only.
+    // As root, workers also run as root, because they could not read a directory with access for its owner only.
     let user = if dir.metadata().unwrap().uid() == 0 { "user root;" } else { "" };
     // A request that wrk abandons would otherwise keep its worker for a minute.
     format!(
@@ -34,7 +33,7 @@ fn configuration(port: u16, dir: &Path) -> String {
     )
 }
 
-/// The status line and the body; the other header lines contain dates.
+/// Returns the status line and the body; the other header lines contain dates.
 fn get(port: u16, path: &str, more: &str) -> Vec<u8> {
     let mut answer = vec![];
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -56,7 +55,7 @@ fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
     }
     let parts = "<!--#include virtual=\"/small\" --> <!--#include virtual=\"/middle\" -->".repeat(5);
     std::fs::write(dir.join("files/parts.shtml"), parts).unwrap();
-    // A port that was free a moment ago.
+    // The port was free a moment ago.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     std::fs::write(dir.join("conf"), configuration(port, dir)).unwrap();
     let nginx = |more: &[&str]| {
@@ -121,7 +120,7 @@ fn answers(nginx: &Path, wrk: &Path, with: bool) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn nginx_answers_the_same() {
+fn nginx_gives_equal_answers_with_the_library() {
     let (Some(nginx), Some(wrk)) = (program("nginx"), program("wrk")) else { return };
     let [without, with] = [false, true].map(|with| answers(&nginx, &wrk, with));
     assert!(with == without, "other bodies");

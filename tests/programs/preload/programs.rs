@@ -4,7 +4,7 @@ use super::{command, full, preloaded, program, run, same, say, text};
 use uslab_tests::workspace;
 
 #[test]
-fn sqlite_answers_the_same() {
+fn sqlite_gives_equal_answers_with_the_library() {
     let Some(sqlite) = program("sqlite3") else { return };
     let queries = "
         create table t(a integer primary key, b text, c real);
@@ -19,7 +19,7 @@ fn sqlite_answers_the_same() {
 }
 
 #[test]
-fn git_answers_the_same() {
+fn git_gives_equal_answers_with_the_library() {
     let Some(git) = program("git") else { return };
     let dir = tempfile::tempdir().unwrap();
     let in_dir = |args: &[&str]| {
@@ -43,7 +43,7 @@ fn git_answers_the_same() {
     quietly(&["fsck", "--full"]);
     same("git log", || in_dir(&["log", "--stat", "--patch", "--format=%s %T"]));
     same("git blame", || in_dir(&["blame", "-s", "file3"]));
-    // Clones through packs, as over a network: the default copies the files of a directory.
+    // The clone uses packs, as over a network: the default copies the files of a directory.
     let clone = |to: &str| in_dir(&["clone", "--quiet", "--no-local", ".", to]);
     for (to, with) in [("with", true), ("without", false)] {
         let output = run(&mut clone(to), with);
@@ -57,14 +57,14 @@ fn git_answers_the_same() {
 }
 
 #[test]
-fn gcc_compiles_the_same() {
+fn gcc_output_is_equal_with_the_library() {
     let Some(gcc) = program("gcc") else { return };
     let source = workspace().join("tests/programs/preload/api.c");
     same("gcc", || command(&gcc, &["-O2", "-S", "-o", "-", &source.display().to_string()]));
 }
 
 #[test]
-fn perl_and_the_shell_answer_the_same() {
+fn perl_and_shell_give_equal_answers_with_the_library() {
     if let Some(perl) = program("perl") {
         let script = "my %h; $h{$_ % 997} .= \"$_,\" for 1..80000; \
                       print join(\"\\n\", map { \"$_ \" . length $h{$_} } sort { $a <=> $b } keys %h), \"\\n\"; \
@@ -78,10 +78,10 @@ fn perl_and_the_shell_answer_the_same() {
     }
 }
 
-/// Regression test: it opens its extensions with `RTLD_DEEPBIND`, and crashed, because glibc freed what the
-/// library had allocated.
+/// Regression test: php opens its extensions with `RTLD_DEEPBIND`, and crashed, because glibc freed what the library
+/// had allocated.
 #[test]
-fn php_answers_the_same() {
+fn php_gives_equal_answers_with_the_library() {
     let Some(php) = program("php") else { return };
     same("php -v", || command(&php, &["-v"]));
     let script = "$a = []; for ($i = 0; $i < 30000; $i++) $a[$i % 997][] = str_repeat(dechex($i), $i % 7); \
@@ -90,9 +90,9 @@ fn php_answers_the_same() {
     same("php", || command(&php, &["-r", script]));
 }
 
-/// Its output contains times, so it differs from run to run; it verifies the memory that it allocates.
+/// The output of stress-ng contains times, so it differs from run to run, but it verifies the memory that it allocates.
 #[test]
-fn stress_ng_verifies_its_memory() {
+fn stress_ng_finds_no_wrong_memory() {
     let Some(stress) = program("stress-ng") else { return };
     let dir = tempfile::tempdir().unwrap();
     let operations = if full() { "2000000" } else { "50000" };

@@ -1,17 +1,17 @@
-//! Python: a program with threads and forks, and python's own tests.
+//! Runs python with threads and forks, and python's own tests.
 
 use super::{command, full, preloaded, program, same, say, text};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The path of the real interpreter: `python3` may be a launcher.
+/// Returns the path of the real interpreter, because `python3` may be a launcher.
 pub(crate) fn python() -> Option<PathBuf> {
     let output = Command::new(program("python3")?).args(["-c", "import sys; print(sys.executable)"]).output();
     Some(text(&output.ok()?.stdout).trim().into())
 }
 
 #[test]
-fn python_answers_the_same() {
+fn python_gives_equal_answers_with_the_library() {
     let Some(python) = python() else { return };
     let script = "
 import json, re, threading, subprocess, sys, os, hashlib, zlib, collections, decimal
@@ -92,13 +92,13 @@ const PYTHON_TESTS: &[&str] = &[
 ];
 
 #[test]
-fn pythons_own_tests_pass() {
+fn pythons_test_suite_passes() {
     if !full() {
         return say("preload: skipped python's own tests: USLAB_PRELOAD=full runs them");
     }
     let Some(python) = python() else { return };
-    // Python imports from the directory in which it starts, so a file there with the name of a module would
-    // be imported. An empty directory has none.
+    // Python imports from the directory in which it starts, so a file there with a module's name would be imported. An
+    // empty directory has no file with a module's name.
     let folder = tempfile::tempdir().unwrap();
     let (mut same, mut other) = (0, vec![]);
     for test in PYTHON_TESTS {
@@ -112,7 +112,7 @@ fn pythons_own_tests_pass() {
             same += 1;
             continue;
         }
-        // Some of them fail on some machines with any malloc.
+        // Some tests fail on some machines with any malloc.
         let without = run().output().expect("it starts");
         let tail: String =
             text(&with.stdout).lines().rev().take(15).map(|line| format!("    {line}\n")).collect();

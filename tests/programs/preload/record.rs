@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use uslab_sim::trace::{Facts, Recorded, Recording, Tables};
 use uslab_tests::{compiled_from, libuslab};
 
-/// Sizes of a recording's header and of a record, in bytes.
+/// The sizes of a recording's header and of a record, in bytes.
 const HEADER: usize = 64;
 const RECORD: usize = 24;
 
@@ -34,7 +34,7 @@ impl Recorder {
         assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
         file
     }
-    /// All recordings except the first.
+    /// Returns all recordings except the first.
     fn others(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path());
         let mut others: Vec<_> =
@@ -44,7 +44,7 @@ impl Recorder {
     }
 }
 
-/// The trace reader's facts of a file, and the file's own counts.
+/// Returns the trace reader's facts of a file, and the file's own counts.
 fn facts(file: &Path) -> (Facts, Recorded) {
     let mut ops = Recording::open(file).unwrap().resolve(None).unwrap();
     while ops.next_op().unwrap().is_some() {}
@@ -53,7 +53,7 @@ fn facts(file: &Path) -> (Facts, Recorded) {
     (facts, recorded)
 }
 
-/// Checks that no address is allocated twice without a free between, and that no address is freed that is not allocated.
+/// Checks that no address is allocated twice without a free between, and that only allocated addresses are freed.
 #[track_caller]
 fn in_order(facts: &Facts) {
     let objects = &facts.objects;
@@ -71,31 +71,32 @@ fn replayed(file: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Expected counts of `counts` in `record.c`, by class: allocations, frees, and objects left.
+/// The expected counts of `counts` in `record.c`, by class: allocations, frees, and objects left.
 const COUNTS: [(&str, [u64; 3]); 8] = [
     // Sizes of 0.
     ("kmalloc-16", [5, 0, 5]),
-    // Size 20, reallocated to 0.
+    // Size 20 is reallocated to 0.
     ("kmalloc-32", [1, 1, 0]),
-    // Size 100, and 65 aligned to 64, which the class of 96 is not.
+    // The class has size 100, and size 65 aligned to 64, which does not fit the class of 96.
     ("kmalloc-128", [103, 40, 63]),
     // `new` and `delete` of 200.
     ("kmalloc-256", [6, 3, 3]),
     // Size 50, ten times.
     ("kmalloc-512", [7, 0, 7]),
-    // Size 1000, reallocated in place to 1010, then moved.
+    // Size 1000 is reallocated in place to 1010, then moved.
     ("kmalloc-1k", [1, 1, 0]),
-    // The class to which that object moved; and size 8 aligned to a page.
+    // The class has the moved object, and size 8 aligned to a page.
     ("kmalloc-4k", [3, 2, 1]),
     ("kmalloc-large", [2, 1, 1]),
 ];
 
 #[test]
-fn a_replay_of_a_recording_has_the_programs_counts_and_its_live_bytes() {
+fn replayed_recording_has_the_programs_counts() {
     for rseq in ["", "off"] {
         let recorder = Recorder::new();
         let file = recorder.file();
-        // Without the library's thread, for which the C library allocates, and without samples, which do not grow in place.
+        // The library's thread is disabled, because the C library allocates for it, and so are samples, which do not
+        // grow in place.
         let options = format!("record={},reap=0,guard=0", file.display());
         let output =
             preloaded(Command::new(&recorder.program).arg("counts").env("USLAB_RSEQ", rseq), &options);
@@ -140,12 +141,13 @@ fn a_replay_of_a_recording_has_the_programs_counts_and_its_live_bytes() {
 }
 
 #[test]
-fn an_address_is_taken_for_an_allocation_behind_its_free_whatever_threads_do() {
+fn recording_orders_a_reused_address_after_its_free() {
     let recorder = Recorder::new();
     let (facts, recorded) = facts(&recorder.run(&["threads", "100000"], ""));
     in_order(&facts);
     let objects = &facts.objects;
-    // The objects left are those that the C library keeps for its threads, in addition to what the threads request.
+    // The remaining objects are the ones that the C library keeps for its threads, in addition to what the threads
+    // request.
     let left = objects.allocs - objects.frees;
     assert!(left < 20, "{left}");
     let first: u64 = facts
@@ -161,7 +163,7 @@ fn an_address_is_taken_for_an_allocation_behind_its_free_whatever_threads_do() {
 
 /// This holds for every way to fork: a bare system call runs no fork handlers.
 #[test]
-fn the_child_of_a_fork_has_a_recording_of_its_own() {
+fn child_of_a_fork_writes_a_separate_recording() {
     for how in ["fork", "clone"] {
         let recorder = Recorder::new();
         // The child first changes its directory.
@@ -187,7 +189,7 @@ fn the_child_of_a_fork_has_a_recording_of_its_own() {
 }
 
 #[test]
-fn a_recording_that_is_there_stays_and_a_program_that_is_started_has_its_own() {
+fn existing_recording_is_not_overwritten() {
     let recorder = Recorder::new();
     let first = facts(&recorder.run(&["exec"], ""));
     let others = recorder.others();
@@ -205,7 +207,7 @@ fn a_recording_that_is_there_stays_and_a_program_that_is_started_has_its_own() {
 }
 
 #[test]
-fn what_a_killed_program_leaves_is_a_prefix() {
+fn recording_of_a_killed_program_is_a_prefix() {
     let recorder = Recorder::new();
     let mut command = Command::new(&recorder.program);
     command.arg("killed").env("LD_PRELOAD", libuslab()).stdout(Stdio::piped());
@@ -218,11 +220,12 @@ fn what_a_killed_program_leaves_is_a_prefix() {
     assert_eq!(line, "go\n");
     let (facts, recorded) = facts(&recorder.file());
     assert!(facts.total > 40_000, "{} {recorded:?}", facts.total);
-    // At most one for each thread: a thread that waits for the file to grow has its place reserved behind the end.
+    // Each thread has at most one call in progress, because a thread that waits for the file to grow has its place
+    // reserved.
     let under_way = recorded.unwritten + recorded.lost;
     assert!(under_way <= 5, "{recorded:?}");
-    // A later operation of another thread on the same address may already be in the file. Then a call before it is missing, or
-    // two if that was a reallocation.
+    // A later operation of another thread on the same address may already be in the file. In that case a call before it
+    // is missing, or two if the call was a reallocation.
     let objects = &facts.objects;
     let missed = objects.hidden_allocs + objects.hidden_frees + objects.pre_trace_frees;
     assert!(missed <= 2 * under_way, "{objects:?} {recorded:?}");
@@ -230,7 +233,7 @@ fn what_a_killed_program_leaves_is_a_prefix() {
 }
 
 #[test]
-fn what_is_beyond_the_limit_is_counted_and_nothing_else_lost() {
+fn events_beyond_the_recording_limit_are_counted() {
     let recorder = Recorder::new();
     let (facts, recorded) = facts(&recorder.run(&["pairs", "5000"], ",record_limit=64k"));
     let room = ((64 << 10) - HEADER) / RECORD;
@@ -246,9 +249,9 @@ fn what_is_beyond_the_limit_is_counted_and_nothing_else_lost() {
     );
 }
 
-/// Regression test: the signal ended the recording, or there was none.
+/// Regression test: the signal ended the recording, or prevented it.
 #[test]
-fn a_signal_that_comes_while_the_file_grows_changes_nothing() {
+fn signal_during_recording_growth_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let flags = ["-O1", "-rdynamic", "-DINTERRUPTED"];
     let program = compiled_from("tests/programs/preload/record.c", &flags, dir.path());
@@ -258,7 +261,7 @@ fn a_signal_that_comes_while_the_file_grows_changes_nothing() {
 }
 
 #[test]
-fn a_full_device_or_a_limit_on_files_ends_the_recording_and_not_the_program() {
+fn full_disk_ends_only_the_recording() {
     let recorder = Recorder::new();
     let (limited, recorded) = facts(&recorder.run(&["limited", "100000"], ""));
     assert_eq!(limited.total + recorded.lost, 200_000);
@@ -287,7 +290,7 @@ fn a_full_device_or_a_limit_on_files_ends_the_recording_and_not_the_program() {
 }
 
 #[test]
-fn a_recording_that_cannot_be_is_named_and_the_program_goes_on() {
+fn impossible_recording_is_reported_and_the_program_continues() {
     let recorder = Recorder::new();
     let run = |options: &str| {
         let output = preloaded(Command::new(&recorder.program).arg("fork"), options);
@@ -310,7 +313,7 @@ fn a_recording_that_cannot_be_is_named_and_the_program_goes_on() {
 }
 
 #[test]
-fn a_recording_is_read_compressed_and_one_that_is_cut_or_of_another_format_is_refused() {
+fn compressed_recordings_are_read_and_truncated_ones_refused() {
     let recorder = Recorder::new();
     let whole = std::fs::read(recorder.run(&["pairs", "1000"], "")).unwrap();
     let part = |bytes: &[u8]| {
@@ -326,7 +329,7 @@ fn a_recording_is_read_compressed_and_one_that_is_cut_or_of_another_format_is_re
         assert!(packed.len() < whole.len() / 2);
         assert_eq!(facts(&part(&packed)).0.total, 2000);
     }
-    // The reader uses the file up to the last record, and nothing behind it.
+    // The reader uses the file up to the last record, and nothing after it.
     let used = HEADER + 2000 * RECORD;
     assert_eq!(facts(&part(&whole[..used])).0.total, 2000);
     let with = |at: usize, byte: u8| {
@@ -339,8 +342,8 @@ fn a_recording_is_read_compressed_and_one_that_is_cut_or_of_another_format_is_re
         (whole[..used - 1].to_vec(), "recorded by libuslab.so: cut short: 1999 of 2000 records are there"),
         (whole[..HEADER].to_vec(), "recorded by libuslab.so: cut short: 0 of 2000 records are there"),
         (whole[..HEADER - 1].to_vec(), "recorded by libuslab.so: cut within its header"),
-        (with(8, 2), "recorded by libuslab.so: in format 2, where 1 is expected; record it again"),
-        (with(record + RECORD - 1, 77), "recorded by libuslab.so: damaged: record 8 is of no known kind"),
+        (with(8, 2), "recorded by libuslab.so: has format version 2; expected 1; record it again"),
+        (with(record + RECORD - 1, 77), "recorded by libuslab.so: damaged: record 8 has an unknown kind"),
         (with(record + 7, 0xff), "impossible cpu="),
     ] {
         let file = part(&bytes);

@@ -1,4 +1,4 @@
-//! redis-server: threads, forks with copy-on-write, and memory that it measures with `malloc_usable_size`.
+//! Runs redis-server: threads, forks with copy-on-write, and memory that it measures with `malloc_usable_size`.
 
 use super::server::Server;
 use super::{command, full, program, run, say, text};
@@ -15,8 +15,8 @@ struct Redis {
 }
 
 impl Redis {
-    /// Starts a server with the data that a previous one saved in `dir`. `threads` threads read and answer
-    /// requests.
+    /// Starts a server with the data that a previous server saved in `dir`. The server reads and answers requests in
+    /// `threads` threads.
     fn start(redis: &Path, cli: &Path, dir: &Path, threads: usize, with: bool) -> Self {
         let socket = dir.join("socket");
         let settings = "--port 0 --save  --appendonly no --io-threads-do-reads yes --enable-debug-command yes \
@@ -27,14 +27,14 @@ impl Redis {
         stop.arg("-s").arg(&socket).args(["shutdown", "nosave"]);
         let server = Server::start(server, stop, dir, with);
         let mut redis = Redis { server, socket, cli: cli.into(), dir: dir.into(), with };
-        let ready = redis.asker("ping");
+        let ready = redis.command_sender("ping");
         redis.server.wait_until("redis answers", || ready() == "PONG\n");
         redis
     }
 
-    /// Returns a function that sends `commands`, one on each line, by a client with the same malloc, and
-    /// returns the answers.
-    fn asker(&self, commands: &str) -> impl Fn() -> String + use<> {
+    /// Returns a function that sends `commands`, one on each line, by a client with the same malloc, and returns the
+    /// answers.
+    fn command_sender(&self, commands: &str) -> impl Fn() -> String + use<> {
         let file = tempfile::NamedTempFile::new_in(&self.dir).unwrap();
         std::fs::write(&file, commands).unwrap();
         let (cli, socket, with) = (self.cli.clone(), self.socket.clone(), self.with);
@@ -45,11 +45,11 @@ impl Redis {
     }
 
     fn ask(&self, commands: &str) -> String {
-        self.asker(commands)()
+        self.command_sender(commands)()
     }
 }
 
-/// For each key I: every kind of value, in many sizes.
+/// Commands for each key I: every kind of value, in many sizes.
 const EACH: &str = "
 set key:I IVALUE
 append text:FEW VALUE.
@@ -62,7 +62,7 @@ xadd stream:FEW SIZE-I name VALUE.
 pfadd seen:FEW I
 geoadd places FEW SOME place:I
 ";
-/// For some keys: values that are removed.
+/// Commands for some keys, whose values are removed.
 const SOME: &str = "
 lpop list:SOME
 unlink key:HALF
@@ -99,7 +99,7 @@ setrange text:FEW SIZE x
 hset hash:FEW field:I x
 ";
 
-/// The commands `of` for key `i`.
+/// Returns the commands `of` for key `i`.
 fn commands(of: &str, i: usize) -> String {
     let number = |n: usize| n.to_string();
     of.replace("VALUE", &"0123456789abcdef".repeat(i * 37 % 251))
@@ -122,7 +122,7 @@ struct Load {
     threads: usize,
 }
 
-/// The answers to all commands, on one malloc.
+/// Returns the answers to all commands, on one malloc.
 fn answers(programs: [&Path; 3], load: &Load, with: bool) -> String {
     let [redis, cli, benchmark] = programs;
     let dir = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ fn answers(programs: [&Path; 3], load: &Load, with: bool) -> String {
     // The child slowly writes the data as it was at the fork, while the parent changes all of it.
     said += &server.ask("bgsave");
     let changes: String = (0..load.keys).map(|i| commands(CHANGE, i)).collect();
-    let [change, save] = [server.asker(&changes), server.asker("info persistence")];
+    let [change, save] = [server.command_sender(&changes), server.command_sender("info persistence")];
     server.server.wait_until("the save ends", || {
         change();
         save().contains("rdb_bgsave_in_progress:0")
@@ -165,7 +165,7 @@ fn answers(programs: [&Path; 3], load: &Load, with: bool) -> String {
 }
 
 #[test]
-fn redis_answers_the_same() {
+fn redis_gives_equal_answers_with_the_library() {
     let (Some(redis), Some(cli), Some(benchmark)) =
         (program("redis-server"), program("redis-cli"), program("redis-benchmark"))
     else {
@@ -174,7 +174,7 @@ fn redis_answers_the_same() {
     let mut loads = vec![Load { keys: 600, requests: 2000, threads: 1 }];
     if full() {
         loads[0] = Load { keys: 5000, requests: 100_000, threads: 1 };
-        // Few requests, because these threads spin and wait for each other.
+        // The number of requests is small, because these threads spin and wait for each other.
         loads.push(Load { keys: 600, requests: 2000, threads: 2 });
     }
     for load in loads {

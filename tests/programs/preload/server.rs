@@ -8,7 +8,8 @@ use std::thread::sleep;
 use std::time::Duration;
 use uslab_tests::libuslab;
 
-/// The most time to wait for anything that should happen immediately, in tenths of a second: a server that hangs fails its test.
+/// The most time to wait for anything that should happen immediately, in tenths of a second: a hanging server fails its
+/// test.
 const PATIENCE: u32 = 600;
 
 pub(crate) struct Server {
@@ -19,7 +20,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts the server in the foreground, with the library or without; `stop` is the command that ends it.
+    /// Starts the server in the foreground, with the library or without; `stop` is the command that ends the server.
     pub(crate) fn start(mut command: Command, stop: Command, dir: &Path, with: bool) -> Self {
         let errors = dir.join("stderr");
         command.stdout(File::create(dir.join("stdout")).unwrap()).stderr(File::create(&errors).unwrap());

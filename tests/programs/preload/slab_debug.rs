@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// The report about a mistake of the program, which must end there.
+/// Returns the report about a mistake of the program, which must end there.
 fn report(program: &Path, mistake: &str, options: &str) -> String {
-    // The guard is off: it would report an object that it samples in another form.
+    // The guard is disabled, because it would report a sampled object in another form.
     let output = preloaded(Command::new(program).arg(mistake), &format!("{options},guard=0"));
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(
@@ -19,7 +19,7 @@ fn report(program: &Path, mistake: &str, options: &str) -> String {
 }
 
 #[test]
-fn a_mistake_with_memory_is_named_with_who_allocated_and_who_freed() {
+fn memory_bug_is_reported_with_both_stacks() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("damage.c", dir.path());
     let rows = [
@@ -57,7 +57,7 @@ fn a_mistake_with_memory_is_named_with_who_allocated_and_who_freed() {
 }
 
 #[test]
-fn each_allocation_and_each_free_of_a_size_that_is_traced_is_a_line() {
+fn tracing_prints_each_allocation_and_free() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("damage.c", dir.path());
     let output =
@@ -80,9 +80,10 @@ fn each_allocation_and_each_free_of_a_size_that_is_traced_is_a_line() {
     assert!(thread.is_some_and(|thread| thread > 0) && threads.is_empty(), "{err}");
 }
 
-/// Twenty objects whose addresses are stored nowhere, and five reachable through a list, by addresses inside them.
+/// Allocates twenty objects whose addresses are stored nowhere, and five objects that a list reaches by addresses
+/// inside them.
 #[test]
-fn what_nobody_can_reach_is_told_at_the_end_with_who_allocated_it() {
+fn leaks_are_reported_at_exit_by_allocation_site() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("damage.c", dir.path());
     for options in ["leaks=1", "leaks=1,slab_debug=FZPU"] {
@@ -95,7 +96,7 @@ fn what_nobody_can_reach_is_told_at_the_end_with_who_allocated_it() {
             let row = rows[..at].iter().rfind(|row| row.contains(" unreachable of "))?;
             row.split_whitespace().next()?.parse::<u32>().ok()
         };
-        // A stale word elsewhere may look like the address of one.
+        // A stale word elsewhere may look like the address of an object.
         assert!(of("the_allocation").is_some_and(|objects| (10..=20).contains(&objects)), "{options}: {err}");
         assert_eq!(of("the_list"), None, "{options}: {err}");
         let output = preloaded(Command::new(&program).arg("none"), options);
@@ -105,7 +106,7 @@ fn what_nobody_can_reach_is_told_at_the_end_with_who_allocated_it() {
 
 /// Shells fork, and their children continue to use the heap.
 #[test]
-fn children_of_forks_go_on_with_a_heap_that_is_debugged() {
+fn forked_children_continue_with_a_debugged_heap() {
     let script = "for i in 1 2 3; do (echo $i | cat; (echo sub $i)) ; done; echo $(echo inner | tr a-z A-Z)";
     let shell = || {
         let mut shell = Command::new("sh");
@@ -119,11 +120,11 @@ fn children_of_forks_go_on_with_a_heap_that_is_debugged() {
 }
 
 #[test]
-fn the_library_does_what_c_programs_rely_on_while_it_is_debugged() {
+fn debugged_library_behaves_as_c_programs_expect() {
     let dir = tempfile::tempdir().unwrap();
     let api = compiled("api.c", dir.path());
-    // Red zones double a class whose size is a power of two, which is aligned to its size: more memory than the program's own
-    // checks expect. Stacks of all allocations take a minute.
+    // Red zones double a class whose size is a power of two, because it is aligned to its size. Red zones take more
+    // memory than the program's own checks expect. Recording the stacks of all allocations takes a minute.
     let options = if full() { "slab_debug=FPU,reap=60000" } else { "slab_debug=FP,reap=60000" };
     let output = preloaded(&mut Command::new(&api), options);
     let (out, err) = (text(&output.stdout), text(&output.stderr));

@@ -1,4 +1,4 @@
-//! `uslab top` of a program under the library.
+//! Tests `uslab top` of a program under the library.
 
 #[path = "../../kit/terminal.rs"]
 mod terminal;
@@ -11,12 +11,12 @@ use std::process::{Child, Command, Output, Stdio};
 use terminal::on_a_terminal;
 use uslab_tests::libuslab;
 
-/// Starts `dump.c`, which runs until its input ends. Returns its process id, and the process.
+/// Starts `dump.c`, which runs until its input ends. Returns the process id, and the process.
 fn program(dir: &Path, options: &str) -> (String, Child) {
     let mut command = Command::new(compiled("dump.c", dir));
     command.args(["stay", ".", "."]).env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", options);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    // The first line shows that it runs.
+    // The first line shows that the program runs.
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     (child.id().to_string(), child)
@@ -30,12 +30,12 @@ fn top(args: &[&str]) -> Output {
 }
 
 #[test]
-fn what_it_prints_is_what_the_program_s_own_file_says() {
+fn top_shows_the_numbers_of_the_programs_file() {
     let dir = tempfile::tempdir().unwrap();
-    // Objects that the guard samples are in no cache, so the guard is off.
+    // The guard is disabled, because objects that it samples are in no cache.
     let options = format!("guard=0,dump={}/out.%p.json,dump_signal=USR2", dir.path().display());
     let (pid, child) = program(dir.path(), &options);
-    // It requests a first dump itself.
+    // The command requests a first dump itself.
     let own = dir.path().join(format!("out.{pid}.json"));
     let begun = std::time::Instant::now();
     while !own.exists() {
@@ -45,7 +45,7 @@ fn what_it_prints_is_what_the_program_s_own_file_says() {
     let output = top(&["--once", &pid, "--json"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
-    // No dump was requested after that one.
+    // No dump was requested after the first one.
     let file = std::fs::read(dir.path().join(format!("out.{pid}.json"))).unwrap();
     let file: Value = serde_json::from_slice(&file).unwrap();
     let own: Vec<_> =
@@ -66,7 +66,7 @@ fn what_it_prints_is_what_the_program_s_own_file_says() {
     let used = rows.iter().find(|row| row["name"] == "malloc-112").unwrap()["used"].as_u64().unwrap();
     assert!(used >= 1000, "{used}");
 
-    // As a table, from the process and from the file.
+    // The table is printed from the process and from the file.
     let table = text(&top(&["--once", &pid]).stdout);
     assert!(table.starts_with(&format!("program ({pid})\n")) && table.contains("\nmalloc-112 "), "{table}");
     let from_file = top(&["--once", dir.path().join(format!("out.{pid}.json")).to_str().unwrap()]);
@@ -75,7 +75,7 @@ fn what_it_prints_is_what_the_program_s_own_file_says() {
 }
 
 #[test]
-fn a_program_that_cannot_be_asked_is_named_and_left_alone() {
+fn top_names_a_program_it_cannot_signal() {
     let refused = |args: &[&str], part: &str| {
         let output = top(args);
         let err = text(&output.stderr);
@@ -98,7 +98,7 @@ fn a_program_that_cannot_be_asked_is_named_and_left_alone() {
     ] {
         let mut cat = Command::new("cat");
         let child = cat.env("USLAB_OPTIONS", options).stdin(Stdio::piped()).spawn().unwrap();
-        // Between fork and exec the process still has this program's environment.
+        // Between fork and exec the process still has the test program's environment.
         let comm = format!("/proc/{}/comm", child.id());
         while std::fs::read(&comm).unwrap() != b"cat\n" {
             std::thread::yield_now();
@@ -111,7 +111,7 @@ fn a_program_that_cannot_be_asked_is_named_and_left_alone() {
         "4194999: no such program; expected the number of a running one, or a file",
     );
     refused(&["--once", "/nowhere"], "/nowhere: No such file or directory");
-    refused(&["/nowhere"], "standard output is no terminal; `--once` prints a table, `--json` a reading");
+    refused(&["/nowhere"], "standard output is not a terminal; `--once` prints a table, `--json` a reading");
     for seconds in ["0.01", "3601", "x"] {
         let output = top(&["1", "--interval", seconds]);
         assert_eq!(output.status.code(), Some(2));
@@ -120,7 +120,7 @@ fn a_program_that_cannot_be_asked_is_named_and_left_alone() {
 }
 
 #[test]
-fn a_program_that_ends_leaves_its_last_table() {
+fn top_keeps_the_last_table_of_an_ended_program() {
     let dir = tempfile::tempdir().unwrap();
     let (pid, child) = program(dir.path(), &format!("dump={}/out.%p.json", dir.path().display()));
     let (code, said, restored) = on_a_terminal(&["top", &pid, "--interval", "0.1"], |_| end(child));

@@ -1,4 +1,4 @@
-//! Bad input to `uslab lab`: exit code 2, a message that says what is accepted, and no partial output.
+//! Tests bad input to `uslab lab`: exit code 2, a message with the accepted input, and no partial output.
 
 use super::*;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn demo_refuses_an_unknown_command_before_it_begins() {
 fn traces_that_are_wrong_are_refused_by_file_and_line() {
     let folder = Folder::new();
     let race = |file: &str, parts: &[&str]| refused(&["race", "--trace", file], parts);
-    // Heap, blocks, operations, weight; then the operations.
+    // The file has heap, blocks, operations and weight; then the operations.
     let twice = folder.file("twice.rep", "4096\n1\n3\n1\na 0 16\nf 0\nf 0\n");
     race(&twice, &[&format!("{twice}:7"), "freed before"]);
     let wrong = folder.file("wrong.rep", "4096\n1\n2\n1\na 0 16\nx 0\n");
@@ -137,7 +137,7 @@ fn options_that_together_need_too_much_memory_are_refused() {
     );
     refused(&["constructors", "--bursts", "4294967295"], &["--burst 100 --bursts 4294967295"]);
     refused(&["race", "--operations", "100000000"], &["--operations", "1..=1000000"]);
-    // Regression test: these did not end.
+    // Regression test: these commands did not end.
     told(&["race", "--exact", "--quick", "--arrivals", "burst:1,4294967296"]);
     assert!(told(&["layout", "--exact", "--structs", "1000000"]).contains("1000000 structs"));
 }

@@ -16,7 +16,7 @@ impl Round for Number {
     }
 }
 
-/// Large enough for a region that commits more and more.
+/// The size is large enough for a region that commits more and more.
 const REGION: usize = 1 << 18;
 
 fn table<M: Memory>(memory: impl FnOnce(Heap) -> M) -> Arc<Table<M>> {
@@ -34,7 +34,7 @@ impl<F: Fn(bool)> Runs<F> {
     fn new(rounds: usize, run: F) -> Self {
         Self { free: Mutex::new((1..=rounds).map(Number).collect()), run }
     }
-    /// The number of free rounds, each once, after the layer was flushed.
+    /// Returns the number of free rounds, each once, after the layer was flushed.
     fn census<M: Memory>(&self, layer: &Layer<Number, M>) -> usize {
         layer.flush_all(self);
         let mut free = self.free.lock().clone();
@@ -97,7 +97,7 @@ pub(super) mod supplier {
                 inside.store(false, Relaxed);
             }
         };
-        // It cannot name itself, so the call uses another supplier of the same layer.
+        // The supplier cannot name itself, so the call uses another supplier of the same layer.
         let other = Runs::new(0, |_| ());
         other.free.lock().extend((101..=200).map(Number));
         let supplier = Runs::new(100, |_| {

@@ -1,5 +1,5 @@
-//! Checks the contract of [`uslab::error`] for panics of user code, for each callback: the effect of a panic whose payload panics
-//! again when it is dropped; calls back into the allocator; and the effect of a callback that removes itself or its cache.
+//! Checks the contract of [`uslab::error`] for panics of user code, for each callback. Tested are a panic whose payload
+//! panics again when dropped, calls back into the allocator, and a callback that removes itself or its cache.
 
 mod magazines;
 mod objects;
@@ -36,7 +36,7 @@ fn passes_on<R>(f: impl FnOnce() -> R) {
     core::mem::forget(panic.downcast::<Bomb>().expect("the callback's own panic"));
 }
 
-/// Runs its closure once: a nested call does nothing.
+/// A guard that runs its closure once: a nested call does nothing.
 #[derive(Clone, Default)]
 struct Once(Arc<AtomicBool>);
 impl Once {
@@ -45,14 +45,14 @@ impl Once {
             f();
         }
     }
-    /// Returns `true` if it ran.
+    /// Returns `true` if the closure ran.
     fn ran(&self) -> bool {
         self.0.load(Relaxed)
     }
 }
 
-/// A weak reference to what a callback uses: its own cache, or its registration. A strong one would keep the cache alive for
-/// ever.
+/// A weak reference to what a callback uses: its own cache, or its registration. A strong reference would keep the
+/// cache alive for ever.
 struct Found<T>(Arc<Mutex<Weak<T>>>);
 impl<T> Clone for Found<T> {
     fn clone(&self) -> Self {
@@ -101,7 +101,7 @@ fn ends<T>(subsystem: &Subsystem, cache: Arc<ObjectCache<T>>) {
     drop(cache);
     assert_all_given_back(subsystem);
 }
-/// As `ends`, for an untyped cache.
+/// Checks an untyped cache as `ends` does.
 #[track_caller]
 fn ends_untyped(subsystem: &Subsystem, cache: Arc<KmemCache>) {
     drop([(); 3].map(|()| cache.alloc_block(Gfp::KERNEL).unwrap()));
@@ -127,7 +127,7 @@ fn watched(case: fn()) {
     }
 }
 
-/// Rows of the contract: a callback's name, its module below, and its cases there, which become tests.
+/// Expands rows of the contract: a callback's name, its module below, and its cases there, which become tests.
 macro_rules! callbacks {
     ($($name:literal => $place:ident::$callback:ident: $($case:ident)+;)+) => {
         const CALLBACKS: &[&str] = &[$($name),+];
@@ -158,7 +158,7 @@ callbacks! {
     "supplier" => magazines::supplier: bomb comes_back removes_itself;
     "memory of a table" => magazines::memory: bomb;
 }
-/// Rows whose tests are elsewhere, next to the code that they test.
+/// Rows whose tests are elsewhere, next to the tested code.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("closures of handles and pools", "slab/handle/src/slot_map.rs"),
     ("functions of C", "tests/programs/preload/contract.rs"),
@@ -205,7 +205,7 @@ fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
 }
 
 #[test]
-fn each_call_of_user_code_belongs_to_a_tested_callback() {
+fn each_user_callback_is_tested() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut files = Vec::new();
     for folder in ["buddy/src", "magazine/src", "magazine/sync/src", "slab/src", "slab/libuslab/src"] {
@@ -229,7 +229,7 @@ fn each_call_of_user_code_belongs_to_a_tested_callback() {
 }
 
 #[test]
-fn the_contract_has_a_row_for_each_callback_and_no_other_one() {
+fn panic_contract_lists_each_callback() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let page = std::fs::read_to_string(root.join("slab/src/error.rs")).unwrap();
     let table = page.split("//! # Panics").nth(1).expect("a section on panics");

@@ -1,10 +1,10 @@
-//! Callbacks of objects: constructors, destructors, resets, weights, `prepare`, and wakers.
+//! Tests callbacks of objects: constructors, destructors, resets, weights, `prepare`, and wakers.
 
 use super::*;
 use crate::common::subsystem;
 use uslab::{AllocError, Busy};
 
-/// Large objects, so few in a slab that they are constructed one by one.
+/// A large object, so that a slab has few objects and they are constructed one by one.
 type Words = [u64; 64];
 /// The objects' cache, for use in a callback.
 type Own = Found<ObjectCache<Words>>;
@@ -15,7 +15,7 @@ fn uses(cache: &Own) {
     drop([(); 5].map(|()| cache.alloc().unwrap()));
     cache.shrink();
 }
-/// Destroying the cache is refused, because the callback's object is in use.
+/// Checks that destroying the cache is refused, because the callback's object is in use.
 fn destroy_is_refused(cache: &Own) {
     let busy = cache.get().unwrap().destroy().unwrap_err();
     assert!(busy.live > 0, "{busy:?}");
@@ -74,8 +74,8 @@ pub(super) mod constructor {
             ends_untyped(&subsystem, cache);
         }
     }
-    /// An object of a slab is in use while it is constructed. A slab does not belong to the cache yet while its first object, or
-    /// all of its objects, are being constructed.
+    /// An object of a slab is in use while it is constructed. A slab does not belong to the cache yet while its first
+    /// object, or all of its objects, are being constructed.
     pub(crate) fn removes_itself() {
         for (new, whole) in [(true, false), (true, true), (false, false)] {
             let (own, once) = (Found::<KmemCache>::nothing(), Once::default());
@@ -208,7 +208,7 @@ pub(super) mod destructor {
             ends_untyped(&subsystem, cache);
         }
     }
-    /// Refused while other free objects are being destructed with it.
+    /// The destruction is refused while other free objects are being destructed with it.
     pub(crate) fn removes_itself() {
         let (subsystem, own, once) = (subsystem(1), Found::<KmemCache>::nothing(), Once::default());
         let (found, first, outcome) = (own.clone(), once.clone(), Arc::new(Mutex::new(None)));
@@ -392,7 +392,8 @@ pub(super) mod waker {
         }
     }
 
-    /// A cache at its limit, with all its objects held by the caller. It is leaked, because wakers keep its futures.
+    /// Returns a cache at its limit, whose objects the caller holds. The cache is leaked, because wakers keep its
+    /// futures.
     fn full(subsystem: &Subsystem) -> (&'static KmemCache, Vec<uslab::Block<'static>>) {
         let cache = KmemCache::builder("bomb", 512).limit(Limit::Slabs(1)).build_in(subsystem).unwrap();
         let cache: &KmemCache = Box::leak(Box::new(cache));
@@ -402,7 +403,7 @@ pub(super) mod waker {
         let Poll::Ready(object) = Pin::new(acquire).poll(&mut Context::from_waker(waker)) else {
             return false;
         };
-        // SAFETY: allocated just now from this cache, freed once.
+        // SAFETY: the object was allocated just now from this cache, and is freed once.
         unsafe { cache.free(object.unwrap()) };
         true
     }
@@ -420,7 +421,7 @@ pub(super) mod waker {
         assert!(!poll(cache, &mut acquire, &waker));
         first.fill(acquire);
         core::mem::forget(waker);
-        // A second future waits after it.
+        // A second future waits after the first.
         let mut second = cache.acquire(Gfp::KERNEL);
         assert!(!poll(cache, &mut second, Waker::noop()));
         drop(held.pop());
@@ -453,7 +454,7 @@ pub(super) mod waker {
             false,
         );
     }
-    /// The next acquirer gets its object.
+    /// The next acquirer gets the waiter's object.
     pub(crate) fn removes_itself() {
         case(|_, own| assert!(own.now()), true);
     }

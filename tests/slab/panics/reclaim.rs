@@ -1,4 +1,4 @@
-//! Callbacks of a subsystem: observers, shrinkers, corruption handlers, and deferred closures.
+//! Tests callbacks of a subsystem: observers, shrinkers, corruption handlers, and deferred closures.
 
 use super::*;
 use crate::common::{READERS, config, subsystem};
@@ -80,7 +80,7 @@ pub(super) mod shrinker {
         }
     }
 
-    /// A cache with a limit, beyond which shrinkers are called.
+    /// Returns a cache with a limit, beyond which shrinkers are called.
     fn limited(subsystem: &Subsystem) -> KmemCache {
         KmemCache::builder("bomb", 512).limit(Limit::Slabs(1)).build_in(subsystem).unwrap()
     }
@@ -123,7 +123,7 @@ pub(super) mod shrinker {
         drop((counts, panics, other));
         ends_untyped(&subsystem, cache);
     }
-    /// A shrinker may use its cache; this does not call shrinkers again.
+    /// A shrinker may use its cache; an operation of a shrinker calls no shrinkers.
     pub(crate) fn comes_back() {
         let subsystem = Arc::new(subsystem(1));
         let (own, weak, calls) =
@@ -143,7 +143,7 @@ pub(super) mod shrinker {
         drop(registered);
         ends_untyped(&subsystem, cache);
     }
-    /// Regression test: a panic of its `Drop` reached the allocating caller.
+    /// Regression test: a panic of the shrinker's `Drop` reached the allocating caller.
     pub(crate) fn removes_itself() {
         let subsystem = subsystem(1);
         let (own, calls) = (Dropped::<Registration>::later(), Arc::new(Mutex::new(0)));
@@ -189,12 +189,13 @@ pub(super) mod corruption {
         free_twice(&cache);
         assert_eq!((*calls.lock(), cache.info().corruptions), (2, 2));
         ends_untyped(&subsystem, cache);
-        // Detected while magazines are flushed.
+        // The damage is detected while magazines are flushed.
         let subsystem = self::subsystem(false, |_| explode());
         let (cache, other) = (blocks(&subsystem), Arc::new(blocks(&subsystem)));
         let objects = [(); 9].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
         for (n, object) in objects.into_iter().enumerate() {
-            // SAFETY: the objects are freed once. No object begins 8 bytes into one, so that free is the error under test.
+            // SAFETY: the objects are freed once. No object begins 8 bytes into another, so that free is the error
+            // under test.
             unsafe {
                 cache.free(object);
                 if n == 4 {
@@ -277,8 +278,8 @@ pub(super) mod page_corruption {
 pub(super) mod deferred {
     use super::*;
 
-    /// Regression test: it reached the caller that returned a slab, or pinned. Runs in a separate process, because any thread may
-    /// run such closures.
+    /// Regression test: the panic reached the caller that returned a slab, or pinned. The test runs in a separate
+    /// process, because any thread may run such closures.
     pub(crate) fn bomb() {
         if !is_alone("panics::deferred::bomb") {
             return;
@@ -289,7 +290,7 @@ pub(super) mod deferred {
         for _ in 0..panics {
             rcu::pin().defer(|| explode());
             let object = cache.alloc(Gfp::KERNEL).unwrap();
-            // SAFETY: allocated just now, freed once; no reader has it.
+            // SAFETY: the object was allocated just now, and is freed once; no reader has it.
             unsafe { cache.free_deferred(object) };
             drop(rcu::pin());
         }
@@ -312,7 +313,7 @@ pub(super) mod deferred {
         rcu::pin().defer(move || {
             let cache = own.upgrade().unwrap();
             let object = cache.alloc(Gfp::KERNEL).unwrap();
-            // SAFETY: allocated just now, freed once; no reader has it.
+            // SAFETY: the object was allocated just now, and is freed once; no reader has it.
             unsafe { cache.free_deferred(object) };
             cache.shrink();
             rcu::advance();

@@ -1,14 +1,14 @@
 //! `cargo check-all`: every quick test of the workspace, the loom models included, and the counts at the end.
 //!
-//! The models need another build (`--cfg loom`) than the tests, so one `cargo test` cannot run both. A model might silently not
-//! run: the models write a row each to a file, and this runner counts the rows.
+//! The models need another build (`--cfg loom`) than the tests, so one `cargo test` cannot run both. A model might
+//! silently not run. The models therefore write a row each to a file, and this runner counts the rows.
 //!
-//! A planted bug might not be searched for by any model: the names of all planted bugs are read from the sources, and the models
-//! must have caught each of them in this run; or the schedules, if loom does not compile the code.
+//! A model might not search for a planted bug. The names of all planted bugs are read from the sources. The models must
+//! have caught each bug in this run; if loom does not compile the code, the schedules must have.
 //!
 //! All rows of models, planted bugs and schedules are kept for `check-claims`.
 //!
-//! `cargo check-quick` runs a small part of it between edits; a change must pass the whole.
+//! `cargo check-quick` runs a small part between edits; a change must pass the whole.
 
 use anyhow::Context;
 use clap::Parser;
@@ -26,33 +26,35 @@ use uslab_tests::share::ShareArgs;
 use uslab_tests::source::Sources;
 use uslab_tests::{cargo, workspace};
 
-/// Cases of each property test (`PROPTEST_CASES` overrides it).
+/// The number of cases of each property test (`PROPTEST_CASES` overrides it).
 const CASES: &str = "1000";
-/// Cases of each property test in `check-quick`.
+/// The number of cases of each property test in `check-quick`.
 const QUICK_CASES: &str = "100";
 
-/// The name under which its shards are kept.
+/// The name under which the runner's shards are kept.
 const WHAT: &str = "check-all";
 
 /// Run every quick test of the workspace: unit, property, end-to-end and documentation tests, then the loom models and the random
 /// schedules.
 ///
-/// A share has some of each large model's executions, some of the small models and of the planted bugs, and some seeds of the
-/// schedules; share 0 has all of the rest, the tests among it. `--merge` adds the shares up.
+/// A shard has some of each large model's executions, some of the small models and of the planted bugs, and some seeds
+/// of the schedules; shard 0 also has all the rest, including the tests. `--merge` adds the shards up.
 ///
-/// Environment: PROPTEST_CASES (default 1000), BOUND (pre-emption bound of all models: 1, 2, 3 or none), SCHEDULES (10 runs ten times
-/// as many schedules). Exit codes: 0 all passed, 1 something failed, 2 wrong usage, or a share that is missing or of another build.
+/// Environment: PROPTEST_CASES (default 1000), BOUND (pre-emption bound of all models: 1, 2, 3 or none), SCHEDULES (10
+/// runs ten times as many schedules). Exit codes: 0 all passed, 1 something failed, 2 wrong usage, or a shard that is
+/// missing or of another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-all", max_term_width = 100)]
 struct Args {
-    /// Only the tests.
+    /// Run only the tests.
     #[arg(long, group = "part", conflicts_with = "shard")]
     tests: bool,
-    /// Only the loom models and the schedules.
+    /// Run only the loom models and the schedules.
     #[arg(long, group = "part")]
     models: bool,
-    /// A part of both, for between edits, also as `cargo check-quick`: the format, the unit tests of uslab-magazine, uslab-buddy and uslab
-    /// with 100 cases a property, and the models of uslab-magazine with 1 pre-emption.
+    /// Run a part of both, for between edits, also as `cargo check-quick`: the format, the unit tests of
+    /// uslab-magazine, uslab-buddy and uslab with 100 cases a property, and the models of uslab-magazine with 1
+    /// pre-emption.
     #[arg(long, group = "part", conflicts_with = "shard")]
     quick: bool,
     #[command(flatten)]
@@ -68,7 +70,7 @@ struct Totals {
     /// The planted bugs that models caught, and the number of all catches.
     caught: BTreeSet<String>,
     catches: u64,
-    /// Scenarios, their schedules, and the number of planted bugs that schedules caught.
+    /// The number of scenarios, of their schedules, and of planted bugs that schedules caught.
     scenarios: u64,
     schedules: u64,
     caught_by_schedules: BTreeSet<String>,
@@ -77,18 +79,18 @@ struct Totals {
     rows: Vec<String>,
     /// The shard that is run.
     shard: Option<Shard>,
-    /// Models of which a shard runs a part.
+    /// The models of which a shard runs a part.
     parts: BTreeSet<String>,
     /// The number of models and of scenarios of each program.
     models_of: BTreeMap<String, usize>,
     scenarios_of: BTreeMap<String, usize>,
-    /// Calls that were the first to be refused, and all refused calls.
+    /// The number of calls that were the first to be refused, and of all refused calls.
     faults: [u64; 2],
-    /// Operations under load, and violations.
+    /// The number of operations under load, and of violations.
     stress: [u64; 2],
     /// The lines of tests that failed.
     failures: Vec<String>,
-    /// Parts that did not finish.
+    /// The parts that did not finish.
     broken: Vec<String>,
 }
 
@@ -137,7 +139,7 @@ fn main() -> ExitCode {
         }
         match shard {
             None => {
-                everything_ran(&mut totals);
+                assert_everything_ran(&mut totals);
                 totals.keep();
             }
             Some(shard) if totals.good() => {
@@ -166,7 +168,7 @@ fn merge(shares: Vec<Share>, totals: &mut Totals) -> anyhow::Result<()> {
             row.split_once(" | ").with_context(|| format!("the row {row:?}: of no program"))?;
         totals.take(whose, row);
     }
-    everything_ran(totals);
+    assert_everything_ran(totals);
     totals.keep();
     Ok(())
 }
@@ -295,7 +297,7 @@ fn run_tests(totals: &mut Totals, models_follow: bool) {
         let mut build = tests();
         build.arg("--no-run");
         watch("the tests are built", "", build, totals);
-        // Tests sometimes wait, for programs and for each other: the models are built during that.
+        // Models are built while tests wait for programs and for each other.
         std::thread::scope(|scope| {
             scope.spawn(build_models);
             watch("tests", "", tests(), totals);
@@ -304,14 +306,14 @@ fn run_tests(totals: &mut Totals, models_follow: bool) {
     watch(&format!("tests of {}", OUTSIDE.package), "", OUTSIDE.test(), totals);
 }
 
-/// The two builds for a checker: the programs of this workspace, and the example crate outside it.
+/// Returns the two builds for a checker: the programs of this workspace, and the example crate outside it.
 fn builds(checker: &str) -> [Command; 2] {
     let mut outside = OUTSIDE.checked_test(checker);
     outside.arg("--no-run");
     [Programs::build_command(checker), outside]
 }
 
-/// Builds the models at the lowest priority. A build error is reported when they are to run.
+/// Builds the models at the lowest priority. A build error is reported when the models are to run.
 fn build_models() {
     for build in ["loom", "shuttle"].iter().flat_map(|checker| builds(checker)) {
         let mut nice = Command::new("nice");
@@ -336,7 +338,7 @@ fn run_models(totals: &mut Totals) {
     for Modelled { package, .. } in MODELLED {
         count_models(package, programs.run(package), totals);
     }
-    // It explores all executions, and cannot be divided.
+    // The test explores all executions, and cannot be divided.
     if totals.shard.is_none_or(|shard| shard.index() == 0) {
         count_models(LITMUS, programs.run(LITMUS), totals);
     }
@@ -349,7 +351,7 @@ fn run_models(totals: &mut Totals) {
 }
 
 /// Records a failure if anything that must run did not.
-fn everything_ran(totals: &mut Totals) {
+fn assert_everything_ran(totals: &mut Totals) {
     let modelled = MODELLED.map(|of| (of.package, of.least, of.least_schedules));
     let examples = EXAMPLES.map(|of| (of.name, of.least, 0));
     let outside = (OUTSIDE.package, OUTSIDE.least, OUTSIDE.least_schedules);
@@ -381,7 +383,7 @@ fn at_least(what: &str, least: usize, totals: &mut Totals) {
 fn count_models(what: &str, mut command: Command, totals: &mut Totals) {
     // Another shard may run at the same time.
     let rows: PathBuf = workspace().join(format!("target/loom/models.{}.txt", std::process::id()));
-    // Removes the rows of an earlier run.
+    // The rows of an earlier run are removed.
     let _ = std::fs::remove_file(&rows);
     command.args(["--nocapture", "--test-threads=2"]).env("MODEL_ROWS", &rows);
     command.envs(totals.shard.map(|shard| ("SHARD", shard.to_string())));
@@ -391,7 +393,7 @@ fn count_models(what: &str, mut command: Command, totals: &mut Totals) {
     text.lines().for_each(|row| totals.take(what, row));
 }
 
-/// Fails if a planted bug was not caught by any model.
+/// Records a failure if no model caught a planted bug.
 fn every_planted_bug_is_caught(totals: &mut Totals) {
     match Sources::scan(workspace(), &MODELLED.map(|modelled| modelled.lib)) {
         Ok(sources) => {
@@ -404,7 +406,7 @@ fn every_planted_bug_is_caught(totals: &mut Totals) {
     }
 }
 
-/// Random and PCT schedules of larger scenarios, under shuttle.
+/// Runs random and PCT schedules of larger scenarios, under shuttle.
 fn run_schedules(totals: &mut Totals) {
     let Some(programs) = programs("shuttle", totals) else { return };
     let inside = MODELLED.map(|Modelled { package, .. }| {
@@ -421,8 +423,8 @@ fn run_schedules(totals: &mut Totals) {
     }
 }
 
-/// The negative control: without loom the models do not build, so they cannot pass without it. The `cfg` is set for one crate
-/// only; otherwise a crate below it would refuse first.
+/// The negative control: without loom the models do not build, so they cannot pass without it. The `cfg` is set for one
+/// crate only; otherwise a crate below it would refuse first.
 fn models_need_loom(totals: &mut Totals) {
     for Modelled { package, .. } in MODELLED {
         let mut command = cargo();
@@ -513,9 +515,9 @@ fn number_before(text: &str, word: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// Regression test: a crate below each one refused in its place, and all counted as refusing.
+    /// Regression test: a crate below each one refused instead, and all counted as refusing.
     #[test]
-    fn a_crate_refuses_by_itself_and_for_the_right_reason() {
+    fn crate_is_refused_alone_with_its_reason() {
         let said = |reason: &str, of: &str| {
             format!(
                 "    Checking a\nerror: {reason}\n --> a.rs\n\nerror: could not compile {of} due to 1 previous error\n"
@@ -528,13 +530,13 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_what_follows_its_name() {
+    fn field_value_follows_its_name() {
         let row = "M1: four | threads 4 | random 1000 | pct 20 | depth 3 | 1.2s";
         assert_eq!(["threads", "random", "pct", "executions"].map(|name| field(row, name)), [4, 1000, 20, 0]);
     }
 
     #[test]
-    fn numbers_are_added_from_lines_of_their_kind_only() {
+    fn sums_use_only_lines_of_their_kind() {
         let mut sums = [0, 0];
         for line in [
             "stress: 7 operations, 0 violations",

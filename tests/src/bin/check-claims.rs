@@ -1,4 +1,4 @@
-//! `cargo check-claims`: writes tests/CLAIMS.md from what ran, or compares it.
+//! The command `cargo check-claims`: writes tests/CLAIMS.md from what ran, or compares it.
 
 use clap::Parser;
 use std::path::Path;
@@ -11,14 +11,15 @@ use uslab_tests::workspace;
 
 /// Compare tests/CLAIMS.md, the table of claims, with what the last `cargo check-all` and `cargo check-orderings` ran.
 ///
-/// Exit codes: 0 it says what ran, 1 it does not, or what ran does not fit tests/claims.toml, 2 wrong usage.
+/// Exit codes: 0 the table agrees with what ran, 1 it does not, or what ran does not fit tests/claims.toml, 2 wrong
+/// usage.
 #[derive(Debug, Parser)]
 #[command(name = "check-claims", max_term_width = 100)]
 struct Args {
-    /// Write it instead.
+    /// Write the table instead.
     #[arg(long, conflicts_with = "quick")]
     write: bool,
-    /// Where only `cargo check-all` has run: of the orderings only that the table has each one that the sources have.
+    /// After `cargo check-all` alone: check only that the table has each ordering that the sources have.
     #[arg(long)]
     quick: bool,
 }
@@ -62,8 +63,8 @@ fn run(args: &Args) -> anyhow::Result<String> {
     Ok(format!("claims: {}, as tests/CLAIMS.md says{but}", claims.len()))
 }
 
-/// Checks that each ordering that a model can cover is in the table or waived. Returns a summary in words; nothing is weakened in
-/// this run.
+/// Checks that each ordering that a model can cover is in the table or waived. Returns a summary in words; no ordering
+/// is weakened in this run.
 fn known_orderings(table: &str) -> anyhow::Result<String> {
     // Models of the checkers themselves are not claims.
     let mut subjects = Subject::all_modelled();

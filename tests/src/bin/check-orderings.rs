@@ -1,11 +1,11 @@
 //! `cargo check-orderings`: weakens every memory ordering of a crate, one at a time; a model must fail for each.
 //!
-//! One build is enough: the loom backend of `uslab-sync` reads the mutant from the environment. The models first run at one
-//! pre-emption, to find the sites that each of them reaches. Then each mutant runs through the models that reach its site,
-//! cheapest first, at one pre-emption and then at each model's own bound, until one fails.
+//! One build is enough: the loom backend of `uslab-sync` reads the mutant from the environment. The models first run at
+//! one pre-emption, to find the sites that each reaches. Each mutant then runs through the models that reach its site,
+//! until one fails: cheapest first, at one pre-emption and then at each model's own bound.
 //!
-//! This shows that the models *notice* a weaker ordering, so each ordering is needed by a property that is checked. It does not
-//! show that an ordering is strong enough: the models themselves do.
+//! The check shows that the models *notice* a weaker ordering, so a checked property needs each ordering. The check
+//! does not show that an ordering is strong enough: the models themselves do.
 
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -35,8 +35,8 @@ use uslab_tests::waiver::Waiver;
 #[derive(Debug, Parser)]
 #[command(name = "check-orderings", max_term_width = 100)]
 struct Args {
-    /// The packages. Default: the packages of this workspace that have models; in another workspace, all that it builds by
-    /// default.
+    /// The packages. Default: the packages of this workspace that have models; in another workspace, all packages of
+    /// its default build.
     #[arg(value_name = "PACKAGE")]
     packages: Vec<String>,
     /// The manifest of another workspace.
@@ -45,26 +45,26 @@ struct Args {
     /// The profile that the models are built with; the workspace must have it.
     #[arg(long, value_name = "NAME", default_value = "loom")]
     profile: String,
-    /// Print one JSON object in place of the text.
+    /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// The most that one model may take under one mutant, in seconds, 1 to 3600.
+    /// The longest time of one model under one mutant, in seconds, 1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
-    /// The waivers. Default: tests/orderings.toml of the workspace, if there is one.
+    /// File of waivers. Default: tests/orderings.toml of the workspace, if it exists.
     #[arg(long, value_name = "FILE")]
     waivers: Option<PathBuf>,
     #[command(flatten)]
     share: ShareArgs,
 }
 
-/// The name under which its shards are kept.
+/// The name under which the runner's shards are kept.
 const WHAT: &str = "check-orderings";
 
-/// A test of models, its executions and the sites it reaches at one pre-emption.
+/// A test of models, with its executions and the sites that it reaches at one pre-emption.
 struct Model {
     test: Test,
-    /// The names of the models that it runs.
+    /// The names of the test's models.
     names: Vec<String>,
     executions: u64,
     sites: BTreeSet<String>,
@@ -89,7 +89,7 @@ enum Verdict {
         /// The row for the table of claims.
         row: String,
     },
-    /// No model failed, and the waiver says why the ordering is kept.
+    /// No model failed, and the waiver has the reason why the ordering is kept.
     Waived { reason: String },
     /// No model failed.
     Survived {
@@ -125,16 +125,16 @@ impl fmt::Display for Mutant {
 /// The whole result, or a shard's: a shard has only its mutants, and the other fields are equal in all shards.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Report {
-    /// Sites that loom compiles.
+    /// The number of sites that loom compiles.
     sites: usize,
     /// The number of all mutants.
     of: usize,
     mutants: Vec<Mutant>,
-    /// Sites that loom compiles and that no model reaches.
+    /// The sites that loom compiles and that no model reaches.
     unreached: Vec<Site>,
-    /// Sites that loom does not compile.
+    /// The sites that loom does not compile.
     outside: Vec<Site>,
-    /// Other errors.
+    /// Errors that are no verdict on a mutant.
     wrong: Vec<String>,
     seconds: f64,
 }
@@ -230,7 +230,7 @@ fn of_all(args: &Args) -> bool {
     args.packages.is_empty() && args.manifest_path.is_none()
 }
 
-/// The selected packages, which are all in one workspace, and the waivers for them.
+/// Returns the selected packages, which are all in one workspace, and the waivers for them.
 fn asked(args: &Args) -> anyhow::Result<(Vec<Subject>, Vec<Waiver>)> {
     let subjects = if of_all(args) {
         Subject::all_modelled()
@@ -262,14 +262,14 @@ fn leave(args: &Args, shard: Shard, mut report: Report) -> anyhow::Result<Report
     Ok(Report { mutants: ours, seconds, ..report })
 }
 
-/// The arguments, which must be equal for all shards.
+/// Returns the arguments that must be equal for all shards.
 fn asked_of(args: &Args) -> String {
     let manifest = args.manifest_path.iter().map(|path| path.display().to_string());
     let words: Vec<String> = manifest.chain(args.packages.iter().cloned()).collect();
     words.join(" ")
 }
 
-/// The joined results of all shards.
+/// Returns the joined results of all shards.
 fn merge(args: &Args) -> anyhow::Result<Report> {
     let (mut whole, mut first) = (Report::default(), None);
     for Share { shard, rows, .. } in args.share.joined(WHAT)? {
@@ -413,7 +413,7 @@ fn models(subjects: &[Subject], limit: Duration) -> anyhow::Result<Models> {
             bail!("{package}: no models ran");
         }
     }
-    // Sorted by executions instead of time, so that the same model catches a mutant in each run.
+    // Models are sorted by executions instead of time, so that the same model catches a mutant in each run.
     list.sort_by(|a, b| (a.executions, &a.test.name).cmp(&(b.executions, &b.test.name)));
     Ok(Models { list, reached, broken })
 }

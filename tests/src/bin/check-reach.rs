@@ -1,4 +1,4 @@
-//! `cargo check-reach`: lists which tools reach which lines of the allocator.
+//! The command `cargo check-reach`: lists which tools reach which lines of the allocator.
 //!
 //! [`reach`](uslab_tests::reach) inserts a probe before each statement, in a copy of the workspace. Three builds follow: for
 //! loom, for shuttle, and for neither. Each tool's programs run with a separate file, in which the probes record the reached
@@ -24,16 +24,16 @@ use uslab_tests::{cargo_in, workspace};
 /// Run all tools on a copy of the allocator with a probe before each statement, and print the share of each file's lines that
 /// each tool reaches.
 ///
-/// Builds and copies are in target/reach. The lines that a tool reached are kept there as long as the sources, the tests and the
-/// compiler do not change, so that parts may run one at a time; for a tool that failed, nothing is kept. From a clean build, all
-/// of them take about half an hour on two cores.
+/// Builds and copies are in target/reach. The lines that a tool reached are kept there as long as the sources, the
+/// tests and the compiler do not change, so that parts may run one at a time. A tool that failed keeps nothing. From a
+/// clean build, all parts take about half an hour on two cores.
 ///
 /// Exit codes: 0 if all ran, 1 if a test failed that passes without probes, something does not build, or a file that no
 /// concurrent checker reaches has no reason in tests/claims.toml, 2 for wrong usage.
 #[derive(Debug, Parser)]
 #[command(name = "check-reach", max_term_width = 100)]
 struct Args {
-    /// Run only these parts. Default: all that have not run on these sources.
+    /// Run only these parts. Default: all parts that have not run on these sources.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = PARTS.map(|part| part.name))]
     part: Vec<String>,
 }
@@ -77,7 +77,7 @@ fn schedules(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
 fn units(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
     let libraries: Vec<&str> = LIBRARIES.iter().flat_map(|of| ["-p", of]).chain(["--lib"]).collect();
     let programs = tree.build("units", "test", "", &libraries)?;
-    let filters = [("stepper", "stepper::"), ("protocol", "in_step::"), ("fuzz", "the_fuzzers_corpus")];
+    let filters = [("stepper", "stepper::"), ("protocol", "in_step::"), ("fuzz", "fuzzing_corpus")];
     let rest: Vec<&str> = filters.iter().flat_map(|(_, filter)| ["--skip", filter]).collect();
     let jobs = programs.iter().flat_map(|program| {
         let own = filters.iter().map(|(tool, filter)| Job::of(tool, program, &[filter]));
@@ -165,8 +165,8 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
     Ok(failed)
 }
 
-/// Keeps the lines that the tools of a part reached, but nothing of a tool that failed or reached nothing, which must run again.
-/// Returns the failures.
+/// Keeps the lines that the tools of a part reached. A tool that failed or reached no line keeps no result and must run
+/// again. Returns the failures.
 fn keep<'j>(
     kept: &Path,
     part: &Part,
@@ -194,7 +194,7 @@ fn keep<'j>(
         let lines = lines.filter(|lines| !lines.is_empty());
         match lines {
             Some(lines) => fs::write(path, serde_json::to_vec(&lines)?)?,
-            // Removes the result of an earlier run.
+            // The result of an earlier run is removed.
             None => fs::remove_file(path).or_else(|error| match error.kind() {
                 ErrorKind::NotFound => Ok(()),
                 _ => Err(error),
@@ -220,12 +220,12 @@ struct Tree {
 #[derive(Clone)]
 struct Program {
     path: PathBuf,
-    /// The directory of its package.
+    /// The directory of the program's package.
     folder: PathBuf,
     name: String,
 }
 
-/// Writes a file unless it already has this text: unchanged files are not built again.
+/// Writes a file unless the file already has this text: cargo does not build unchanged files again.
 fn put(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     if fs::read(path).is_ok_and(|old| old == text) {
         return Ok(());
@@ -264,8 +264,8 @@ impl Tree {
         }
         Ok(tree)
     }
-    /// Copies all files that git tracks, with the probes in them, and removes all others: cargo takes any file in `src/bin` for a
-    /// program.
+    /// Copies all files that git tracks, with the probes in them, and removes all others, because cargo takes any file
+    /// in `src/bin` for a program.
     fn write(&self) -> anyhow::Result<()> {
         let roots = CRATES.map(|of| format!("{of}/src/lib.rs"));
         let mut copied = HashSet::new();
@@ -329,7 +329,7 @@ impl Tree {
     }
 }
 
-/// The files and lines to which an error message refers.
+/// Returns the files and lines to which an error message refers.
 fn spans(message: &Value) -> Vec<(String, Range<usize>)> {
     let spans = message["spans"].as_array().into_iter().flatten();
     let line = |span: &Value, name: &str| usize::try_from(span[name].as_u64()?).ok();
@@ -342,7 +342,7 @@ fn spans(message: &Value) -> Vec<(String, Range<usize>)> {
 }
 
 impl Program {
-    /// The program that a line of cargo's output names, if any.
+    /// Returns the program that a line of cargo's output names, if any.
     fn of(line: &str, test: bool) -> Option<Self> {
         let line: Value = serde_json::from_str(line).ok()?;
         let folder = Path::new(line["manifest_path"].as_str()?).parent()?.to_owned();
@@ -353,7 +353,7 @@ impl Program {
             name: line["target"]["name"].as_str()?.to_owned(),
         })
     }
-    /// Its tests, except those that plant a bug.
+    /// Returns the program's tests, except tests that plant a bug.
     fn tests(&self) -> anyhow::Result<Vec<String>> {
         let listed = Command::new(&self.path)
             .args(["--list", "--format=terse"])
@@ -388,7 +388,7 @@ impl Job {
         let arguments = arguments.iter().map(|of| (*of).to_owned()).collect();
         Self { tool, program: program.clone(), arguments, variables: vec![], row: None }
     }
-    /// A job that runs a test under a checker.
+    /// Returns a job that runs a test under a checker.
     fn checked(tool: &'static str, program: &Program, test: String, row: &'static str) -> Self {
         let arguments = vec![test, "--exact".to_owned(), "--nocapture".to_owned()];
         Self { tool, program: program.clone(), arguments, variables: vec![], row: Some(row) }
@@ -433,7 +433,7 @@ mod tests {
 
     /// Regression test: a program whose list of tests failed counted as one without tests.
     #[test]
-    fn a_program_without_a_list_of_tests_is_an_error() {
+    fn program_that_lists_no_tests_is_an_error() {
         let program = Program { path: "false".into(), folder: "b".into(), name: "c".to_owned() };
         let error = program.tests().unwrap_err().to_string();
         assert_eq!(error, "c: exit status: 1 in place of a list of tests");
@@ -441,7 +441,7 @@ mod tests {
 
     /// Regression test: the result of a failed tool was kept, and the next run passed.
     #[test]
-    fn of_a_tool_that_failed_nothing_is_kept() {
+    fn results_of_a_failed_tool_are_discarded() {
         let folder = tempfile::tempdir().unwrap();
         let part = Part { name: "a", tools: &["stress", "units"], run: units };
         let program = Program { path: "a".into(), folder: "b".into(), name: "c".to_owned() };

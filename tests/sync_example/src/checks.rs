@@ -50,7 +50,7 @@ fn values_are_handed_over(threads: usize, slots: usize) {
 #[cfg(not(any(loom, shuttle)))]
 mod tests {
     #[test]
-    fn slots_serve_threads() {
+    fn example_slots_serve_threads() {
         super::owners_differ();
         super::values_are_handed_over(4, 2);
     }
@@ -80,7 +80,7 @@ mod stories {
     use std::process::Command;
     use uslab_sync::check::{Bound, model, plant};
 
-    /// Fails for [`a_failed_execution_tells_its_story_and_is_repeated_alone`].
+    /// Fails for [`failed_execution_prints_its_steps_and_can_be_repeated`].
     #[test]
     #[ignore = "fails on purpose"]
     fn fails_on_purpose() {
@@ -89,7 +89,7 @@ mod stories {
     }
 
     #[test]
-    fn a_failed_execution_tells_its_story_and_is_repeated_alone() {
+    fn failed_execution_prints_its_steps_and_can_be_repeated() {
         let said = |command: &mut Command| {
             let set = ["BOUND", "OM", "OM_LIST", "MODEL_ROWS", "STORY_JSON"];
             set.iter().for_each(|name| _ = command.env_remove(name));

@@ -2,50 +2,47 @@
 //!
 //! # Order
 //!
-//! On x86-64 every store is a Release and every load an Acquire, at no cost; on aarch64 neither is. Of the
-//! orderings that the portable bodies request ([`region`](crate::region)), and that a concurrent drain needs,
-//! these matter here:
+//! On x86-64 every store is a Release and every load is an Acquire, at no cost. On aarch64, plain loads and stores
+//! order nothing. The portable bodies in [`region`](crate::region) request orderings, of which a concurrent drain needs
+//! these:
 //!
-//! * *The word*, Acquire there: pairs with the Release in `Table::put_back`, by which an operation that finds
-//!   its region again sees what the drain did to it. A section reaches all that it reads or writes of a region
-//!   by an address computed from the word, and an address dependency orders these accesses behind the load. So
-//!   a plain load suffices.
-//! * *The limit*, Acquire: pairs with the Release in `Region::open`. A drain gives rounds away in place, while
-//!   operations of the CPU run, and then allows the stack to be opened; the rounds that are pushed next
-//!   overwrite places that it has read. `ldar`.
-//! * *Committed*, Acquire: pairs with the Release in `Region::set_committed`, before which the memory was made
-//!   writable. `ldar`. (For both, the branch after the load would suffice, because it orders the stores after
-//!   it. Only a batch that widens reads them.)
-//! * *The commit*, Relaxed: it is plain, and may become visible before the rounds that it publishes. For
-//!   operations of this CPU that does not matter: they follow in program order, and a context switch between
-//!   threads is a full barrier. A drain reads rounds after its `membarrier`, which is a full barrier on each
-//!   CPU that runs a thread of this process: after the sections that have committed there, and before the
-//!   drain continues. All other readers of a head use only the number.
-//! * *A drain's first step*, Relaxed: the same barrier shows the empty region to every section that begins
-//!   after it.
-//! * *The descriptor's address* is read by the kernel on this CPU, in this thread: program order.
+//! * *The word*, Acquire in the portable body: pairs with the Release in `Table::put_back`. An operation that finds its
+//!   region after a drain sees the drain's writes to the region. In a section, the addresses of all accesses to the
+//!   region are computed from the word. The address dependency orders all accesses to the region after the load of the
+//!   word. A plain load of the word suffices.
+//! * *The limit*, Acquire: pairs with the Release in `Region::open`. A drain gives rounds away in place while
+//!   operations of the CPU run, and then opens the stack. Pushes after the drain overwrite places that the drain has
+//!   read. The section loads the limit with `ldar`.
+//! * *Committed*, Acquire: pairs with the Release in `Region::set_committed`, which follows the commit of the memory.
+//!   The section loads the committed size with `ldar`. For the limit and the committed size, the branch after the load
+//!   would also order the later stores. Only a batch that widens its stack reads the limit and the committed size.
+//! * *The commit*, Relaxed: the plain store may become visible before the rounds that it publishes. Operations of the
+//!   same CPU follow in program order, or after a context switch, which is a full barrier. A drain reads rounds only
+//!   after its `membarrier`. The `membarrier` is a full barrier on each CPU that runs a thread of the process. Other
+//!   threads use only the number of rounds in a head.
+//! * *A drain's first step*, Relaxed: the `membarrier` shows the empty region to every section that begins later.
+//! * *The descriptor's address*: the kernel reads it on the same CPU in the same thread, in program order.
 //!
-//! Atomics are outside of sections, and are Rust's: with LSE instructions on processors that have them,
-//! detected at program start. The count of aborts, out of line, is a loop of `ldxr` and `stxr`, which every
-//! processor has.
+//! Code outside sections uses Rust's atomics, which use LSE instructions on processors that have them. The abort path
+//! counts aborts with a loop of `ldxr` and `stxr`, which every processor has.
 //!
 //! # Registers
 //!
-//! In a program of more than 128 MiB the linker may insert a veneer on the branch back from the abort address.
-//! It writes `x16` and `x17`, so these two hold nothing that a restart reads.
+//! In a program of more than 128 MiB, the linker may insert a veneer on the branch from the abort address to the
+//! section. A veneer writes `x16` and `x17`, so no restarted section reads `x16` or `x17`.
 
 use super::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
 use crate::region::{CAP, Class, LEN, LIMIT, NULL, OP, ROUND};
 use core::arch::asm;
 use core::ptr::NonNull;
 
-/// `__rseq_offset`, `__rseq_size` and `__libc_single_threaded` of the libc; null for those that it lacks.
+/// Returns the addresses of `__rseq_offset`, `__rseq_size` and `__libc_single_threaded`; null for each symbol that the
+/// libc lacks.
 ///
-/// The symbols are referenced weakly and through the GOT, so that the program also starts on a libc without
-/// them.
+/// The symbols are weak references through the GOT, so that the program also starts with a libc that lacks them.
 pub(super) fn symbols() -> (*const isize, *const u32, *const u8) {
     let (offset, size, alone);
-    // SAFETY: loads three addresses from the GOT; an undefined weak symbol's is null.
+    // SAFETY: loads three addresses from the GOT. The address of an undefined weak symbol is null.
     unsafe {
         asm!(
             ".weak __rseq_offset",
@@ -81,7 +78,7 @@ pub(super) fn scratch() -> isize {
     offset
 }
 
-/// The address that areas are relative to.
+/// Returns the thread pointer, to which area offsets are relative.
 pub(super) fn thread_pointer() -> *mut u8 {
     let here;
     // SAFETY: reads a register.
@@ -89,11 +86,11 @@ pub(super) fn thread_pointer() -> *mut u8 {
     here
 }
 
-/// The CPU that this thread runs on, according to its `struct rseq` at `area`.
+/// Returns the CPU on which this thread runs, from the `struct rseq` at offset `area`.
 #[inline]
 pub(super) fn cpu_id_at(area: isize) -> u32 {
     let cpu: u32;
-    // SAFETY: `area` is the `struct rseq` of every thread, the libc's or this module's, registered or not.
+    // SAFETY: `area` is the offset of a `struct rseq` in every thread, whether the libc or this module registers it.
     unsafe {
         asm!("mrs {at}, tpidr_el0", "add {at}, {at}, {area}", "ldr {cpu:w}, [{at}, {cpu_id}]",
             at = out(reg) _, cpu = out(reg) cpu, area = in(reg) area,
@@ -102,9 +99,9 @@ pub(super) fn cpu_id_at(area: isize) -> u32 {
     cpu
 }
 
-/// The common part of the sections. `66` is the descriptor, `4` the abort address, `5` the (re)start, `2` the
-/// start of the section; the body ends with the commit and `3:`. On entry to the body `x16` is the address of
-/// the class's head on this CPU, and `w` that head. `x17` is free.
+/// The instructions that all sections share. Labels: `66` is the descriptor, `4` the abort address, `5` the (re)start,
+/// and `2` the start of the section. The body of a section ends with the commit and `3:`. At the start of the body,
+/// `x16` is the address of the class's head on this CPU, and `w` is that head. The body of a section may use `x17`.
 macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
     asm!(
         descriptor!(),
@@ -128,7 +125,7 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         "ldr x16, [{words}, w16, sxtw 3]",
         "add x16, x16, {stack}",
         "ldr {w}, [x16]",                                  // len:16 | ops:48
-        // Controls of the fence: a delay, so that a drain runs between the load and the commit.
+        // A planted bug delays the section, so that a drain runs between the load and the commit.
         #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
         "mov w17, 10000",
         #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
@@ -138,7 +135,7 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
         "b.ne 7b",
         $($body)*
-        // Names the operands that a control leaves unused.
+        // Names the operands that a planted bug leaves unused.
         "// {rseq_cs}",
         aborts = sym ABORTS,
         rseq_cs = const RSEQ_CS,
@@ -151,13 +148,13 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
 } }
 
 impl PcpuPtr {
-    /// Pops the newest round of the class on this CPU; `None` if there is none, or this thread has no CPU.
+    /// Pops the newest round of the class on this CPU. Returns `None` if the stack is empty, or the thread has no CPU.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class) -> Option<NonNull<u8>> {
         let round: *mut u8;
-        // SAFETY: each CPU number's word leads to a region in which the class has a stack, above a null word, and unwritten words are 0.
-        // Only sections of this CPU store there, and none to a stack of length 0 (see the module). `area` is this thread's `struct rseq`, or
-        // scratch.
+        // SAFETY: each CPU number's word leads to a region with a stack of the class above a null word, and unwritten
+        // words are 0. Only sections of this CPU store to the stack, and none to a stack of length 0 (see the module).
+        // `area` is the offset of this thread's `struct rseq`, or of its scratch area.
         unsafe {
             section!([
                 #[cfg(uslab_control = "clobber")]
@@ -183,14 +180,14 @@ impl PcpuPtr {
         NonNull::new(round)
     }
 
-    /// Pushes a round on the class's stack on this CPU; `false` if no place is usable, the round is already on
-    /// top, or this thread has no CPU. After the section it prefetches the round's line to write, or the
-    /// head's line if the stack is quiet.
+    /// Pushes a round on the class's stack on this CPU. Returns `false` if no place is usable, the round is already on
+    /// top, or the thread has no CPU. After the section, `push` prefetches the round's cache line for writing. If the
+    /// stack is quiet, `push` prefetches the head's line instead.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class, where only sections of its CPU
-        // store. The round is stored above the length, in a place that `cap` allows: no operation reads there
-        // before the length moves. The empty region's caps are 0.
+        // SAFETY: each word leads to a region with a stack of the class, to which only sections of its CPU store. The
+        // round is stored above the length, in a place that `cap` allows. No operation reads a place before the stack's
+        // length covers it. The caps of the empty region are 0.
         unsafe {
             section!([
                 "ldur {c}, [x16, -{cap}]",                        // cap:32 | limit:16 | quiet:16
@@ -221,12 +218,13 @@ impl PcpuPtr {
         true
     }
 
-    /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region. At least one round.
+    /// Pushes a batch on this CPU's region, like [`Region::push_batch`](crate::region::Region::push_batch). `rounds`
+    /// must have at least one round.
     #[inline(never)]
     pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class. Rounds are stored above its length,
-        // up to the new `cap`, which is within the class's limit, hence its room, and the committed part of
-        // the region, of which the empty region has no byte.
+        // SAFETY: each word leads to a region with a stack of the class. The pushed rounds are stored above the stack's
+        // length, up to the new `cap`. The new `cap` is within the class's limit and the committed part of the region;
+        // the empty region has no committed part.
         unsafe {
             section!([
                 "and x17, {w}, {len}",
@@ -283,11 +281,12 @@ impl PcpuPtr {
         true
     }
 
-    /// As [`Region::pop_batch`](crate::region::Region::pop_batch) on this CPU's region. At least one round.
+    /// Pops a batch from this CPU's region, like [`Region::pop_batch`](crate::region::Region::pop_batch). `count` must
+    /// be at least 1.
     #[inline(never)]
     pub(super) fn pop_batch(&self, class: Class, count: u32, into: *mut NonNull<u8>) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class, which pops if it has `count` rounds;
-        // `into` has room for them, and no other thread uses it.
+        // SAFETY: each word leads to a region with a stack of the class, which pops only if it has `count` rounds.
+        // `into` has room for `count` rounds, and no other thread uses `into`.
         unsafe {
             section!([
                 "and x17, {w}, {len}",

@@ -1,17 +1,18 @@
-//! The sections for x86-64, and the location of each thread's `struct rseq`. [`rseq`](super) has their rules.
+//! The sections for x86-64, and the location of each thread's `struct rseq`. The module [`rseq`](super) describes the
+//! rules for sections.
 
 use super::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
 use crate::region::{CAP, Class, LIMIT, NULL, OP, ROUND};
 use core::arch::asm;
 use core::ptr::NonNull;
 
-/// `__rseq_offset`, `__rseq_size` and `__libc_single_threaded` of the libc; null for those that it lacks.
+/// Returns the addresses of `__rseq_offset`, `__rseq_size` and `__libc_single_threaded`; null for each symbol that the
+/// libc lacks.
 ///
-/// The symbols are referenced weakly and through the GOT, so that the program also starts on a libc without
-/// them.
+/// The symbols are weak references through the GOT, so that the program also starts with a libc that lacks them.
 pub(super) fn symbols() -> (*const isize, *const u32, *const u8) {
     let (offset, size, alone);
-    // SAFETY: loads three addresses from the GOT; an undefined weak symbol's is null.
+    // SAFETY: loads three addresses from the GOT. The address of an undefined weak symbol is null.
     unsafe {
         asm!(
             ".weak __rseq_offset",
@@ -40,21 +41,21 @@ pub(super) fn scratch() -> isize {
     offset
 }
 
-/// The address that areas are relative to.
+/// Returns the thread pointer, to which area offsets are relative.
 pub(super) fn thread_pointer() -> *mut u8 {
     let here;
-    // SAFETY: the thread pointer's first word is itself.
+    // SAFETY: the first word of the thread control block is its own address.
     unsafe {
         asm!("mov {}, qword ptr fs:[0]", out(reg) here, options(nostack, pure, readonly, preserves_flags))
     };
     here
 }
 
-/// The CPU that this thread runs on, according to its `struct rseq` at `area`.
+/// Returns the CPU on which this thread runs, from the `struct rseq` at offset `area`.
 #[inline]
 pub(super) fn cpu_id_at(area: isize) -> u32 {
     let cpu: u32;
-    // SAFETY: `area` is the `struct rseq` of every thread, the libc's or this module's, registered or not.
+    // SAFETY: `area` is the offset of a `struct rseq` in every thread, whether the libc or this module registers it.
     unsafe {
         asm!("mov {cpu:e}, dword ptr fs:[{area} + {at}]", cpu = out(reg) cpu, area = in(reg) area,
             at = const CPU_ID, options(nostack, readonly, preserves_flags));
@@ -62,9 +63,9 @@ pub(super) fn cpu_id_at(area: isize) -> u32 {
     cpu
 }
 
-/// The common part of the sections. `66` is the descriptor, `4` the abort address, `5` the (re)start, `2` the
-/// start of the section; the body ends with the commit and `3:`. On entry to the body `t` is the address of
-/// the class's head on this CPU, `w` that head, and `n` its length.
+/// The instructions that all sections share. Labels: `66` is the descriptor, `4` the abort address, `5` the (re)start,
+/// and `2` the start of the section. The body of a section ends with the commit and `3:`. At the start of the body, `t`
+/// is the address of the class's head on this CPU, `w` is that head, and `n` is the stack's length.
 macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
     asm!(
         descriptor!(),
@@ -81,7 +82,7 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         "mov {t}, qword ptr [{words} + {t}*8]",
         "add {t}, {stack}",
         "mov {w}, qword ptr [{t}]",                        // len:16 | ops:48
-        // Controls of the fence: a delay, so that a drain runs between the load and the commit.
+        // A planted bug delays the section, so that a drain runs between the load and the commit.
         #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
         "mov {n:e}, 100",
         #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
@@ -92,7 +93,7 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         "jnz 7b",
         "movzx {n:e}, {w:x}",
         $($body)*
-        // Names the operands that a control leaves unused.
+        // Names the operands that a planted bug leaves unused.
         "# {rseq_cs}",
         aborts = sym ABORTS,
         rseq_cs = const RSEQ_CS,
@@ -105,13 +106,13 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
 } }
 
 impl PcpuPtr {
-    /// Pops the newest round of the class on this CPU; `None` if there is none, or this thread has no CPU.
+    /// Pops the newest round of the class on this CPU. Returns `None` if the stack is empty, or the thread has no CPU.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class) -> Option<NonNull<u8>> {
         let round: *mut u8;
-        // SAFETY: each CPU number's word leads to a region in which the class has a stack, above a null word, and unwritten words are 0.
-        // Only sections of this CPU store there, and none to a stack of length 0 (see the module). `area` is this thread's `struct rseq`, or
-        // scratch.
+        // SAFETY: each CPU number's word leads to a region with a stack of the class above a null word, and unwritten
+        // words are 0. Only sections of this CPU store to the stack, and none to a stack of length 0 (see the module).
+        // `area` is the offset of this thread's `struct rseq`, or of its scratch area.
         unsafe {
             section!([
                 #[cfg(uslab_control = "clobber")]
@@ -137,14 +138,14 @@ impl PcpuPtr {
         NonNull::new(round)
     }
 
-    /// Pushes a round on the class's stack on this CPU; `false` if no place is usable, the round is already on
-    /// top, or this thread has no CPU. After the section it prefetches the round's line to write, or the
-    /// head's line if the stack is quiet: by a conditional move, because a branch would be mispredicted.
+    /// Pushes a round on the class's stack on this CPU. Returns `false` if no place is usable, the round is already on
+    /// top, or the thread has no CPU. After the section, `push` prefetches the round's cache line for writing, or the
+    /// head's line if the stack is quiet. A conditional move selects the line, because a branch would be mispredicted.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class, where only sections of its CPU
-        // store. The round is stored above the length, in a place that `cap` allows: no operation reads there
-        // before the length moves. The empty region's caps are 0. A prefetch is a hint, of any address.
+        // SAFETY: each word leads to a region with a stack of the class, to which only sections of its CPU store. The
+        // round is stored above the length, in a place that `cap` allows. No operation reads a place before the stack's
+        // length covers it. The caps of the empty region are 0. A prefetch is valid for any address.
         unsafe {
             section!([
                 "mov {c}, qword ptr [{t} - {cap}]",               // cap:32 | limit:16 | quiet:16
@@ -172,12 +173,13 @@ impl PcpuPtr {
         true
     }
 
-    /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region. At least one round.
+    /// Pushes a batch on this CPU's region, like [`Region::push_batch`](crate::region::Region::push_batch). `rounds`
+    /// must have at least one round.
     #[inline(never)]
     pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class. Rounds are stored above its length,
-        // up to the new `cap`, which is within the class's limit, hence its room, and the committed part of
-        // the region, of which the empty region has no byte.
+        // SAFETY: each word leads to a region with a stack of the class. The pushed rounds are stored above the stack's
+        // length, up to the new `cap`. The new `cap` is within the class's limit and the committed part of the region;
+        // the empty region has no committed part.
         unsafe {
             section!([
                 "lea {x}, [{n} + {count}]",                       // the places that it takes
@@ -228,11 +230,12 @@ impl PcpuPtr {
         true
     }
 
-    /// As [`Region::pop_batch`](crate::region::Region::pop_batch) on this CPU's region. At least one round.
+    /// Pops a batch from this CPU's region, like [`Region::pop_batch`](crate::region::Region::pop_batch). `count` must
+    /// be at least 1.
     #[inline(never)]
     pub(super) fn pop_batch(&self, class: Class, count: u32, into: *mut NonNull<u8>) -> bool {
-        // SAFETY: each word leads to a region with a stack of the class, which pops if it has `count` rounds;
-        // `into` has room for them, and no other thread uses it.
+        // SAFETY: each word leads to a region with a stack of the class, which pops only if it has `count` rounds.
+        // `into` has room for `count` rounds, and no other thread uses `into`.
         unsafe {
             section!([
                 "sub {n}, {count}",

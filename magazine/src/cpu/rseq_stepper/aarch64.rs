@@ -1,4 +1,4 @@
-//! The registers of an interrupted thread: aarch64.
+//! Registers of an interrupted aarch64 thread.
 
 use super::super::sections::{Code, Register};
 use nix::libc;
@@ -11,10 +11,10 @@ pub(super) struct Registers {
     flags: libc::c_ulonglong,
 }
 
-/// Traps, with all registers unchanged. Afterwards they are as the handler leaves them.
+/// Traps with all registers unchanged. After the trap, the registers have the values that the handler set.
 ///
 /// # Safety
-/// The installed handler handles this trap.
+/// The caller must have installed the handler for this trap.
 pub(super) unsafe fn trap() {
     // SAFETY: the installed handler handles this trap, by this function's contract.
     unsafe { core::arch::asm!("brk #0") };
@@ -40,11 +40,11 @@ impl Registers {
     pub(super) fn jump(&mut self, to: usize) {
         self.pc = to as u64;
     }
-    /// Address of the trap, which is the current one.
+    /// Address of the trap, which is the current instruction.
     pub(super) fn trapped(&self) -> usize {
         self.pc as usize
     }
-    /// These registers, continuing behind the trap.
+    /// Returns the registers with the program counter after the trap.
     pub(super) fn behind(mut self) -> Self {
         self.pc += size_of::<Code>() as u64;
         self

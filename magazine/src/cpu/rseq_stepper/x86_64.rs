@@ -1,4 +1,4 @@
-//! The registers of an interrupted thread: x86-64.
+//! Registers of an interrupted x86-64 thread.
 
 use super::super::sections::Register;
 use nix::libc;
@@ -9,10 +9,10 @@ pub(super) struct Registers([libc::greg_t; 23]);
 
 const RIP: usize = libc::REG_RIP as usize;
 
-/// Traps, with all registers unchanged. Afterwards they are as the handler leaves them.
+/// Traps with all registers unchanged. After the trap, the registers have the values that the handler set.
 ///
 /// # Safety
-/// The installed handler handles this trap.
+/// The caller must have installed the handler for this trap.
 pub(super) unsafe fn trap() {
     // SAFETY: the installed handler handles this trap, by this function's contract.
     unsafe { core::arch::asm!("int3") };
@@ -36,17 +36,17 @@ impl Registers {
     pub(super) fn jump(&mut self, to: usize) {
         self.0[RIP] = to as libc::greg_t;
     }
-    /// Address of the trap, which is in front of the current one.
+    /// Address of the trap, which is the byte before the current instruction.
     pub(super) fn trapped(&self) -> usize {
         self.0[RIP] as usize - 1
     }
-    /// These registers, continuing behind the trap.
+    /// Returns the registers, whose program counter is already after the trap.
     pub(super) fn behind(self) -> Self {
         self
     }
 }
 
-/// The index of a register in a handler's format.
+/// Index of a register in the signal handler's format.
 fn greg(register: Register) -> usize {
     use Register::{R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI};
     let known = [

@@ -1,4 +1,4 @@
-//! Stacks, drains and sweeps; and, on real CPUs, a drain's exclusive access to a region.
+//! Tests of stacks, drains and sweeps, and of a drain's exclusive access to a region on real CPUs.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn stack_operations_follow_their_contract() {
     assert!(batch(1..2));
     assert_eq!(look(), (0, 1, 1));
     assert!(!region.push(class, round(2), Commit::Done));
-    // A batch doubles the number of places, or makes as many as it needs, up to the limit.
+    // A batch doubles the number of places, or adds as many as it needs, up to the limit.
     assert!(batch(2..3));
     assert_eq!(look(), (0, 2, 2));
     assert!(batch(3..8));
@@ -40,7 +40,7 @@ fn stack_operations_follow_their_contract() {
 }
 
 #[test]
-fn a_class_that_is_closed_for_good_is_not_opened_by_another_limit() {
+fn raising_its_limit_does_not_reopen_a_retired_class() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     table.change_limit(class, || 4);
@@ -51,7 +51,7 @@ fn a_class_that_is_closed_for_good_is_not_opened_by_another_limit() {
 }
 
 #[test]
-fn a_limit_that_shrinks_takes_nothing_away_and_widens_nothing() {
+fn lowering_a_stack_limit_removes_no_round() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..5)));
@@ -60,14 +60,14 @@ fn a_limit_that_shrinks_takes_nothing_away_and_widens_nothing() {
     assert!(!table.put(0, class, &[round(5)]));
     assert_eq!((table.len(0, class), region.cap(class)), (4, 4));
     assert!(region.pop(class, Commit::Done).is_some() && region.push(class, round(4), Commit::Done));
-    assert_eq!(table.drain_all(Which::All, &[class]), [(class, vec![4, 3, 2, 1])]);
+    assert_eq!(table.drain_all(DrainScope::All, &[class]), [(class, vec![4, 3, 2, 1])]);
     assert!(!table.put(0, class, &rounds(1..4)) && table.put(0, class, &rounds(1..3)));
 }
 
 // ---------------------------------------------------------------- drains
 
 #[test]
-fn a_drain_takes_what_it_came_for_and_leaves_the_rest() {
+fn drain_takes_only_the_requested_classes() {
     let table = simulated(3, 64 << 10);
     let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
     for cpu in 0..3 {
@@ -75,7 +75,7 @@ fn a_drain_takes_what_it_came_for_and_leaves_the_rest() {
         assert!(table.put(cpu, one, &rounds(first..first + 3)) && table.put(cpu, two, &rounds(100..104)));
     }
     let mut given = vec![];
-    table.drain(1..9, Which::All, [one].into_iter(), |class, taken| {
+    table.drain(1..9, DrainScope::All, [one].into_iter(), |class, taken| {
         assert_eq!((class, taken.len()), (one, 3));
         given.extend(core::iter::from_fn(|| taken.pop()).map(|round| round.addr().get()));
     });
@@ -85,7 +85,7 @@ fn a_drain_takes_what_it_came_for_and_leaves_the_rest() {
     assert!(table.put(1, one, &rounds(1..9)), "until somebody comes back");
 }
 
-/// A regression: retiring a class once took every CPU's region away, twice.
+/// Regression: retiring a class took every CPU's region away, twice.
 #[test]
 fn retiring_a_class_leaves_unused_cpus_alone() {
     let table = simulated(3, 64 << 10);
@@ -100,7 +100,7 @@ fn retiring_a_class_leaves_unused_cpus_alone() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             table.set_limit(two, || 0);
-            assert_eq!(table.drain_all(Which::All, &[two]), [(two, vec![6, 5, 4])]);
+            assert_eq!(table.drain_all(DrainScope::All, &[two]), [(two, vec![6, 5, 4])]);
             assert!(
                 !table.put(1, two, &rounds(4..7)) && !table.put(1, two, &[round(4)]),
                 "it is closed for good"
@@ -124,17 +124,16 @@ fn retiring_a_class_leaves_unused_cpus_alone() {
     assert_eq!(table.class(8), Some(two));
 }
 
-/// A regression: a drain once gave away rounds that another drain had taken and was still giving away, so that each round had two
-/// owners.
+/// Regression: a drain gave away rounds that another drain was still giving away, so that each round had two owners.
 #[test]
 fn drain_leaves_rounds_that_another_drain_is_flushing() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..5))));
     let mut given = 0;
-    table.drain(0..2, Which::All, [class].into_iter(), |_, taken| {
+    table.drain(0..2, DrainScope::All, [class].into_iter(), |_, taken| {
         given += taken.len();
-        for which in [Which::All, Which::Idle] {
+        for which in [DrainScope::All, DrainScope::Idle] {
             assert_eq!(table.drain_all(which, &[class]), []);
         }
         assert!(!table.put(0, class, &[round(9)]), "and nobody may write there");
@@ -146,7 +145,7 @@ fn drain_leaves_rounds_that_another_drain_is_flushing() {
 }
 
 #[test]
-fn rounds_taken_by_another_drain_are_not_handed_over() {
+fn drain_does_not_return_rounds_taken_by_another_drain() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
@@ -158,9 +157,9 @@ fn rounds_taken_by_another_drain_are_not_handed_over() {
     assert_eq!([5, 6].map(|drain| region.taken_by(class, drain)), [0, 3]);
 }
 
-/// A drain may take long: widening an open stack must not need its lock.
+/// A drain may take long, so widening an open stack must not need the lock of drains.
 #[test]
-fn open_stack_is_widened_during_a_drain() {
+fn open_stack_grows_during_a_drain() {
     let table = simulated(1, 1 << 20);
     let class = table.class(1000).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
@@ -170,15 +169,15 @@ fn open_stack_is_widened_during_a_drain() {
     assert!(table.open(&Operation::new(), 0, class, 1000) && region.committed() >= class.end(1000));
 }
 
-/// It takes all idle stacks, and no stack that was used since the last reap.
+/// A reap takes all idle stacks, and no stack that was used since the last reap.
 #[test]
-fn a_reap_takes_idle_stacks_only() {
+fn reap_takes_only_idle_stacks() {
     let table = simulated(2, 64 << 10);
     let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
     for cpu in 0..2 {
         assert!(table.put(cpu, one, &rounds(1..4)) && table.put(cpu, two, &rounds(4..7)));
     }
-    let reap = || table.drain_all(Which::Idle, &[one, two]);
+    let reap = || table.drain_all(DrainScope::Idle, &[one, two]);
     assert_eq!(reap(), [], "nothing was seen before");
     let serve = |cpu, class| {
         let region = table.region(cpu).unwrap();
@@ -196,19 +195,18 @@ fn a_reap_takes_idle_stacks_only() {
 }
 
 #[test]
-fn a_number_that_was_given_back_is_closed_and_empty_everywhere() {
+fn freed_class_number_is_closed_and_empty_on_each_cpu() {
     let table = simulated(3, 64 << 10);
     let class = table.class(8).unwrap();
     for cpu in [0, 2] {
         assert!(table.put(cpu, class, &rounds(1..5)));
         table.region(cpu).unwrap().pop(class, Commit::Done).unwrap();
     }
-    // The drain has seen CPU 1's stack, which served nothing: rounds that the class's next owner puts there must not count as
-    // idle immediately.
+    // The drain has seen CPU 1's idle stack. Rounds of the class's next owner must not immediately count as idle.
     assert!(table.put(1, class, &rounds(1..5)));
     let other = table.class(8).unwrap();
     assert!(table.put(2, other, &rounds(1..3)));
-    assert!(table.drain_all(Which::Idle, &[class]).is_empty());
+    assert!(table.drain_all(DrainScope::Idle, &[class]).is_empty());
     table.retire(class);
     for cpu in 0..3 {
         let region = table.region(cpu).unwrap();
@@ -216,22 +214,22 @@ fn a_number_that_was_given_back_is_closed_and_empty_everywhere() {
             (region.head(class), region.cap(class), region.seen(class), region.taken(class)),
             (0, 0, 0, 0)
         );
-        // A free that comes after the class was given back.
+        // The free in this test comes after the class number was returned.
         assert!(!region.push(class, round(1), Commit::Done) && !table.put(cpu, class, &[round(1)]));
     }
     assert_eq!(table.len(2, other), 2, "and another one is as it was");
 }
 
-/// One stack is open and empty: it must not accept a late free. The other one is closed with rounds on it, as after a fork: these
-/// must not stay.
+/// One stack is open and empty, and must not accept a late free. Another stack is closed with rounds on it, as after a
+/// fork. The rounds on the closed stack must not stay.
 #[test]
-fn a_number_goes_from_stacks_that_are_empty_and_from_stacks_that_are_closed() {
+fn class_number_is_freed_from_empty_and_closed_stacks() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
     while table.region(0).unwrap().pop(class, Commit::Done).is_some() {}
     table.join_sweeps(class, SweepGroup::new(0));
-    table.sweep(1..2, Which::All, |_| true);
+    table.sweep(1..2, DrainScope::All, |_| true);
     // SAFETY: no other thread uses the table.
     unsafe { table.forget_other_threads() };
     let state = |cpu| (table.len(cpu, class), table.region(cpu).unwrap().is_open(class));
@@ -242,23 +240,23 @@ fn a_number_goes_from_stacks_that_are_empty_and_from_stacks_that_are_closed() {
     assert_eq!(table.class(8), Some(class));
 }
 
-/// The rounds that a sweep took were never collected.
+/// No layer ever collects the rounds that the sweep took.
 #[test]
-fn a_number_that_goes_with_what_a_sweep_took_serves_its_next_owner() {
+fn class_number_freed_during_a_drain_serves_its_next_owner() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
     table.join_sweeps(class, SweepGroup::new(0));
-    table.sweep(0..1, Which::All, |_| true);
+    table.sweep(0..1, DrainScope::All, |_| true);
     table.retire(class);
     assert_eq!(table.class(8), Some(class));
     assert_eq!(table.limits_of(class), (8, 8, 0, false));
     assert!(table.put(0, class, &rounds(1..4)));
 }
 
-/// The words that a region has for one class must not overlap those of another class.
+/// A region's words of one class must not overlap the words of another class.
 #[test]
-fn words_of_classes_in_a_region_do_not_overlap() {
+fn stack_words_of_different_classes_do_not_overlap() {
     let table = simulated(1, 1 << 20);
     let classes: Vec<_> = core::iter::from_fn(|| table.class(3)).collect();
     assert_eq!(classes.len(), CLASSES as usize - 1);
@@ -276,7 +274,7 @@ fn words_of_classes_in_a_region_do_not_overlap() {
 }
 
 #[test]
-fn a_cpu_without_a_region_misses() {
+fn cpu_without_a_region_always_misses() {
     use crate::on_cpu;
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
@@ -290,10 +288,10 @@ fn a_cpu_without_a_region_misses() {
 
 // ---------------------------------------------------------------- fork
 
-/// The child has one thread: claims of other threads must be released, and rounds that another thread's drain had not begun to
-/// give away must be on their stacks.
+/// In the child, claims of other threads must be released. Rounds that another thread's drain had not begun to give
+/// away must be on their stacks.
 #[test]
-fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
+fn child_of_a_fork_inherits_no_claim_and_no_drain() {
     let table = simulated(2, 64 << 10);
     let [class, other] = [8, 8].map(|reach| table.class(reach).unwrap());
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..5)) && table.put(cpu, other, &rounds(5..7))));
@@ -301,14 +299,14 @@ fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
     crate::on_cpu(1);
     assert_eq!(claimed::pop(&table, other), None);
     table.region(1).unwrap().claim().store(0, Relaxed);
-    table.drain(0..2, Which::All, [class].into_iter(), |_, taken| {
+    table.drain(0..2, DrainScope::All, [class].into_iter(), |_, taken| {
         if taken.len() == 0 {
             return;
         }
-        // The child is another thread than the one that drains.
+        // The child runs on another thread than the drain.
         let child = || {
             table.region(1).unwrap().claim().store(1, Relaxed);
-            // SAFETY: no other thread uses the table at this time, as in a child after a fork.
+            // SAFETY: no other thread uses the table now, as in a child after a fork.
             unsafe {
                 table.before_fork();
                 table.after_fork_in_child();
@@ -323,8 +321,7 @@ fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
             assert_eq!(claimed::pop(&table, other), Some(round(6)));
         };
         std::thread::scope(|scope| scope.spawn(child).join()).unwrap();
-        // Return to the parent's state, in which the drain ends.
-        // SAFETY: no other thread uses the table.
+        // Restores the parent's state, in which the drain ends. SAFETY: no other thread uses the table.
         unsafe { table.close_again(class) };
         while taken.pop().is_some() {}
     });
@@ -332,21 +329,21 @@ fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
     assert!(table.drains.try_lock().is_some() && table.making.try_lock().is_some());
 }
 
-/// The rounds that a drain gives away are recorded on its thread's stack. After the drain's end that memory is overwritten here:
-/// a fork must not read it.
+/// The record of a running drain is on the stack of the draining thread. The test overwrites the record's stack memory
+/// after the drain's end. A fork must not read the overwritten stack memory.
 #[test]
 fn fork_reads_no_record_of_a_finished_drain() {
     #[inline(never)]
-    fn uses_the_stack() {
+    fn child_uses_the_stack() {
         assert!(core::hint::black_box([usize::MAX - 2; 4096])[0] > 0);
     }
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
     table.join_sweeps(class, SweepGroup::new(0));
-    table.sweep(0..1, Which::All, |_| true);
+    table.sweep(0..1, DrainScope::All, |_| true);
     assert_eq!(collected(&table, class), [3, 2, 1]);
-    uses_the_stack();
+    child_uses_the_stack();
     // SAFETY: no other thread uses the table.
     unsafe { table.forget_other_threads() };
     assert_eq!(table.limits_of(class), (8, 8, 0, false));
@@ -354,7 +351,7 @@ fn fork_reads_no_record_of_a_finished_drain() {
 
 /// The report shows how long a CPU was without its region.
 #[test]
-fn the_longest_that_a_region_was_away_is_at_least_as_long_as_the_drain_had_it() {
+fn longest_drain_time_covers_each_drain() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
@@ -372,7 +369,7 @@ fn the_longest_that_a_region_was_away_is_at_least_as_long_as_the_drain_had_it() 
 
 /// If no region was used, no thread has to wait for the drain.
 #[test]
-fn only_regions_that_were_used_are_taken_away() {
+fn drain_takes_only_used_regions() {
     for cpus in [Cpus::os(), Cpus::simulated(3, 1).unwrap()] {
         let table = table(cpus);
         let class = table.class(8).unwrap();
@@ -400,7 +397,7 @@ fn only_regions_that_were_used_are_taken_away() {
 // ---------------------------------------------------------------- sweeps
 
 #[test]
-fn sweep_drains_joined_classes_and_each_collects_its_rounds() {
+fn joined_drain_returns_to_each_class_its_rounds() {
     let table = simulated(3, 64 << 10);
     let [one, two, silent] = [8; 3].map(|reach| table.class(reach).unwrap());
     for (start, class) in [(1, one), (11, two), (21, silent)] {
@@ -413,32 +410,32 @@ fn sweep_drains_joined_classes_and_each_collects_its_rounds() {
     for class in [one, two] {
         table.join_sweeps(class, SweepGroup::new(0));
     }
-    table.sweep(0..3, Which::All, |_| true);
+    table.sweep(0..3, DrainScope::All, |_| true);
     assert_eq!([one, two, silent].map(|class| table.limit(class).load(Relaxed)), [0, 0, 8]);
     assert!(!table.put(0, one, &rounds(90..91)), "closed until it is collected");
     assert_eq!((collected(&table, one), collected(&table, silent)), (vec![3, 2, 1, 6, 5, 4], vec![]));
     assert!(collected(&table, one).is_empty(), "once");
     assert_eq!([one, two].map(|class| table.limit(class).load(Relaxed)), [8, 0]);
-    // A drain takes over rounds that were not collected; so does the next sweep.
-    assert_eq!(table.drain_all(Which::Idle, &[two]), [(two, vec![13, 12, 11]), (two, vec![16, 15, 14])]);
+    // A drain takes over rounds that were not collected. The next sweep also takes over rounds that were not collected.
+    assert_eq!(table.drain_all(DrainScope::Idle, &[two]), [(two, vec![13, 12, 11]), (two, vec![16, 15, 14])]);
     assert!(collected(&table, two).is_empty());
     assert!(table.put(2, two, &rounds(1..3)));
-    (0..2).for_each(|_| table.sweep(0..3, Which::All, |_| true));
+    (0..2).for_each(|_| table.sweep(0..3, DrainScope::All, |_| true));
     assert_eq!(collected(&table, two), [2, 1]);
     assert_eq!(table.limit(two).load(Relaxed), 8);
-    // A drain takes over such rounds from all CPUs, not only from those that it drains.
+    // A drain takes over uncollected rounds of all CPUs, not only of the drained CPUs.
     assert!(table.put(2, two, &rounds(1..3)));
-    table.sweep(0..3, Which::All, |_| true);
+    table.sweep(0..3, DrainScope::All, |_| true);
     let mut rounds = 0;
-    table.drain(0..1, Which::All, [two].into_iter(), |_, taken| {
+    table.drain(0..1, DrainScope::All, [two].into_iter(), |_, taken| {
         rounds += core::iter::from_fn(|| taken.pop()).count()
     });
     assert_eq!((rounds, table.limit(two).load(Relaxed)), (2, 8));
-    // A class without an idle stack is not closed.
+    // A sweep does not close a class without an idle stack.
     table.join_sweeps(silent, SweepGroup::new(0));
-    table.sweep(0..3, Which::Idle, |_| true);
+    table.sweep(0..3, DrainScope::Idle, |_| true);
     assert_eq!(table.limit(silent).load(Relaxed), 8);
-    table.sweep(0..1, Which::Idle, |_| true);
+    table.sweep(0..1, DrainScope::Idle, |_| true);
     assert_eq!(
         (collected(&table, silent), table.len(1, silent)),
         (vec![23, 22, 21], 3),
@@ -446,45 +443,45 @@ fn sweep_drains_joined_classes_and_each_collects_its_rounds() {
     );
 }
 
-/// A regression: each sweep removed the classes from the list, so after a reap a shrink found no class to sweep.
+/// Regression: each sweep removed the classes from the list, so that a shrink after a reap found no class to sweep.
 #[test]
-fn a_sweep_of_idle_stacks_leaves_the_others_to_the_sweep_of_all_that_comes_next() {
+fn drain_of_idle_stacks_leaves_busy_stacks_to_a_full_drain() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
     table.join_sweeps(class, SweepGroup::new(3));
-    table.sweep(0..1, Which::Idle, |_| true);
-    table.sweep(0..1, Which::All, |group| group != SweepGroup::new(3));
+    table.sweep(0..1, DrainScope::Idle, |_| true);
+    table.sweep(0..1, DrainScope::All, |group| group != SweepGroup::new(3));
     assert!(collected(&table, class).is_empty(), "another group's");
-    table.sweep(0..1, Which::All, |group| group == SweepGroup::new(3));
+    table.sweep(0..1, DrainScope::All, |group| group == SweepGroup::new(3));
     assert_eq!(collected(&table, class), [3, 2, 1]);
 }
 
 #[test]
-fn rounds_swept_from_a_retired_class_are_forgotten() {
+fn drained_rounds_of_a_retired_class_are_dropped() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(1, class, &rounds(1..4)));
     table.join_sweeps(class, SweepGroup::new(0));
-    table.sweep(0..2, Which::All, |_| true);
+    table.sweep(0..2, DrainScope::All, |_| true);
     table.retire(class);
     assert_eq!(table.class(8), Some(class));
     assert!(collected(&table, class).is_empty());
     assert_eq!(table.limit(class).load(Relaxed), 8);
     assert!(table.put(1, class, &rounds(1..4)));
-    table.sweep(0..2, Which::All, |_| true);
+    table.sweep(0..2, DrainScope::All, |_| true);
     assert_eq!(table.len(1, class), 3, "its predecessor took part");
 }
 
-/// A regression: the stacks stayed closed in the child, and their rounds were lost.
+/// Regression: the stacks stayed closed in the child, and their rounds were lost.
 #[test]
-fn child_of_a_fork_finds_swept_rounds_on_its_stacks() {
+fn child_of_a_fork_finds_drained_rounds_on_its_stacks() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
     table.join_sweeps(class, SweepGroup::new(0));
-    table.sweep(0..2, Which::All, |_| true);
-    // SAFETY: no other thread uses the table, except the one below, which only tries its locks.
+    table.sweep(0..2, DrainScope::All, |_| true);
+    // SAFETY: no other thread uses the table, except the thread below, which only tries the table's locks.
     unsafe {
         table.before_fork();
         let free = std::thread::scope(|scope| {
@@ -497,14 +494,14 @@ fn child_of_a_fork_finds_swept_rounds_on_its_stacks() {
     assert_eq!([0, 1].map(|cpu| table.len(cpu, class)), [3, 3]);
     assert_eq!(table.limit(class).load(Relaxed), 8);
     assert!(collected(&table, class).is_empty());
-    assert_eq!(table.drain_all(Which::All, &[class]).len(), 2);
+    assert_eq!(table.drain_all(DrainScope::All, &[class]).len(), 2);
 }
 
 // ---------------------------------------------------------------- real CPUs
 
-/// Behind the fence a region belongs to the drain alone: the test reads it twice, and must see the same.
+/// After the fence, a region belongs to the drain alone. The test reads the region twice and must read equal words.
 #[test]
-fn a_region_that_was_taken_away_is_written_by_nobody() {
+fn region_taken_by_a_drain_is_not_written() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let table = table(cpus);
         let classes = [table.class(64).unwrap(), table.class(64).unwrap()];
@@ -581,7 +578,7 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
         assert!(drains.passes > 0 && drains.refused == 0, "{drains:?}");
         // The empty region must be unchanged.
         let empty = table.home(cpus.count());
-        // SAFETY: the region is in the table's memory, and all threads that could write to it have been joined.
+        // SAFETY: the region is in the table's memory, and all threads that could write to the region have been joined.
         let words = unsafe { core::slice::from_raw_parts(empty.cast::<u64>().as_ptr(), table.region / 8) };
         assert!(words.iter().all(|word| *word == 0), "the empty region was written");
     }

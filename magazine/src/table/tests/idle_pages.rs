@@ -1,14 +1,14 @@
-//! Pages of idle stacks that are given back to the system.
+//! Tests of decommitting the pages of idle stacks.
 
 use super::*;
 
-/// Memory that records which ranges are granted and which are given back.
+/// Memory that records the granted and the decommitted ranges.
 struct Noting {
     heap: Heap,
     granted: crate::sync::Mutex<Vec<Range<usize>>>,
     gone: crate::sync::Mutex<Vec<Range<usize>>>,
 }
-// SAFETY: all methods are the heap's, and memory that is given back becomes zero.
+// SAFETY: all methods are the heap's, and decommitted memory becomes zero.
 unsafe impl Memory for Noting {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
@@ -21,13 +21,13 @@ unsafe impl Memory for Noting {
         self.heap.commit(op, range)
     }
     unsafe fn decommit(&self, range: Range<usize>) -> bool {
-        // SAFETY: the range is in the heap's memory, and by the method's contract no other thread uses it.
+        // SAFETY: the range is in the heap's memory, and no other thread uses it, by the method's contract.
         unsafe { self.base().add(range.start).write_bytes(0, range.len()) };
         self.gone.lock().push(range);
         true
     }
 }
-/// The check is in `drop`, because a table takes a panic in a method for a refusal.
+/// `drop` has the check, because a table treats a panic in a method as a refusal.
 impl Drop for Noting {
     fn drop(&mut self) {
         let granted = self.granted.lock().clone();
@@ -49,23 +49,23 @@ fn noting_in(cpus: u32, region: usize) -> Table<Noting> {
     Table::new(cpus, region, Noting { heap, granted, gone }).unwrap()
 }
 
-/// A regression: the rest of the class's room was once given back, too.
+/// Regression: the uncommitted rest of a class's room was decommitted, too.
 #[test]
-fn only_granted_memory_is_decommitted() {
+fn decommit_leaves_memory_that_was_never_committed() {
     let table = noting_in(1, 1 << 20);
     let class = table.class(20_000).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
     let (region, pages) = (table.region(0).unwrap(), table.numbers[class.index as usize].pages());
     assert!(region.committed() < pages.end * PAGE, "the room ends behind what it needs");
-    assert_eq!(table.drain_all(Which::All, &[class]).len(), 1);
+    assert_eq!(table.drain_all(DrainScope::All, &[class]).len(), 1);
     assert_eq!(table.decommit_idle(), region.committed() - pages.start * PAGE);
     assert!(region.backed().is_empty());
 }
 
 #[test]
-fn pages_of_idle_stacks_are_decommitted_once_and_neighbours_stay() {
+fn decommit_of_idle_stacks_keeps_neighbouring_stacks() {
     let table = noting(2);
-    // Two classes share a page, one has two pages, and one has another size, which shares no page.
+    // Two classes share a page, one class has two pages, and one class has another size and shares no page.
     let [a, b] = [100; 2].map(|reach| table.class(reach).unwrap());
     let large = table.class(700).unwrap();
     let alone = table.class(30).unwrap();
@@ -73,7 +73,7 @@ fn pages_of_idle_stacks_are_decommitted_once_and_neighbours_stay() {
     let classes = [a, b, large, alone];
     classes.iter().for_each(|class| table.join_sweeps(*class, SweepGroup::new(0)));
     let reap = || {
-        table.sweep(0..2, Which::Idle, |_| true);
+        table.sweep(0..2, DrainScope::Idle, |_| true);
         classes.iter().for_each(|class| _ = collected(&table, *class));
         (table.decommit_idle(), core::mem::take(&mut *table.memory.gone.lock()).len())
     };
@@ -94,18 +94,18 @@ fn pages_of_idle_stacks_are_decommitted_once_and_neighbours_stay() {
         assert!(table.put(1, class, &rounds(1..9)), "it serves again");
         assert_eq!(table.limit(class).load(Relaxed), [100, 100, 700, 30][class.index as usize - 1]);
     }
-    // Classes that are given back leave no pages, either.
+    // Returned classes leave no committed pages, either.
     classes.iter().for_each(|class| table.retire(*class));
     assert_eq!(table.decommit_idle(), (pages + 2) * PAGE);
     assert!(table.region(1).unwrap().backed().is_empty());
 }
 
 #[test]
-fn a_stack_that_was_never_used_is_closed_already_and_has_no_page_to_give_back() {
+fn stack_that_was_never_used_has_no_page_to_decommit() {
     let table = noting(1);
     let [used, unused] = [700, 700].map(|reach| table.class(reach).unwrap());
     assert!(table.put(0, used, &rounds(1..9)));
-    assert_eq!(table.drain_all(Which::All, &[used, unused]).len(), 1);
+    assert_eq!(table.drain_all(DrainScope::All, &[used, unused]).len(), 1);
     let (region, pages) =
         (table.region(0).unwrap(), |class: Class| table.numbers[class.index as usize].pages());
     assert!(pages(used).all(|page| region.backed().has(page)));
@@ -116,13 +116,13 @@ fn a_stack_that_was_never_used_is_closed_already_and_has_no_page_to_give_back() 
     assert_eq!(*table.memory.gone.lock(), [gone]);
 }
 
-/// A regression: the rounds were overwritten with zeros before the supplier had them.
+/// Regression: the rounds were overwritten with zeros before the supplier received them.
 #[test]
-fn rounds_that_are_being_given_away_stay_on_their_page() {
+fn page_with_rounds_being_flushed_is_not_decommitted() {
     let table = noting(1);
     let class = table.class(700).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
-    table.drain(0..1, Which::All, [class].into_iter(), |_, taken| {
+    table.drain(0..1, DrainScope::All, [class].into_iter(), |_, taken| {
         assert_eq!(table.decommit_idle(), 0);
         assert_eq!(core::iter::from_fn(|| taken.pop()).count(), 8);
     });
@@ -130,7 +130,7 @@ fn rounds_that_are_being_given_away_stay_on_their_page() {
 }
 
 #[test]
-fn operation_count_of_a_stack_survives_the_decommit_of_its_page() {
+fn operation_count_survives_the_decommit_of_its_stack() {
     let table = noting(1);
     let class = table.class(700).unwrap();
     let region = table.region(0).unwrap();
@@ -140,7 +140,7 @@ fn operation_count_of_a_stack_survives_the_decommit_of_its_page() {
             let round = region.pop(class, Commit::Done).unwrap();
             assert!(region.push(class, round, Commit::Done));
         }
-        table.drain(0..1, Which::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
+        table.drain(0..1, DrainScope::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
         assert_eq!(region.served(class), (6 * round, 0));
         assert!(table.decommit_idle() > 0);
         assert_eq!((region.head(class), region.served(class)), (0, (6 * round, 0)));
@@ -149,14 +149,13 @@ fn operation_count_of_a_stack_survives_the_decommit_of_its_page() {
     assert_eq!(table.class(700).map(|class| region.served(class)), Some((0, 0)), "another owner begins anew");
 }
 
-/// A regression: a stack that no drain had seen yet was closed with rounds on it, because the class's page of another CPU was
-/// given back.
+/// Regression: decommitting a class's page on another CPU closed a stack that held rounds and that no drain had seen.
 #[test]
-fn stack_seen_by_no_drain_is_unchanged_by_another_cpus_decommit() {
+fn decommit_on_another_cpu_leaves_undrained_stacks_unchanged() {
     let table = noting(2);
     let class = table.class(700).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
-    table.drain(0..1, Which::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
+    table.drain(0..1, DrainScope::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
     assert!(table.put(1, class, &rounds(9..17)));
     assert!(table.decommit_idle() > 0);
     let region = table.region(1).unwrap();
@@ -165,22 +164,22 @@ fn stack_seen_by_no_drain_is_unchanged_by_another_cpus_decommit() {
 }
 
 #[test]
-fn pages_are_grouped_into_runs() {
+fn adjacent_pages_are_decommitted_as_one_run() {
     let mut pages = Pages::default();
     [0, 1, 63, 64, 65, 1023].into_iter().for_each(|page| pages.add(page));
     assert_eq!(pages.runs().collect::<Vec<_>>(), [0..2, 63..66, 1023..1024]);
 }
 
-/// The heap gives no memory back. The stacks are closed nevertheless, and can be used again.
+/// The heap decommits no memory. Stacks are closed although their memory is not decommitted, and can be used again.
 #[test]
-fn memory_that_cannot_be_decommitted_is_not_reported_as_decommitted() {
+fn failed_decommit_is_not_reported_as_decommitted() {
     let table = simulated(1, 128 << 10);
     let class = table.class(700).unwrap();
     let region = table.region(0).unwrap();
     for turn in 1..=2 {
         assert!(table.put(0, class, &rounds(1..9)));
         assert!(region.pop(class, Commit::Done).is_some());
-        assert_eq!(table.drain_all(Which::All, &[class]).len(), 1);
+        assert_eq!(table.drain_all(DrainScope::All, &[class]).len(), 1);
         assert_ne!(region.seen(class), 0);
         assert_eq!(table.decommit_idle(), 0);
         assert_eq!((region.head(class), region.seen(class)), (0, 0));

@@ -1,4 +1,4 @@
-//! The table on simulated CPUs.
+//! Tests of the table on simulated CPUs.
 
 use super::*;
 use crate::cpu::{Mechanism, claimed, rseq};
@@ -23,7 +23,7 @@ fn rounds(numbers: Range<usize>) -> Vec<NonNull<u8>> {
     numbers.map(round).collect()
 }
 
-/// A table of `cpus` simulated CPUs, on heap memory, with regions of `region` bytes.
+/// Creates a table of `cpus` simulated CPUs, on heap memory, with regions of `region` bytes.
 fn simulated(cpus: u32, region: usize) -> Table<Heap> {
     let cpus = Cpus::simulated(cpus, 1).unwrap();
     let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
@@ -31,7 +31,7 @@ fn simulated(cpus: u32, region: usize) -> Table<Heap> {
 }
 
 impl<M: Memory> Table<M> {
-    /// Puts rounds on the class's stack on `cpu`. No other thread may use that stack.
+    /// Pushes rounds on the class's stack on `cpu`. No other thread may use the class's stack on `cpu`.
     fn put(&self, cpu: u32, class: Class, rounds: &[NonNull<u8>]) -> bool {
         let region = self.region(cpu).unwrap();
         let push = || region.push_batch(class, rounds, Commit::Done);
@@ -41,7 +41,7 @@ impl<M: Memory> Table<M> {
     fn len(&self, cpu: u32, class: Class) -> u64 {
         self.region(cpu).unwrap().head(class) & LEN
     }
-    fn drain_all(&self, which: Which, classes: &[Class]) -> Vec<(Class, Vec<usize>)> {
+    fn drain_all(&self, which: DrainScope, classes: &[Class]) -> Vec<(Class, Vec<usize>)> {
         let mut given = vec![];
         self.drain(0..self.cpus.count(), which, classes.iter().copied(), |class, taken| {
             let rounds = core::iter::from_fn(|| taken.pop()).map(|round| round.addr().get());
@@ -51,7 +51,6 @@ impl<M: Memory> Table<M> {
     }
 }
 
-/// The rounds that the class collects, as numbers.
 fn collected(table: &Table<impl Memory>, class: Class) -> Vec<usize> {
     let mut rounds = vec![];
     table.collect(class, |_, taken| {
@@ -60,9 +59,9 @@ fn collected(table: &Table<impl Memory>, class: Class) -> Vec<usize> {
     rounds
 }
 
-/// A profile that must see only allocations closes the inlined paths like this.
+/// A profile that must see only allocations closes only the inlined allocation paths.
 #[test]
-fn frees_by_address_stay_open_where_only_they_are_to() {
+fn frees_by_address_can_stay_open_alone() {
     use crate::shadow::TestSupplier;
     use crate::test_round::TestRound;
     use crate::{Config, Layer, Mechanism};
@@ -82,7 +81,7 @@ fn frees_by_address_stay_open_where_only_they_are_to() {
         let (mut freed, mut had) = (0, 0);
         for _ in 0..1000 {
             used();
-            // A drain in between must leave closed paths closed.
+            // A drain during the profile must leave closed paths closed.
             layer.drain(&supplier, 0..u32::MAX);
             used();
             // SAFETY: the layer exists until the end of the test.
@@ -103,10 +102,10 @@ fn frees_by_address_stay_open_where_only_they_are_to() {
     assert_eq!(supplier.free.borrow().len(), 100);
 }
 
-/// A profile that must see all operations closes the inlined paths like this; drains in between must leave
-/// them closed.
+/// A profile that must see all operations closes all inlined paths. A drain during the profile must leave inlined paths
+/// closed.
 #[test]
-fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
+fn closed_inlined_paths_miss_while_other_paths_use_the_stacks() {
     use crate::shadow::TestSupplier;
     use crate::test_round::TestRound;
     use crate::{Config, Layer, Mechanism};
@@ -126,18 +125,18 @@ fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
         used();
         for _ in 0..1000 {
             assert!(!hits());
-            // SAFETY: the layer exists until the end of the test; the path is closed, so the round is not put
-            // on a stack.
+            // SAFETY: the layer exists until the end of the test. The inlined path is closed, so it does not push the
+            // round on a stack.
             assert!(!unsafe { inlined.free_fast(TestRound(1000)) });
         }
         layer.flush_all(&supplier);
         assert_eq!(supplier.free.borrow().len(), 100, "each round went one way");
     }
     table.open_inlined();
-    // The paths stay open after a drain, which takes each CPU's words away and puts them back.
+    // The paths stay open after a drain, which takes each CPU's words away and restores them.
     for _ in 0..2 {
         if layer.mechanism() == Mechanism::Rseq {
-            // The thread may be on another CPU each time.
+            // The thread may be on another CPU at each operation.
             assert!((0..1000).any(|_| {
                 used();
                 hits()
@@ -148,17 +147,16 @@ fn inlined_paths_that_are_closed_miss_and_the_others_use_the_same_stacks() {
     assert_eq!(supplier.free.borrow().len(), 100);
 }
 
-/// Checks the word for each number that a section may read, with the two numbers that mean that there is no
-/// CPU.
+/// Checks the word for each CPU number that a section may read, including the two numbers that mean "no CPU".
 #[test]
-fn each_word_leads_to_the_region_of_its_cpu_or_to_the_empty_one() {
+fn each_cpu_word_points_to_its_region_or_the_empty_region() {
     use crate::Mechanism;
     for cpus in [Cpus::os(), Cpus::simulated(3, 1).unwrap()] {
         let (table, count) = (table(cpus), cpus.count());
         let class = table.class(8).unwrap();
         assert!((0..count).all(|cpu| table.put(cpu, class, &rounds(1..2))));
         let set = SPARE + cpus.slots() as usize;
-        // `closed` is for the words of inlined paths, and for those of frees by address.
+        // `closed` applies to the words of inlined paths, and to the words of inlined frees by address.
         let check = |closed: [bool; 2]| {
             for slot in 0..3 * set {
                 // SAFETY: `new` has written three sets of words at the start of the memory.
@@ -174,7 +172,7 @@ fn each_word_leads_to_the_region_of_its_cpu_or_to_the_empty_one() {
             assert!(table.close_inlined(with_frees));
             let sections = cpus.mechanism() == Mechanism::Rseq;
             check([sections, sections && with_frees]);
-            // A drain takes all regions away, and restores only the words that are open.
+            // A drain takes all regions away, and restores only the open words.
             let one_at_a_time = table.lock_drains();
             assert!(table.own_regions(0..count, |_| true, &mut |_| ()));
             check([sections, sections && with_frees]);

@@ -1,9 +1,9 @@
-//! Class numbers, their rooms, and the committed part of regions.
+//! Tests of class numbers, their rooms, and the committed part of regions.
 
 use super::*;
 
 #[test]
-fn numbers_are_handed_out_given_back_and_used_again() {
+fn class_numbers_are_allocated_freed_and_reused() {
     let table = simulated(2, 64 << 10);
     assert_eq!(table.all().count(), 0);
     let [one, two, large] = [10, 10, 1000].map(|reach| table.class(reach).unwrap());
@@ -18,7 +18,7 @@ fn numbers_are_handed_out_given_back_and_used_again() {
 }
 
 #[test]
-fn without_a_number_or_a_room_there_is_no_class() {
+fn class_needs_a_number_and_room_in_the_region() {
     let numbers = |region, reach| {
         let table = simulated(1, region);
         core::iter::from_fn(|| table.class(reach)).count()
@@ -28,14 +28,14 @@ fn without_a_number_or_a_room_there_is_no_class() {
     assert_eq!(numbers(64 << 10, u16::MAX), 0);
 }
 
-/// Number of cases, and of steps in each: few under Miri.
+/// Number of test cases, and of steps in each case. Under Miri, the test runs few cases.
 const ROOMS: (u32, usize) = if cfg!(miri) { (4, 20) } else { (200, 200) };
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: ROOMS.0, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Classes are requested and given back in any order: no two stacks share a word, and none extends over the end of its
-    /// region.
+    /// Class numbers are allocated and returned in any order. No two stacks share a word, and no stack extends past the
+    /// end of its region.
     #[test]
     fn rooms_never_overlap(steps in prop::collection::vec((0..3_u8, any::<u16>(), 0..16_u8), 1..ROOMS.1)) {
         let (table, mut classes) = (simulated(1, 2 << 20), Vec::<(Class, usize)>::new());
@@ -57,9 +57,9 @@ proptest! {
     }
 }
 
-/// Words at the same offset of different pages compete for the same set of a processor's cache.
+/// Words at equal offsets of different pages compete for one set of the processor's cache.
 #[test]
-fn stacks_of_a_page_and_more_begin_at_different_places_of_their_pages() {
+fn large_stacks_begin_at_different_page_offsets() {
     let table = simulated(1, 2 << 20);
     let places: BTreeSet<_> = (0..36).map(|_| table.class(1216).unwrap().stack as usize % PAGE).collect();
     assert_eq!(places.len(), 36);
@@ -67,9 +67,9 @@ fn stacks_of_a_page_and_more_begin_at_different_places_of_their_pages() {
     assert_eq!(two.abs_diff(one) / LINE, 7, "the lowest rounds of neighbours share no line's set");
 }
 
-/// A room is the smallest power of two that holds the stack for every possible offset in it.
+/// A room is the smallest power of two that holds the stack at every possible offset.
 #[test]
-fn rooms_are_as_small_as_their_stacks_allow() {
+fn each_stack_gets_the_smallest_room_that_holds_it() {
     let rooms = [1, 4, 5, 12, 13, 252, 253, 388, 389, 1216].map(Table::<Heap>::room);
     let expected = [
         (64, 64),
@@ -86,7 +86,7 @@ fn rooms_are_as_small_as_their_stacks_allow() {
     assert_eq!(rooms, expected);
 }
 
-/// A pop recognises the end of its stack by a null in the word below it.
+/// A pop recognises the end of its stack by the null word below the stack.
 #[test]
 fn the_word_below_a_stack_stays_null() {
     let table = simulated(2, 128 << 10);
@@ -110,7 +110,7 @@ fn the_word_below_a_stack_stays_null() {
                 assert_eq!((popped, region.round(*class, 0)), (*reach, None));
             }
         }
-        // The same rooms are used by new classes.
+        // New classes reuse the rooms of returned classes.
         for (class, reach) in &mut used {
             table.retire(*class);
             *class = table.class(*reach as u16).unwrap();
@@ -127,7 +127,7 @@ struct Refusing {
     granted: Counter,
     has: crate::sync::Mutex<Vec<Range<usize>>>,
 }
-// SAFETY: all methods are the heap's; some commits are refused.
+// SAFETY: all methods are the heap's, and some commits are refused.
 unsafe impl Memory for Refusing {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
@@ -143,7 +143,7 @@ unsafe impl Memory for Refusing {
         true
     }
 }
-/// The check is in `drop`, because a table takes a panic in a method for a refusal.
+/// `drop` has the check, because a table treats a panic in a method as a refusal.
 impl Drop for Refusing {
     fn drop(&mut self) {
         let mut has = self.has.lock().clone();
@@ -162,11 +162,11 @@ fn refusing(cpus: u32, region: usize) -> Table<Refusing> {
     Table::new(cpus, region, Refusing { heap, granted, has }).unwrap()
 }
 
-/// A regression: the panic once reached the caller of the allocation.
+/// Regression: the panic reached the caller of the allocation.
 #[test]
-fn a_panic_of_a_commit_is_a_refusal() {
+fn panicking_commit_counts_as_refused() {
     struct Panics(Heap);
-    // SAFETY: all methods are the heap's; some commits panic, which is a refusal.
+    // SAFETY: all methods are the heap's, and a commit that panics counts as a refusal.
     unsafe impl Memory for Panics {
         fn base(&self) -> NonNull<u8> {
             self.0.base()
@@ -191,13 +191,13 @@ fn a_panic_of_a_commit_is_a_refusal() {
 }
 
 #[test]
-fn a_refused_commit_is_a_miss_and_nothing_is_widened() {
+fn refused_commit_misses_and_grows_no_stack() {
     let table = refusing(1, 512 << 10);
     let [small, large] = [8, 16000].map(|reach| table.class(reach).unwrap());
     let region = table.region(0).unwrap();
     assert!(!table.put(0, small, &rounds(1..3)));
     assert_eq!((region.committed(), region.cap(small), region.pop(small, Commit::Done)), (0, 0, None));
-    // One step is granted.
+    // The memory grants one commit step.
     table.memory.granted.set((PAGE + STEP) as u64);
     assert!(table.put(0, small, &rounds(1..3)));
     assert_eq!((region.committed(), region.cap(small)), (STEP, 2));
@@ -211,7 +211,7 @@ fn a_refused_commit_is_a_miss_and_nothing_is_widened() {
 }
 
 #[test]
-fn commit_doubles_the_region_of_one_cpu() {
+fn commit_doubles_the_committed_region_of_one_cpu() {
     let table = refusing(2, 1 << 20);
     let [one, two, three] = [16000; 3].map(|reach| table.class(reach).unwrap());
     let region = table.region(1).unwrap();
@@ -230,7 +230,7 @@ fn commit_doubles_the_region_of_one_cpu() {
 }
 
 #[test]
-fn a_stack_may_end_where_the_committed_part_of_its_region_does() {
+fn stack_may_end_at_the_committed_end_of_its_region() {
     let table = refusing(1, 512 << 10);
     let class = table.class(16000).unwrap();
     table.memory.granted.set((PAGE + STEP) as u64);
@@ -264,7 +264,7 @@ unsafe impl Memory for Slow {
             while !self.asked_again.load(Relaxed) {
                 crate::sync::thread::yield_now();
             }
-            // The other thread is about to wait for the lock.
+            // Gives the second thread time to wait for the lock.
             (0..1000).for_each(|_| crate::sync::thread::yield_now());
         }
         self.heap.commit(op, range)
@@ -272,7 +272,7 @@ unsafe impl Memory for Slow {
 }
 
 #[test]
-fn concurrent_commit_of_another_thread_is_sufficient() {
+fn commit_by_a_concurrent_thread_is_used() {
     let (cpus, region) = (Cpus::simulated(1, 1).unwrap(), 1 << 20);
     let heap = Heap::new(Table::<Slow>::footprint(&cpus, region)).unwrap();
     let memory = Slow { heap, asked: AtomicBool::new(false), asked_again: AtomicBool::new(false) };
@@ -291,7 +291,8 @@ fn concurrent_commit_of_another_thread_is_sufficient() {
     assert_eq!(table.region(0).unwrap().committed(), STEP);
 }
 
-/// Memory of the system that can only be read where nothing was granted: a write there ends the program.
+/// System memory that is readable everywhere and writable only after a commit. A write to an uncommitted part ends the
+/// program.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
 struct Granting {
     base: NonNull<u8>,
@@ -305,7 +306,7 @@ mod granting {
     impl Granting {
         pub(super) fn new(bytes: usize) -> Self {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: a new mapping, at an address that the system chooses, so it overlaps no other one.
+            // SAFETY: the mapping is new, at an address that the system chooses, and overlaps no other mapping.
             let base = unsafe { libc::mmap(core::ptr::null_mut(), bytes, libc::PROT_READ, flags, -1, 0) };
             assert_ne!(base, libc::MAP_FAILED);
             Self { base: NonNull::new(base.cast()).unwrap(), bytes }
@@ -313,15 +314,15 @@ mod granting {
     }
     impl Drop for Granting {
         fn drop(&mut self) {
-            // SAFETY: the range was mapped in `new`, and only this value uses it.
+            // SAFETY: `new` mapped the range, and only this value uses it.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
         }
     }
-    // SAFETY: the mapping is owned by the value and only handed out by address.
+    // SAFETY: the value owns the mapping, and hands out only its address.
     unsafe impl Send for Granting {}
-    // SAFETY: the mapping is only handed out by address, and no method of the value writes to it.
+    // SAFETY: the value hands out only the mapping's address, and no method writes to the mapping.
     unsafe impl Sync for Granting {}
-    // SAFETY: the memory is mapped until drop, begins at a page and is zero; granted parts can be written to.
+    // SAFETY: the memory is mapped until drop, begins at a page and is zero, and granted parts are writable.
     unsafe impl Memory for Granting {
         fn base(&self) -> NonNull<u8> {
             self.base
@@ -341,10 +342,10 @@ mod granting {
     }
 }
 
-/// The region of a CPU that was never used must not be written to; nor must a stack that was never used, on another CPU.
+/// No thread writes to the region of a CPU that was never used, or to a stack that was never used.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
 #[test]
-fn unused_regions_are_read_and_not_written() {
+fn reports_only_read_unused_regions() {
     let (cpus, region) = (Cpus::simulated(2, 1).unwrap(), 1 << 20);
     let memory = Granting::new(Table::<Granting>::footprint(&cpus, region));
     let table = Table::new(cpus, region, memory).unwrap();
@@ -358,29 +359,30 @@ fn unused_regions_are_read_and_not_written() {
     };
     let given = [(near, vec![3, 2, 1])];
     used();
-    assert_eq!(table.drain_all(Which::All, &both), given);
+    assert_eq!(table.drain_all(DrainScope::All, &both), given);
     used();
-    table.sweep(0..2, Which::All, |_| true);
+    table.sweep(0..2, DrainScope::All, |_| true);
     assert_eq!(both.map(|class| collected(&table, class).len()), [3, 0]);
     used();
     for taken in [0, 3, 0] {
-        table.sweep(0..2, Which::Idle, |_| true);
+        table.sweep(0..2, DrainScope::Idle, |_| true);
         assert_eq!(both.map(|class| collected(&table, class).len()), [taken, 0]);
     }
     used();
-    table.sweep(0..2, Which::All, |_| true);
+    table.sweep(0..2, DrainScope::All, |_| true);
     // SAFETY: no other thread uses the table.
     unsafe { table.forget_other_threads() };
-    assert_eq!(table.drain_all(Which::All, &both), given);
+    assert_eq!(table.drain_all(DrainScope::All, &both), given);
     assert_eq!(table.decommit_idle(), 0);
     table.set_limit(far, || 5);
     both.iter().for_each(|class| table.retire(*class));
     assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().committed()), [STEP, 0]);
 }
 
-/// This room follows the empty region. It has the size of a region, and is committed step by step.
+/// The room for depot magazines follows the empty region. The depots' room has the size of a region, and is committed
+/// step by step.
 #[test]
-fn room_for_magazines_of_depots_is_cut_once_and_used_again() {
+fn room_for_depot_magazines_is_reused() {
     let magazine = size_of::<crate::depot::Slot>();
     let region = 512 * magazine;
     assert!(region > STEP && region.is_multiple_of(ALIGN));
@@ -404,7 +406,7 @@ fn room_for_magazines_of_depots_is_cut_once_and_used_again() {
     assert_eq!(all().0, 512);
 }
 
-/// A layer whose table gets no memory serves from its supplier, and loses nothing.
+/// A layer whose table gets no memory allocates from its supplier, and loses no round.
 #[test]
 fn without_memory_for_regions_rounds_go_to_the_supplier() {
     use crate::test_round::TestRound;
@@ -421,7 +423,7 @@ fn without_memory_for_regions_rounds_go_to_the_supplier() {
 }
 
 #[test]
-fn a_region_is_committed_where_its_cpu_was_used_and_as_far_as_classes_reach() {
+fn regions_are_committed_for_used_cpus_and_existing_classes() {
     let table = simulated(4, 512 << 10);
     let [near, far] = [100, 16000].map(|reach| table.class(reach).unwrap());
     let committed = || [0, 1, 2, 3].map(|cpu| table.region(cpu).unwrap().committed());
@@ -434,9 +436,9 @@ fn a_region_is_committed_where_its_cpu_was_used_and_as_far_as_classes_reach() {
     assert!(!table.open(&Operation::new(), 4, near, 1), "a CPU without a region");
 }
 
-/// A region of addresses has its full length; regions on a heap share a fixed amount of memory.
+/// A region of addresses has its full size. Regions on a heap share a fixed amount of memory.
 #[test]
-fn footprints_hold_the_words_the_regions_the_empty_one_and_the_depots() {
+fn table_footprint_covers_words_regions_and_depots() {
     for count in [1, 3, 32, 1024] {
         let cpus = Cpus::simulated(count, 1).unwrap();
         let [addresses, memory] = [false, true].map(|on_heap| Table::<Heap>::region_bytes(&cpus, on_heap));
@@ -453,7 +455,7 @@ fn footprints_hold_the_words_the_regions_the_empty_one_and_the_depots() {
 }
 
 #[test]
-fn memory_that_cannot_hold_the_table_is_an_error() {
+fn too_little_memory_for_the_table_is_an_error() {
     let cpus = Cpus::simulated(4, 1).unwrap();
     let new = |region, bytes| Table::new(cpus, region, Heap::new(bytes).unwrap()).map(drop);
     let (region, bytes) = (64 << 10, Table::<Heap>::footprint(&cpus, 64 << 10));
@@ -469,7 +471,7 @@ fn memory_that_cannot_hold_the_table_is_an_error() {
 }
 
 #[test]
-fn heads_and_caps_are_not_at_the_start_of_a_line() {
+fn stack_heads_do_not_start_a_cache_line() {
     let table = simulated(1, 1 << 20);
     for class in [1, 7, 8, 64, 500, 1216].map(|reach| table.class(reach).unwrap()) {
         let head = class.stack as usize % LINE;
@@ -477,7 +479,7 @@ fn heads_and_caps_are_not_at_the_start_of_a_line() {
     }
 }
 
-/// If several threads request a magazine's room at the same time, each gets a different one.
+/// Threads that concurrently request room for a magazine get different rooms.
 #[test]
 fn concurrently_requested_magazine_rooms_are_distinct() {
     let (rounds, each) = if cfg!(miri) { (1, 10) } else { (20, 400) };
@@ -496,9 +498,9 @@ fn concurrently_requested_magazine_rooms_are_distinct() {
     }
 }
 
-/// A regression: such a region was once accepted, and the first free of a class beyond 4 MiB panicked.
+/// Regression: a region of more than 4 MiB was accepted, and the first free of a class beyond 4 MiB panicked.
 #[test]
-fn a_region_of_more_than_four_mib_is_refused() {
+fn region_above_four_mib_is_refused() {
     let cpus = Cpus::simulated(1, 1).unwrap();
     let made = |region| {
         let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();

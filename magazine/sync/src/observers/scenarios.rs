@@ -1,4 +1,4 @@
-//! Observers that are added and removed while others call them.
+//! Scenarios: threads add and remove observers while other threads call them.
 
 use super::{Observers, Place};
 use crate::{Arc, Mutex, UnsafeCell, thread};
@@ -6,41 +6,42 @@ use std::sync::Arc as Shared;
 
 type All = Shared<Observers<dyn Fn() + Send + Sync>>;
 
-/// Each call of an observer reads it; it is written when no call can run any more.
+/// A cell that observers read, and that the test writes when no observer can run.
 struct Seen(UnsafeCell<u32>);
-// SAFETY: the checker reports a write that races.
+// SAFETY: the checker reports a racing write of the cell.
 unsafe impl Sync for Seen {}
-// SAFETY: the checker reports a write that races.
+// SAFETY: the checker reports a racing write of the cell.
 unsafe impl Send for Seen {}
 
-/// The observer's reference, written when the observer is dropped.
+/// An observer's reference to the cell. Dropping the observer writes the cell.
 struct Watch(Arc<Seen>);
 impl Drop for Watch {
     fn drop(&mut self) {
-        // SAFETY: the checker reports any racing access.
+        // SAFETY: the checker reports any racing access of the cell.
         self.0.0.with_mut(|p| unsafe { *p = 0 });
     }
 }
 
 fn observe(all: &All) -> Option<(Arc<Seen>, Place)> {
     let seen = Arc::new(Seen(UnsafeCell::new(0)));
-    // SAFETY: no other thread has the cell yet.
+    // SAFETY: no other thread can access the cell yet.
     seen.0.with_mut(|p| unsafe { *p = 1 });
     let watch = Watch(seen.clone());
-    // SAFETY: the checker reports a racing write.
+    // SAFETY: the checker reports a racing write of the cell.
     let observer = all.add(Box::new(move || watch.0.0.with(|p| assert_eq!(unsafe { *p }, 1))));
     Some((seen, observer.ok()?))
 }
 fn end(all: &All, (seen, place): (Arc<Seen>, Place)) {
     all.remove(place);
-    // SAFETY: the checker reports any racing access.
+    // SAFETY: the checker reports any racing access of the cell.
     seen.0.with_mut(|p| unsafe { *p = 2 });
 }
 fn call(all: &All) {
     all.each(|observer| observer());
 }
 
-/// An observer's data is initialised before its first call, and its calls are over when `remove` returns.
+/// An observer's data is initialised before the observer's first call. No call of the observer runs after `remove`
+/// returns.
 fn observer() {
     let here = All::default();
     let there = here.clone();
@@ -49,7 +50,7 @@ fn observer() {
     t.join().unwrap();
 }
 
-/// A new owner finds a removed observer's slot empty.
+/// A reused observer slot is empty for its new owner.
 fn two_observers() {
     let here = All::default();
     let there = here.clone();
@@ -64,7 +65,7 @@ fn two_observers() {
     observe(&here).into_iter().for_each(|observer| end(&here, observer));
 }
 
-/// The second observer reuses the first one's slot, whose last call may still be leaving.
+/// The second observer reuses the slot of the first observer, whose last call may still be ending.
 fn one_after_the_other() {
     let here = All::default();
     let there = here.clone();
@@ -75,7 +76,7 @@ fn one_after_the_other() {
     t.join().unwrap();
 }
 
-/// The slot is free when the last call ends, and the remover never waited.
+/// An observer removes itself: the end of its last call frees the slot, and `remove` does not wait.
 fn observer_drops_itself() {
     let here = All::default();
     let own: Arc<Mutex<Option<Place>>> = Arc::new(Mutex::new(None));
@@ -97,15 +98,15 @@ fn observer_drops_itself() {
 crate::scenarios! {
     an_observer_comes_and_goes_beside_a_call {
         loom("observer comes and goes", Model::new(Bound::Preemptions(3), 7000), observer);
-        bug("an observer is called that was closed meanwhile", "observers", "Causality violation");
-        bug("who drops an observer does not wait", "observers", "Causality violation");
+        bug("a closed observer is called", "observers", "Causality violation");
+        bug("dropping an observer does not wait for its calls", "observers", "Causality violation");
     }
     two_observers_of_one_place {
         loom("two observers, one place", Model::new(Bound::Preemptions(3), 900), two_observers);
     }
     one_observer_after_the_other {
         loom("two observers, one after the other, beside a call", Model::new(Bound::Preemptions(3), 24_000), one_after_the_other);
-        bug("a place is free before its last call has left", "observers", "maximum number of branches");
+        bug("an observer slot is freed during a call", "observers", "maximum number of branches");
     }
     an_observer_that_drops_itself {
         loom("an observer drops itself beside a call", Model::new(Bound::Preemptions(3), 4300), observer_drops_itself);

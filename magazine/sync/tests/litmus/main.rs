@@ -1,9 +1,8 @@
-//! Compares what loom explores with what RC11 allows: the sets of outcomes of litmus shapes.
+//! Compares the outcomes that loom explores for litmus tests with the outcomes that RC11 allows.
 //!
-//! `shapes.txt` has the shapes with their published outcomes, which check the enumerator of RC11 in
-//! `rc11.rs`. `outcomes.txt` is the result, for loom from crates.io and as the facade repairs it;
-//! `limits.txt` explains each difference. All three must agree with what runs. `LITMUS_WRITE=1` rewrites
-//! `outcomes.txt`.
+//! `shapes.txt` has the litmus tests with their published outcomes, which check the RC11 enumerator in `rc11.rs`.
+//! `outcomes.txt` has loom's outcomes, with and without the facade's repairs. `limits.txt` explains each difference
+//! from RC11. All three text files must agree with the outcomes of the run. `LITMUS_WRITE=1` rewrites `outcomes.txt`.
 #![allow(clippy::disallowed_methods, reason = "below uslab_magazine; the hook is the program's")]
 #![allow(missing_docs, unreachable_pub, reason = "a test")]
 
@@ -22,13 +21,13 @@ fn shapes() -> Vec<Shape> {
     Shape::parse_all(include_str!("shapes.txt"))
 }
 
-/// Returns `true` if a published outcome covers this outcome.
+/// Returns `true` if a published outcome covers `outcome`.
 fn is_of(outcome: &str, published: &[String]) -> bool {
     let parts: Vec<&str> = outcome.split(' ').collect();
     published.iter().all(|wanted| parts.contains(&wanted.as_str()))
 }
 
-/// The published outcomes on which `model` disagrees.
+/// Returns the published outcomes that `model` contradicts.
 fn disagreements(shapes: &[Shape], model: Model) -> Vec<String> {
     let mut wrong = Vec::new();
     for shape in shapes {
@@ -42,14 +41,14 @@ fn disagreements(shapes: &[Shape], model: Model) -> Vec<String> {
 }
 
 #[test]
-fn enumerator_agrees_with_published_outcomes() {
+fn litmus_enumerator_agrees_with_published_outcomes() {
     let shapes = shapes();
     let wrong = disagreements(&shapes, RC11);
     assert!(wrong.is_empty(), "{wrong:#?}");
     let published: Vec<_> = shapes.iter().flat_map(|shape| &shape.published).collect();
     println!("RC11 | {} shapes | {} published outcomes agree", shapes.len(), published.len());
     assert!(shapes.len() >= 100 && published.len() >= 100);
-    // Each is from a source that the file names at its top.
+    // Each published outcome is from a source that the head of `shapes.txt` names.
     let head = include_str!("shapes.txt").lines().take_while(|line| line.starts_with('#'));
     let sources: Vec<&str> =
         head.filter_map(|line| line[2..].split_once("  ")).map(|(name, _)| name).collect();
@@ -59,7 +58,7 @@ fn enumerator_agrees_with_published_outcomes() {
 }
 
 #[test]
-fn the_enumerator_without_an_axiom_disagrees() {
+fn litmus_enumerator_without_an_axiom_disagrees() {
     let shapes = shapes();
     for model in [
         Model { own_stores_continue: false, ..RC11 },
@@ -73,7 +72,7 @@ fn the_enumerator_without_an_axiom_disagrees() {
     }
 }
 
-/// The table of limits: name and explanation of each.
+/// The table of loom's limits: the name and the explanation of each limit.
 fn limits() -> Vec<(&'static str, String)> {
     let mut limits: Vec<(&str, String)> = Vec::new();
     for line in include_str!("limits.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -86,7 +85,7 @@ fn limits() -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn each_limit_belongs_to_a_shape() {
+fn each_known_loom_limit_belongs_to_a_litmus_shape() {
     let limits = limits();
     let shapes = shapes();
     let used: BTreeSet<&str> = shapes.iter().flat_map(|shape| &shape.limits).map(String::as_str).collect();
@@ -103,7 +102,7 @@ mod compared {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     use uslab_sync::check::record;
 
-    /// RC11 with the limit added, if a change of its axioms expresses the limit.
+    /// RC11 with one limit of loom added, if a changed axiom can express the limit.
     fn changed(limit: &str) -> Option<Model> {
         match limit {
             "sc-accesses" => Some(Model { sc_accesses: false, ..RC11 }),
@@ -112,7 +111,7 @@ mod compared {
         }
     }
 
-    /// Runs `f` for each shape, on two threads.
+    /// Runs `f` for each litmus test, on two threads.
     fn each<T: Send>(shapes: &[Shape], f: impl Fn(&Shape) -> T + Sync) -> Vec<T> {
         let next = AtomicUsize::new(0);
         let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
@@ -128,7 +127,7 @@ mod compared {
         done.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// The difference between a set and the one that RC11 allows.
+    /// The difference between loom's outcomes and the outcomes that RC11 allows.
     fn difference(allowed: &BTreeSet<String>, explored: &Explored) -> String {
         if let Some(failure) = &explored.failure {
             return format!("fails: {failure}");
@@ -137,7 +136,7 @@ mod compared {
             let outcomes: Vec<&str> = of.difference(without).map(String::as_str).collect();
             if outcomes.is_empty() { String::new() } else { format!("{name} {}", outcomes.join(", ")) }
         };
-        // A race ends the search, so other outcomes stay unknown.
+        // loom stops its search at a data race, so further outcomes stay unknown.
         let raced = explored.outcomes.contains(RACE);
         let misses = if raced { String::new() } else { list("misses", allowed, &explored.outcomes) };
         let parts = [misses, list("adds", &explored.outcomes, allowed)];
@@ -152,9 +151,9 @@ mod compared {
 ";
 
     #[test]
-    fn loom_reaches_the_outcomes_of_the_table() {
+    fn loom_reaches_the_documented_litmus_outcomes() {
         let start = std::time::Instant::now();
-        // Shapes that race panic, as they should.
+        // Litmus tests with a data race panic, as expected.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| ()));
         let shapes = shapes();
@@ -203,7 +202,7 @@ mod compared {
             "LITMUS {} shapes | facade: {equal} equal, {misses} miss outcomes | loom: {misses_of_stock} miss outcomes",
             shapes.len()
         );
-        // The README has these numbers.
+        // The README quotes the printed numbers.
         let words = include_str!("../../README.md").split_whitespace().collect::<Vec<_>>().join(" ");
         for said in [
             format!("{} litmus shapes", shapes.len()),
@@ -217,10 +216,10 @@ mod compared {
         record(name, 4, "2 and 3 and none", shapes.len(), executions, start.elapsed());
     }
 
-    /// Without the twin loom misses outcomes.
+    /// Unrepaired loom misses some outcomes.
     #[test]
     fn planted() {
-        let bug = "an access leaves its twin alone";
+        let bug = "a store skips the shadow copy";
         let names = ["RMW+lost-update", "CAS+load-loop", "CAS+aba"];
         let noticed = std::thread::spawn(move || {
             uslab_sync::check::plant(bug);
@@ -235,7 +234,7 @@ mod compared {
         println!("CAUGHT {bug} | property K1 | execution 1 | misses outcomes");
     }
 
-    /// The outcomes that loom with `loom-0.7.2.patch` still misses. `.ci/loom` runs this.
+    /// The outcomes that loom with `loom-0.7.2.patch` still misses. `.ci/loom` runs this test.
     #[test]
     #[ignore = "for a patched loom"]
     fn patched() {
@@ -260,7 +259,7 @@ mod compared {
             missed.len(),
             shapes.len()
         );
-        // The facade's limits that the patch leaves; spurious failures; SeqCst loads of overwritten values.
+        // Two limits of the patched loom remain: spurious failures, and SeqCst loads of overwritten values.
         let expected = [
             "SB+both-read-by-rmw",
             "RMW+overwritten",

@@ -1,4 +1,4 @@
-//! Litmus shapes as text. A shape is a small program with its published outcomes:
+//! Parses litmus tests from text. A litmus test is a small program with its published outcomes:
 //!
 //! ```text
 //! MP+ra                                                 a name in the first column
@@ -8,11 +8,11 @@
 //!   limit name                                          why loom differs
 //! ```
 //!
-//! Places start as 0. `x=1 rlx` stores, `r0=x rlx` loads, `x:=1` and `r0:=x` are plain accesses, which may
-//! race. `r0=add(x,1) rlx` changes a place, as do `sub`, `and`, `or`, `xor`, `max`, `min` and `swap`;
-//! `r0=cas(x,0,1) acqrel/rlx` and `weak` compare and exchange. `F sc` is a fence. A statement after `r0==1?`
-//! runs only if that holds. An unassigned register is shown as `-`, and a weak exchange that failed with the
-//! expected value as `0!`.
+//! All memory locations start as 0. `x=1 rlx` is a store, and `r0=x rlx` is a load. `x:=1` and `r0:=x` are plain
+//! accesses, which may race. `r0=add(x,1) rlx` is a read-modify-write, as are `sub`, `and`, `or`, `xor`, `max`, `min`
+//! and `swap`. `r0=cas(x,0,1) acqrel/rlx` and `weak` are compare-exchanges. `F sc` is a fence. A statement after
+//! `r0==1?` runs only if register `r0` has the value 1. An unassigned register prints as `-`. A weak exchange that
+//! failed spuriously prints as `0!`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -47,7 +47,7 @@ impl Order {
     }
 }
 
-/// A stored value.
+/// A value that a statement stores.
 #[derive(Clone, Copy, Debug)]
 pub enum Value {
     Number(u64),
@@ -114,7 +114,7 @@ pub struct Statement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub value: u64,
-    /// True if a weak exchange failed although the value was the expected one.
+    /// True if a weak exchange failed although it found the expected value.
     pub spurious: bool,
 }
 
@@ -127,11 +127,11 @@ impl Statement {
     }
 }
 
-/// A published claim about an outcome.
+/// A published claim about one outcome of a litmus test.
 #[derive(Clone, Debug)]
 pub struct Published {
     pub allowed: bool,
-    /// `race`, or values of some registers and places.
+    /// `race`, or the values of some registers and memory locations.
     pub outcome: Vec<String>,
     pub source: String,
 }
@@ -142,12 +142,12 @@ pub struct Shape {
     pub threads: Vec<Vec<Statement>>,
     pub places: Vec<String>,
     pub registers: Vec<String>,
-    /// Places with plain accesses.
+    /// Memory locations with plain accesses.
     pub plain: Vec<usize>,
-    /// Places whose last value is in the outcome.
+    /// Memory locations whose last value is part of the outcome.
     pub finals: Vec<usize>,
     pub published: Vec<Published>,
-    /// Why loom differs: names in the table of limits.
+    /// Names of the limits in `limits.txt` that explain why loom differs from RC11.
     pub limits: Vec<String>,
 }
 
@@ -155,7 +155,7 @@ pub struct Shape {
 pub const RACE: &str = "race";
 
 impl Shape {
-    /// Parses all shapes of a text.
+    /// Parses all litmus tests of a text.
     pub fn parse_all(text: &str) -> Vec<Self> {
         let mut shapes: Vec<Self> = Vec::new();
         for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
@@ -267,7 +267,7 @@ impl Shape {
         }
     }
 
-    /// An outcome as text.
+    /// Formats an outcome as text.
     pub fn outcome(&self, registers: &Registers, last: impl Fn(usize) -> u64) -> String {
         let mut named = BTreeMap::new();
         for (name, found) in self.registers.iter().zip(registers) {
@@ -284,7 +284,7 @@ impl Shape {
         parts.join(" ")
     }
 
-    /// Number of weak exchanges.
+    /// Number of weak exchanges in the program.
     #[cfg(loom)]
     pub fn weak(&self) -> u32 {
         let weak = |statement: &&Statement| matches!(statement.op, Op::Exchange { weak: true, .. });

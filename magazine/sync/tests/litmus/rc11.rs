@@ -1,27 +1,28 @@
-//! The outcomes that RC11 allows, by enumeration.
+//! Enumerates the outcomes that RC11 allows.
 //!
-//! The model is that of "Repairing Sequential Consistency in C/C++11" (Lahav, Vafeiadis, Kang, Hur, Dreyer;
-//! PLDI 2017); relations have the paper's names. A candidate execution is a run of each thread with guessed
-//! values of its reads, a write for each read (`rf`), and an order of the writes of each place (`mo`). It
-//! counts if
+//! The model is RC11 of "Repairing Sequential Consistency in C/C++11" (Lahav, Vafeiadis, Kang, Hur, Dreyer; PLDI 2017).
+//! The relations in this module have the paper's names. A candidate execution is a run of each thread with guessed read
+//! values, a write for each read (`rf`), and an order of the writes of each location (`mo`). A candidate execution is
+//! consistent if these axioms hold:
 //!
-//! - coherence: `hb; eco?` is irreflexive,
-//! - atomicity: `rmw` and `rb; mo` have nothing in common,
-//! - SC: `psc` is acyclic,
-//! - no thin air: `sb` and `rf` together are acyclic.
+//! - coherence: the relation `hb; eco?` is irreflexive,
+//! - atomicity: the relations `rmw` and `rb; mo` are disjoint,
+//! - SC: the relation `psc` is acyclic,
+//! - no thin air: the union of `sb` and `rf` is acyclic.
 
 use crate::program::{Change, Found, Op, Order, RACE, Registers, Shape, Value};
 use std::collections::BTreeSet;
 
-/// RC11, or a variant with a changed axiom, which explains a difference.
+/// RC11, or a variant with a changed axiom that explains a difference.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
-    /// True if a release sequence continues through later stores of its thread, as in C++11 and in the paper.
-    /// C++20 has dropped this (P0982).
+    /// True if a release sequence continues through later stores of its thread, as in C++11 and the paper. C++20 has
+    /// dropped the rule on later stores (P0982).
     pub own_stores_continue: bool,
-    /// True if SC accesses (not fences) are SC; otherwise they only acquire and release.
+    /// True if SC accesses (not fences) are sequentially consistent. If the flag is false, SC accesses are only acquire
+    /// and release accesses.
     pub sc_accesses: bool,
-    /// The axioms of the module's documentation.
+    /// True if the coherence axiom of the module documentation applies.
     pub coherence: bool,
     pub atomicity: bool,
     pub sc: bool,
@@ -39,7 +40,7 @@ pub const RC11: Model = Model {
 
 const MOST: usize = 32;
 
-/// A relation of events: one row of successors for each event.
+/// A binary relation of events, as one row of successors per event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Rel([u32; MOST]);
 
@@ -79,7 +80,7 @@ impl Rel {
         }
         inverse
     }
-    /// The transitive closure: one step or more.
+    /// The transitive closure: one or more steps.
     fn closed(mut self) -> Self {
         for middle in 0..MOST {
             for a in 0..MOST {
@@ -90,7 +91,7 @@ impl Rel {
         }
         self
     }
-    /// The reflexive closure: one step or none.
+    /// The reflexive closure: zero steps or one step.
     fn maybe(&self) -> Self {
         Self(std::array::from_fn(|a| self.0[a] | 1 << a))
     }
@@ -100,7 +101,7 @@ impl Rel {
     fn acyclic(&self) -> bool {
         self.closed().irreflexive()
     }
-    /// The identity on these events: `[set]`.
+    /// The identity relation on a set of events, `[set]`.
     fn identity(set: u32) -> Self {
         Self(std::array::from_fn(|a| set & 1 << a))
     }
@@ -115,13 +116,13 @@ enum Kind {
 
 #[derive(Clone, Copy, Debug)]
 struct Event {
-    /// `None` for the event that initialises a place.
+    /// The event's thread; `None` for the event that initialises a memory location.
     thread: Option<usize>,
     kind: Kind,
     place: usize,
     value: u64,
     order: Order,
-    /// True for the write of a read-modify-write; its read is the event before.
+    /// True for the write of a read-modify-write, whose read is the previous event.
     changes: bool,
 }
 
@@ -131,7 +132,7 @@ struct Run {
     registers: Registers,
 }
 
-/// All runs of a thread with reads of these values.
+/// All runs of a thread whose reads return some of `values`.
 fn runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
     let mut runs = vec![Run { events: Vec::new(), registers: vec![None; shape.registers.len()] }];
     for statement in &shape.threads[thread] {
@@ -201,10 +202,10 @@ fn runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
     runs
 }
 
-/// The values that places may hold.
+/// The values that memory locations may hold.
 fn values(shape: &Shape) -> BTreeSet<u64> {
     let mut values = BTreeSet::from([0]);
-    // Each round carries a value through one more statement.
+    // Each round propagates a value through one more statement.
     for _ in 0..=shape.threads.iter().map(Vec::len).sum::<usize>() {
         let written: Vec<u64> = (0..shape.threads.len())
             .flat_map(|thread| runs(shape, thread, &values))
@@ -224,7 +225,7 @@ fn values(shape: &Shape) -> BTreeSet<u64> {
 /// The outcomes that `model` allows.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Allowed {
-    /// Only [`RACE`] if any execution has a data race: then the program's behaviour is undefined.
+    /// If any execution has a data race, the set contains only [`RACE`], because the behaviour is undefined.
     pub outcomes: BTreeSet<String>,
     pub executions: u64,
 }
@@ -237,7 +238,7 @@ pub fn allowed(shape: &Shape, model: Model) -> Allowed {
     loop {
         let picked: Vec<&Run> = chosen.iter().zip(&runs).map(|(&at, runs)| &runs[at]).collect();
         Candidate::new(shape, model, &picked).each_consistent(&mut allowed);
-        // The next combination.
+        // Advances to the next combination of runs.
         let Some(at) = (0..runs.len()).find(|&at| chosen[at] + 1 < runs[at].len()) else { break };
         chosen[..at].fill(0);
         chosen[at] += 1;
@@ -307,7 +308,7 @@ impl<'s> Candidate<'s> {
         self.events.iter().enumerate().filter(|(_, event)| holds(event)).fold(0, |set, (at, _)| set | 1 << at)
     }
 
-    /// Adds the consistent executions with these events.
+    /// Adds all consistent executions of these events to `allowed`.
     fn each_consistent(&self, allowed: &mut Allowed) {
         let reads: Vec<usize> =
             (0..self.events.len()).filter(|&e| self.events[e].kind == Kind::Read).collect();
@@ -351,7 +352,7 @@ impl<'s> Candidate<'s> {
         });
     }
 
-    /// The orders of `writes` that are consistent with each thread's order.
+    /// The total orders of `writes` that are consistent with program order.
     fn linear(&self, before: &mut Vec<usize>, writes: &[usize]) -> Vec<Vec<usize>> {
         if before.len() == writes.len() {
             return vec![before.clone()];
@@ -430,7 +431,7 @@ impl<'s> Candidate<'s> {
     }
 }
 
-/// Each way to take one element from each list.
+/// Calls `f` with each way to take one element from each list.
 fn each_choice<T>(lists: &[Vec<T>], mut f: impl FnMut(&[&T])) {
     fn from<'l, T>(lists: &'l [Vec<T>], chosen: &mut Vec<&'l T>, f: &mut impl FnMut(&[&T])) {
         let Some(list) = lists.get(chosen.len()) else { return f(chosen) };

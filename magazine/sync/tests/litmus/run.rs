@@ -1,4 +1,4 @@
-//! Runs shapes under loom, unchanged and as the facade repairs it.
+//! Runs litmus tests under loom, with and without the facade's repairs.
 
 use crate::program::{Found, Op, Order, RACE, Registers, Shape, Statement, Value};
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use uslab_sync::check::loom;
 
-/// The implementation of a program's places.
+/// An implementation of a program's memory locations.
 pub(crate) trait Memory: 'static {
     type Atomic;
     type Plain;
@@ -28,7 +28,7 @@ pub(crate) trait Memory: 'static {
     fn fence(order: Ordering);
     fn spawn(f: impl FnOnce() -> Registers + 'static) -> Self::Thread;
     fn join(thread: Self::Thread) -> Registers;
-    /// Makes the `k`-th weak exchange fail, if the implementation can.
+    /// Makes the `k`-th weak exchange fail spuriously, if the implementation can.
     fn arm(k: u32);
 }
 
@@ -76,7 +76,7 @@ macro_rules! memory {
                 }
             }
             fn get(place: &Self::Plain) -> u64 {
-                // SAFETY: loom reports a read that races with `set`, and then the value is not used.
+                // SAFETY: loom reports a read that races with `set`, and the value of such a read is not used.
                 place.with(|value| unsafe { *value })
             }
             fn set(place: &Self::Plain, value: u64) {
@@ -165,7 +165,7 @@ fn run<M: Memory>(statements: &[Statement], places: &[Place<M>], count: usize) -
     registers
 }
 
-/// What a checker explored.
+/// The outcomes that a checker explored.
 #[derive(Debug)]
 pub(crate) struct Explored {
     pub outcomes: BTreeSet<String>,
@@ -173,7 +173,7 @@ pub(crate) struct Explored {
     pub failure: Option<String>,
 }
 
-/// All outcomes of a shape, without a bound.
+/// Explores all outcomes of a litmus test, without a bound on pre-emptions.
 pub(crate) fn explore<M: Memory>(shape: &Shape) -> Explored {
     let shape = Arc::new(shape.clone());
     let outcomes = Arc::new(Mutex::new(BTreeSet::new()));
@@ -213,8 +213,8 @@ pub(crate) fn explore<M: Memory>(shape: &Shape) -> Explored {
             let outcome = shape.outcome(&registers, last);
             sink.lock().unwrap().insert(outcome);
         };
-        // A separate thread: a checker's thread-local state is lost in the panic.
-        let planted = uslab_sync::check::planted_now();
+        // A panic destroys a checker's thread-local state, so loom runs on a separate thread.
+        let planted = uslab_sync::check::current_planted_bug();
         let ended = std::thread::spawn(move || {
             uslab_sync::check::plant(planted);
             catch_unwind(AssertUnwindSafe(|| builder.check(model)))
@@ -236,7 +236,7 @@ pub(crate) fn explore<M: Memory>(shape: &Shape) -> Explored {
     Explored { outcomes, executions: executions.load(Ordering::Relaxed), failure }
 }
 
-/// The largest number of pre-emptions that is explored: no outcome of the larger shapes needs more.
+/// The bound on pre-emptions for a litmus test. Larger litmus tests need no more pre-emptions for any outcome.
 pub(crate) fn bound(shape: &Shape) -> Option<usize> {
     let statements: usize = shape.threads.iter().map(Vec::len).sum();
     match shape.threads.len() {

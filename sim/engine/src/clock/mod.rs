@@ -1,14 +1,16 @@
 //! Virtual time: the cost of operations on many CPUs.
 //!
-//! Each CPU has its own clock. The CPU that is furthest behind runs next (of several, the first one). It does one whole
-//! operation, and its clock advances by the cost: its own work, the wait for locks, and the cache lines that had to travel to it.
+//! Each CPU has its own clock. The CPU whose clock is furthest behind runs next (of several, the lowest-numbered). The
+//! chosen CPU does one whole operation.
 //!
-//! - **A lock** is free from some point in time on. A CPU that comes earlier waits until then.
-//! - **A line** is at the CPU that last wrote it, and at those that have read it since. A CPU that reads it elsewhere, or writes
-//!   a line that others have, fetches it, over a distance to which the [profile](Profile) gives a price.
+//! - **A lock** is free from some point in time on. A CPU that arrives earlier waits for the lock until then.
+//! - **A cache line** is held by the CPU that last wrote it, and by the CPUs that have read it since. A CPU fetches a
+//!   line to read it if another CPU holds it, and to write it if others share it. The [profile](Profile) prices each
+//!   distance.
 //!
-//! A [`Model`] reports what its operations do beyond what their CPU holds: its [deeds](Deed). Each deed has a lock or none,
-//! lines, and work under the lock. Prices are from a [`Profile`], and each one names the source of its measurement.
+//! A [`Model`] reports each part of an operation that uses more than the CPU's own memory: its [deeds](Deed). Each deed
+//! names the lock that it takes, if any, the cache lines that it moves, and its work under the lock. A [`Profile`] sets
+//! the prices and names the source of each measurement.
 //!
 //! # Which lines
 //!
@@ -21,11 +23,12 @@
 //! | counters of slabs | a slab is created or freed | [`Lines::slabs`] |
 //!
 //! A test (`tests/sim/lines.rs`) runs the shipping allocator on 2, 4 and 8 simulated CPUs with the operations of
-//! [`uslab-model`](crate::models::uslab), traces each of its loads and stores through a MESI protocol, and compares. Other
-//! designs have no memory, so their lines follow from the same rules and cannot be checked.
+//! [`uslab-model`](crate::models::uslab). The test traces each load and store through a MESI protocol and compares the
+//! lines moved. Models of other designs have no memory, so the lines that they move cannot be checked in this way.
 //!
-//! Not counted: memory that the allocator allocates for itself, and reaps. Each slab that is created or freed is assumed to visit
-//! the zone. Per-CPU pages spare the shipping code most of these visits, and one that it does make moves some twelve lines.
+//! The clock does not count the allocator's own metadata allocations, nor reaps. Each slab that is created or freed is
+//! assumed to take the zone lock. Per-CPU pages spare the shipping code most visits to the zone; each remaining visit
+//! moves some twelve lines.
 
 mod profile;
 mod source;
@@ -36,8 +39,8 @@ mod work;
 pub use profile::{BadProfile, Level, Price, Profile};
 pub use work::{Ask, BadWorkload, Others, Script, Workload};
 
-use crate::design::{At, Design, Unable};
-use crate::model::{Deed, Given, Lines, Model, Policy};
+use crate::design::{At, Design, Unsupported};
+use crate::model::{CostEvent, Lines, Model, ModelObject, Policy};
 use crate::pages::Pages;
 use crate::stream::{CacheInfo, Kind, Stream};
 use rustc_hash::FxHashMap;
@@ -49,45 +52,45 @@ use team::Team;
 use trace::Trace;
 use uslab_magazine::Paths;
 
-/// A lock of the simulated machine. Locks of a cache have its number.
+/// A lock of the simulated machine. Each cache has its own locks, identified by the cache's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Lock {
-    /// The lock of what CPUs share above the slabs: a depot, a barn, a shared array.
+    /// The lock of the level that CPUs share above the slabs: a depot, a barn or a shared array.
     Depot(u32),
-    /// The lock of the lists of slabs.
+    /// The lock of a cache's slab lists.
     Lists(u32),
     /// The lock of the page allocator.
     Zone,
 }
 
-/// A cache line, or several that travel together.
+/// A cache line, or several lines that always move together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Line {
-    /// A lock, with what it protects.
+    /// The line of a lock and of the data that the lock protects.
     Lock(Lock),
-    /// A container's place in the depot of a cache, counted from the bottom.
+    /// The slot of a container in a cache's depot, counted from the bottom.
     Place(u32, u32),
-    /// The frame of a page.
+    /// The frame metadata of a page.
     Frame(u32),
-    /// A cache's counters of operations that use more than their own CPU's memory.
+    /// The counters of a cache's operations that use more than their own CPU's memory.
     Counts(u32),
-    /// A cache's counters of slabs.
+    /// The counters of a cache's slabs.
     Slabs(u32),
 }
 
-/// Counts of a lock, or of all locks of a kind.
+/// Counts of one lock, or of all locks of a kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LockCounts {
-    /// The number of acquisitions.
+    /// The number of lock acquisitions.
     pub taken: u64,
-    /// Acquisitions that had to wait.
+    /// The number of lock acquisitions that had to wait.
     pub contended: u64,
-    /// Nanoseconds of waiting, summed over all CPUs.
+    /// Nanoseconds spent waiting for locks, summed over all CPUs.
     pub waited_ns: f64,
 }
 
-/// The result of a run.
+/// The result of a run in virtual time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Outcome {
@@ -103,9 +106,9 @@ pub struct Outcome {
     pub waiting: f64,
     /// Lines that travelled, per operation.
     pub lines_per_operation: f64,
-    /// The locks of what CPUs share above the slabs.
+    /// The locks of the levels that CPUs share above the slabs.
     pub depot: LockCounts,
-    /// The locks of the lists of slabs.
+    /// The locks of the slab lists.
     pub lists: LockCounts,
     /// The lock of the page allocator.
     pub zone: LockCounts,
@@ -114,46 +117,46 @@ pub struct Outcome {
     pub paths: Paths,
     /// Slabs of all caches at the end.
     pub slabs: u64,
-    /// Objects of a magazine, a sheaf or an array of the first cache at the end; 0 if the design has none.
+    /// Objects in a magazine, sheaf or array of the first cache at the end; 0 if the design has no such container.
     pub container: u32,
 }
 
-/// The effects of an operation.
+/// The effects of one operation, from which its cost follows.
 struct Did<'a> {
-    /// The cache.
+    /// The cache's number in the stream.
     cache: u32,
-    deeds: &'a [Deed],
-    /// Pages whose frames it accessed.
+    cost_events: &'a [CostEvent],
+    /// Pages whose frame metadata the operation accessed.
     frames: &'a [u32],
-    /// `true` if it took a lock of its own CPU.
+    /// `true` if the operation took a lock of its own CPU.
     locked: bool,
-    /// Objects of a container that is exchanged.
+    /// The number of objects in the container that the operation exchanges.
     container: u32,
-    /// The container's place among those in the depot.
+    /// The container's slot in the depot.
     place: u32,
-    /// `true` if the container is taken from the depot: the operation is an allocation.
+    /// `true` if the container leaves the depot, because the operation is an allocation.
     taken: bool,
     lines: Lines,
 }
 
 impl Did<'_> {
-    /// The number of cache lines.
+    /// The number of cache lines that a line of the model stands for.
     fn size(&self, line: Line) -> u32 {
         match line {
             Line::Lock(Lock::Depot(_)) => self.lines.depot,
             Line::Lock(Lock::Lists(_)) => self.lines.lists,
             Line::Counts(_) => self.lines.counts,
             Line::Slabs(_) => self.lines.slabs,
-            // Pointers of 8 bytes after a header of 16.
+            // A container has a header of 16 bytes and pointers of 8 bytes.
             Line::Place(..) => (16 + 8 * self.container).div_ceil(64),
-            // A visit moves some twelve lines, and per-CPU pages spare most slabs the visit.
+            // A visit to the zone moves some twelve lines, and per-CPU pages spare most slabs the visit.
             Line::Lock(Lock::Zone) => 3,
             Line::Frame(_) => 1,
         }
     }
 }
 
-/// An access to a line.
+/// The kind of access to a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Read,
@@ -164,9 +167,9 @@ enum Access {
 #[derive(Debug)]
 struct Clock<'p> {
     profile: &'p Profile,
-    /// When each lock becomes free.
+    /// The time at which each lock becomes free.
     free: FxHashMap<Lock, f64>,
-    /// The CPUs that have each line: the last writer, and those that have read it since.
+    /// The CPUs that hold each line: the last writer, and the readers since.
     lines: FxHashMap<Line, Vec<u32>>,
     counts: FxHashMap<Lock, LockCounts>,
     travelled: u64,
@@ -185,8 +188,8 @@ impl<'p> Clock<'p> {
         }
     }
 
-    /// The counts of all locks of a kind. Waiting times are added in the order of the locks' numbers, so that the same run gives
-    /// the same bits.
+    /// Sums the counts of all locks of a kind. Waiting times are added in the order of the locks' numbers, so that a
+    /// repeated run gives bit-identical sums.
     fn locks(&self, kind: fn(&Lock) -> bool) -> LockCounts {
         let mut all: Vec<_> = self.counts.iter().filter(|(lock, _)| kind(lock)).collect();
         all.sort_by_key(|(lock, _)| **lock);
@@ -197,7 +200,7 @@ impl<'p> Clock<'p> {
         })
     }
 
-    /// Nanoseconds until the CPU has the line; for a write, until no other CPU has it.
+    /// Returns the nanoseconds until the CPU has the line; for a write, until no other CPU has it.
     fn fetch(&mut self, cpu: u32, line: Line, access: Access, did: &Did<'_>) -> f64 {
         let copies = self.lines.entry(line).or_default();
         let here = copies.contains(&cpu);
@@ -218,19 +221,21 @@ impl<'p> Clock<'p> {
         }
     }
 
-    /// Returns when an operation that began at `now` is done, and whether it had to wait for a lock of what CPUs share.
+    /// Returns the end time of an operation that began at `now`, and `true` if the operation waited for a shared lock.
     fn charge(&mut self, cpu: u32, now: f64, did: &Did<'_>) -> (f64, bool) {
         let profile = self.profile;
         let mut t = now + profile.own.ns + if did.locked { profile.lock.ns } else { 0.0 };
         let mut contended = false;
-        for deed in did.deeds {
+        for deed in did.cost_events {
             let (lock, work) = match *deed {
-                Deed::Swap | Deed::Widened => (None, profile.own.ns),
-                Deed::Exchange | Deed::Miss => (Some(Lock::Depot(did.cache)), profile.exchange.ns),
-                Deed::Refill(n) | Deed::Flush(n) => (Some(Lock::Lists(did.cache)), profile.objects_ns(n)),
-                Deed::Relist => (Some(Lock::Lists(did.cache)), profile.relist.ns),
-                Deed::Remote => (None, profile.lock.ns + profile.object.ns),
-                Deed::Made | Deed::Released => (Some(Lock::Zone), profile.slab.ns),
+                CostEvent::Swap | CostEvent::Widened => (None, profile.own.ns),
+                CostEvent::Exchange | CostEvent::Miss => (Some(Lock::Depot(did.cache)), profile.exchange.ns),
+                CostEvent::Refill(n) | CostEvent::Flush(n) => {
+                    (Some(Lock::Lists(did.cache)), profile.objects_ns(n))
+                }
+                CostEvent::Relist => (Some(Lock::Lists(did.cache)), profile.relist.ns),
+                CostEvent::Remote => (None, profile.lock.ns + profile.object.ns),
+                CostEvent::Made | CostEvent::Released => (Some(Lock::Zone), profile.slab.ns),
             };
             if let Some(lock) = lock {
                 let counts = self.counts.entry(lock).or_default();
@@ -245,7 +250,10 @@ impl<'p> Clock<'p> {
                 }
                 t += profile.lock.ns + self.fetch(cpu, Line::Lock(lock), Access::Write, did);
             }
-            if matches!(deed, Deed::Refill(_) | Deed::Flush(_) | Deed::Relist | Deed::Remote) {
+            if matches!(
+                deed,
+                CostEvent::Refill(_) | CostEvent::Flush(_) | CostEvent::Relist | CostEvent::Remote
+            ) {
                 for frame in did.frames {
                     t += self.fetch(cpu, Line::Frame(*frame), Access::Write, did);
                 }
@@ -254,34 +262,34 @@ impl<'p> Clock<'p> {
             if let Some(lock) = lock {
                 self.free.insert(lock, t);
             }
-            // The time at which the lock is free again.
-            if *deed == Deed::Exchange {
+            // The time at which the lock becomes free again.
+            if *deed == CostEvent::Exchange {
                 let access = if did.taken { Access::Read } else { Access::Write };
                 t += self.fetch(cpu, Line::Place(did.cache, did.place), access, did);
             }
         }
-        if did.lines.counts > 0 && !did.deeds.is_empty() {
+        if did.lines.counts > 0 && !did.cost_events.is_empty() {
             t += self.fetch(cpu, Line::Counts(did.cache), Access::Write, did);
             t += self.fetch(cpu, Line::Lock(Lock::Depot(did.cache)), Access::Write, did);
         }
-        if did.deeds.iter().any(|deed| matches!(deed, Deed::Made | Deed::Released)) {
+        if did.cost_events.iter().any(|deed| matches!(deed, CostEvent::Made | CostEvent::Released)) {
             t += self.fetch(cpu, Line::Slabs(did.cache), Access::Write, did);
         }
         (t, contended)
     }
 }
 
-/// A run has this many of the intervals by which designs adapt, however long these are: a run takes milliseconds, and real
-/// intervals take seconds.
+/// The number of adaptation intervals in a run. A run takes milliseconds, so real intervals of seconds would never end
+/// in it.
 pub const INTERVALS: u64 = 20;
 
-/// A run that is not possible.
+/// The reason why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClockError {
-    /// The design does not support it.
+    /// The design does not support the workload.
     #[error(transparent)]
-    Unable(#[from] Unable),
-    /// An invariant did not hold.
+    Unsupported(#[from] Unsupported),
+    /// An invariant of the design did not hold.
     #[error("a conservation law does not hold: {0}")]
     Violated(String),
     /// The simulated machine is out of memory.
@@ -292,12 +300,12 @@ pub enum ClockError {
     Damaged,
 }
 
-/// Runs a workload of `operations` for each CPU on objects of `size` bytes.
+/// Runs a generated workload of `operations` per CPU on objects of `size` bytes.
 ///
-/// The same seed gives the same outcome, to the bit.
+/// The same seed gives a bit-identical outcome.
 ///
 /// # Errors
-/// See [`ClockError`].
+/// Returns a [`ClockError`].
 pub fn run<P: Policy>(
     pages: &Pages,
     knobs: P::Knobs,
@@ -313,13 +321,14 @@ pub fn run<P: Policy>(
     drive::<P, _>(pages, knobs, &[object], team, profile, operations * u64::from(cpus), workload.think_ns())
 }
 
-/// Runs a recorded stream back to back, on as many CPUs as it has: each does its own operations on objects as fast as it can. A
-/// free on another CPU waits for the allocation. Times of the recording, pages that belong to no cache, and shrinks are ignored.
+/// Runs a recorded stream without its idle times. Each CPU runs its own object operations as fast as it can. A free on
+/// another CPU waits until the allocation is done. The run ignores recorded times, pages that belong to no cache, and
+/// shrinks.
 ///
-/// The same stream gives the same outcome, to the bit.
+/// The same stream gives a bit-identical outcome.
 ///
 /// # Errors
-/// See [`ClockError`].
+/// Returns a [`ClockError`].
 pub fn run_stream<P: Policy>(
     pages: &Pages,
     knobs: P::Knobs,
@@ -331,8 +340,8 @@ pub fn run_stream<P: Policy>(
     drive::<P, _>(pages, knobs, &stream.caches, trace, profile, operations, 0.0)
 }
 
-/// Runs the operations of a source, roughly `total` of them, with `think` nanoseconds of other work after each.
-fn drive<'p, P: Policy, S: Source<Given<'p>>>(
+/// Runs about `total` operations of a source, with `think` nanoseconds of other work after each operation.
+fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
     pages: &'p Pages,
     knobs: P::Knobs,
     caches: &[CacheInfo],
@@ -369,13 +378,13 @@ fn drive<'p, P: Policy, S: Source<Given<'p>>>(
             }
         };
         done += 1;
-        // Large kmalloc has no slabs: the page allocator does all of it.
-        let of_pages = if came.is_some() { &[Deed::Made] } else { &[Deed::Released] };
+        // Large kmalloc has no slabs: the page allocator serves it.
+        let of_pages = if came.is_some() { &[CostEvent::Made] } else { &[CostEvent::Released] };
         let own = model.cache(cache);
         let (container, shared) = own.map_or((0, 0), |(_, policy)| (policy.container(), policy.shared()));
         let did = Did {
             cache,
-            deeds: if own.is_some() { model.deeds() } else { of_pages },
+            cost_events: if own.is_some() { model.cost_events() } else { of_pages },
             frames: model.touched(cache),
             locked: P::LOCKED,
             container,
@@ -413,7 +422,7 @@ fn drive<'p, P: Policy, S: Source<Given<'p>>>(
     })
 }
 
-/// A point in time that can be sorted.
+/// A point in virtual time that can be sorted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Moment(f64);
 

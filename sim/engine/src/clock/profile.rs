@@ -2,71 +2,71 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A price, with its source.
+/// A price in nanoseconds, with the source of its measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// Nanoseconds.
+    /// The price in nanoseconds.
     pub ns: f64,
-    /// The range of most measurements, in nanoseconds.
+    /// The range of most measurements of the price, in nanoseconds.
     pub spread: [f64; 2],
-    /// The source: what was measured, how and on which machine.
+    /// The source of the price: what was measured, how, and on which machine.
     pub source: String,
 }
 
-/// A group of CPUs that are near each other: CPUs whose numbers are equal when divided by `cpus`.
+/// A group of neighbouring CPUs. Two CPUs are in one group if their numbers divided by `cpus` give the same quotient.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Level {
     /// The number of CPUs in a group; 0 means all.
     pub cpus: u32,
-    /// The time to move a line that one CPU has written to another CPU of the group.
+    /// The time to move a cache line between two CPUs of the group, after one has written it.
     pub line: Price,
 }
 
-/// The prices of a machine.
+/// The prices of one machine's locks, cache lines and allocator steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// The machine's name.
     pub name: String,
-    /// The most CPUs for which predictions with this profile were compared with measurements; 0 if none were.
+    /// The highest CPU count at which predictions from the profile were compared with measurements; 0 if none were.
     pub validated_cpus: u32,
-    /// An allocation or free that its CPU's own layer serves.
+    /// The price of an allocation or free that the CPU's own layer serves.
     pub own: Price,
-    /// Taking and releasing a lock that no other CPU wants and whose line is here.
+    /// The price of taking and releasing an uncontended lock whose line the CPU holds.
     pub lock: Price,
-    /// The work under a depot's lock.
+    /// The price of the work under a depot's lock.
     pub exchange: Price,
-    /// Moving one object out of a slab or into it, under the lists' lock.
+    /// The price of moving one object out of a slab or into a slab, under the list lock.
     pub object: Price,
-    /// Each further object that is moved in the same way under one hold of that lock.
+    /// The price of each further object moved under the same hold of the list lock.
     pub batched: Price,
-    /// Moving a slab from one list to another.
+    /// The price of moving a slab from one list to another.
     pub relist: Price,
-    /// Creating or freeing a slab: its pages, and its metadata.
+    /// The price of creating or freeing a slab, with its pages and metadata.
     pub slab: Price,
-    /// Distances, nearest first; the last one applies to all CPUs.
+    /// Distances between CPUs, nearest first; the last level applies to all CPUs.
     pub levels: Vec<Level>,
 }
 
-/// A text that is not a profile.
+/// The error of a text that is not a valid profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadProfile(String);
 
-/// Profiles that are part of this crate.
+/// The built-in profiles, as JSON.
 const OWN: [&str; 2] = [include_str!("profiles/vm2.json"), include_str!("profiles/milan2s.json")];
 
 impl Profile {
-    /// All profiles that are part of this crate.
+    /// Returns the built-in profiles.
     pub fn own() -> impl Iterator<Item = Self> {
         OWN.iter().filter_map(|text| Self::parse(text).ok())
     }
-    /// A machine on which all prices are 0.
+    /// Returns a machine on which every price is 0.
     pub fn free() -> Self {
         let nothing = Price { ns: 0.0, spread: [0.0; 2], source: "nothing costs anything".to_owned() };
         let price = || nothing.clone();
@@ -83,10 +83,10 @@ impl Profile {
             levels: vec![Level { cpus: 0, line: price() }],
         }
     }
-    /// Parses JSON.
+    /// Parses a profile from JSON.
     ///
     /// # Errors
-    /// The text is not a profile, or one of its numbers is missing or invalid.
+    /// Fails if the text is not a profile, or if a price is missing or invalid.
     pub fn parse(text: &str) -> Result<Self, BadProfile> {
         let profile: Self = serde_json::from_str(text).map_err(|error| BadProfile(error.to_string()))?;
         for (name, price) in profile.prices() {
@@ -105,7 +105,7 @@ impl Profile {
             )),
         }
     }
-    /// The same machine with each price at an end of its spread: 0 is the lower one, 1 the upper one.
+    /// Returns the machine with each price at one end of its spread: 0 for the lower end, 1 for the upper end.
     #[must_use]
     pub fn at_end(&self, end: usize) -> Self {
         let mut profile = self.clone();
@@ -116,7 +116,7 @@ impl Profile {
             .for_each(|price| price.ns = price.spread[end]);
         profile
     }
-    /// Every price with its name.
+    /// Returns every price with its name.
     pub fn prices(&self) -> impl Iterator<Item = (String, &Price)> {
         let all = [
             ("own", &self.own),
@@ -133,11 +133,11 @@ impl Profile {
         });
         all.into_iter().map(|(name, price)| (name.to_owned(), price)).chain(lines)
     }
-    /// Nanoseconds for moving `n` objects out of slabs or into them, under one hold of the lists' lock.
+    /// Returns the nanoseconds for moving `n` objects out of slabs or into slabs, under one hold of the list lock.
     pub fn objects_ns(&self, n: u32) -> f64 {
         n.checked_sub(1).map_or(0.0, |more| self.object.ns + f64::from(more) * self.batched.ns)
     }
-    /// The time to move a line that one CPU has written to another.
+    /// Returns the nanoseconds to move a cache line that CPU `from` has written to CPU `to`.
     pub fn distance_ns(&self, from: u32, to: u32) -> f64 {
         let near = |level: &&Level| level.cpus == 0 || from / level.cpus == to / level.cpus;
         self.levels.iter().find(near).map_or(0.0, |level| level.line.ns)

@@ -1,25 +1,26 @@
 //! Sources of the CPUs' operations.
 
-/// The next action of a CPU.
+/// The next action that a source requests of a CPU.
 pub(super) enum Next<O> {
-    /// Allocates an object of a cache. `bytes` matter only for large kmalloc.
+    /// Allocate an object of a cache. `bytes` matter only for large kmalloc.
     Alloc { cache: u32, bytes: u64 },
-    /// Frees an object.
+    /// Free an object of a cache.
     Free { cache: u32, object: O },
-    /// Does nothing before this time.
+    /// Stay idle until the given time.
     Until(f64),
-    /// Does nothing until it is [woken](Source::got).
+    /// Stay idle until another CPU's allocation [wakes](Source::got) the CPU.
     Sleep,
-    /// Has finished.
+    /// The CPU has no more operations.
     Done,
 }
 
-/// A source of the CPUs' operations.
+/// A source of operations for all CPUs.
 pub(super) trait Source<O> {
-    /// The next action of a CPU that is free from `now` on.
+    /// Returns the next action of a CPU that is free from time `now` on.
     fn next(&mut self, cpu: u32, now: f64) -> Next<O>;
-    /// An allocation is done at `then`. Returns the CPU, if any, that has slept until then.
+    /// Receives an object whose allocation ends at time `then`. Returns the CPU, if any, that slept until this
+    /// allocation.
     fn got(&mut self, cpu: u32, then: f64, object: O) -> Option<u32>;
-    /// The number of objects in use.
+    /// Returns the number of objects in use.
     fn held(&self) -> u64;
 }

@@ -1,32 +1,32 @@
-//! CPUs under a generated workload, in virtual time.
+//! Runs CPUs under a generated workload, in virtual time.
 
 use super::source::{Next, Source};
 use super::work::{Ask, Others, Script, Workload};
 use std::collections::VecDeque;
 
-/// All CPUs, with the objects that each holds.
+/// All CPUs, with the objects that each CPU holds.
 pub(super) struct Team<O> {
     scripts: Vec<Script<O>>,
-    between: Between<O>,
+    between: SharedState<O>,
 }
 
 /// The state that CPUs share.
-struct Between<O> {
-    /// The current time of the CPU that runs.
+struct SharedState<O> {
+    /// The current virtual time of the running CPU.
     now: f64,
-    /// Objects sent to each CPU with their times of arrival, in this order.
+    /// The objects sent to each CPU with their arrival times, earliest first.
     sent: Vec<VecDeque<(f64, O)>>,
     finished: Vec<bool>,
 }
 
-/// The time after which an idle CPU looks again.
+/// The nanoseconds after which an idle CPU checks for work again.
 const IDLE_NS: f64 = 50.0;
 
 impl<O> Team<O> {
     pub(super) fn new(workload: &Workload, cpus: u32, operations: u64, seed: u64) -> Self {
         let script = |cpu| Script::new(workload, cpu, cpus, operations, seed);
         let sent = (0..cpus).map(|_| VecDeque::new()).collect();
-        let between = Between { now: 0.0, sent, finished: vec![false; cpus as usize] };
+        let between = SharedState { now: 0.0, sent, finished: vec![false; cpus as usize] };
         Self { scripts: (0..cpus).map(script).collect(), between }
     }
 }
@@ -55,7 +55,7 @@ impl<O> Source<O> for Team<O> {
     }
 }
 
-impl<O> Others<O> for Between<O> {
+impl<O> Others<O> for SharedState<O> {
     fn take(&mut self, own: u32) -> Option<O> {
         let now = self.now;
         self.sent[own as usize].pop_front_if(|(then, _)| *then <= now).map(|(_, object)| object)
@@ -81,8 +81,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_come_in_the_order_of_their_moments_and_not_before() {
-        let mut between = Between { now: 0.0, sent: vec![VecDeque::new()], finished: vec![false] };
+    fn objects_arrive_in_order_of_their_times() {
+        let mut between = SharedState { now: 0.0, sent: vec![VecDeque::new()], finished: vec![false] };
         for (then, object) in [(5.0, 'c'), (3.0, 'a'), (3.0, 'b')] {
             between.now = then;
             between.send(0, object);

@@ -9,7 +9,7 @@ use crate::models::uslab::{self, Uslab};
 fn price(ns: f64) -> Price {
     Price { ns, spread: [ns, ns], source: "made up".to_owned() }
 }
-/// Simple prices: two CPUs of a pair are 10 ns from each other, others 100.
+/// A test profile: the two CPUs of a pair are 10 ns apart, all other CPUs 100 ns.
 fn profile() -> Profile {
     Profile {
         name: "made up".to_owned(),
@@ -24,14 +24,14 @@ fn profile() -> Profile {
         levels: vec![Level { cpus: 2, line: price(10.0) }, Level { cpus: 0, line: price(100.0) }],
     }
 }
-/// A free, in a design whose CPUs share two locks.
-fn did<'a>(deeds: &'a [Deed], frames: &'a [u32]) -> Did<'a> {
+/// The effects of a free, in a design whose CPUs share two locks.
+fn did<'a>(cost_events: &'a [CostEvent], frames: &'a [u32]) -> Did<'a> {
     let lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
-    Did { cache: 0, deeds, frames, locked: false, container: 16, place: 0, taken: false, lines }
+    Did { cache: 0, cost_events, frames, locked: false, container: 16, place: 0, taken: false, lines }
 }
 
 #[test]
-fn a_hit_costs_its_own_work_and_a_lock_of_its_cpu_if_it_has_one() {
+fn hit_costs_its_work_and_its_cpu_lock() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     assert_eq!(clock.charge(0, 7.0, &did(&[], &[0])), (8.0, false));
@@ -41,27 +41,29 @@ fn a_hit_costs_its_own_work_and_a_lock_of_its_cpu_if_it_has_one() {
 }
 
 #[test]
-fn second_cpu_waits_for_the_lock_and_fetches_the_lines() {
+fn second_cpu_waits_for_the_lock_and_fetches_its_lines() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    // 1 for the CPU's own work, 2 for the lock, 3 for the object.
-    assert_eq!(clock.charge(0, 0.0, &did(&[Deed::Refill(1)], &[0])).0, 6.0);
-    // At 1 it requests the lock, which is free at 6; 2 for the lock, 10 for its line, 10 for the slab's, 3 for the object.
-    assert_eq!(clock.charge(1, 0.0, &did(&[Deed::Refill(1)], &[0])).0, 31.0);
-    // The other pair of CPUs is farther away; its slab is a new one.
-    assert_eq!(clock.charge(2, 40.0, &did(&[Deed::Refill(1)], &[1])).0, 40.0 + 1.0 + 2.0 + 100.0 + 3.0);
+    // The CPU's own work costs 1, the lock 2, the object 3.
+    assert_eq!(clock.charge(0, 0.0, &did(&[CostEvent::Refill(1)], &[0])).0, 6.0);
+    // The CPU requests the lock at 1 and waits until 6. The lock costs 2, its line 10, the slab's line 10, the object
+    // 3.
+    assert_eq!(clock.charge(1, 0.0, &did(&[CostEvent::Refill(1)], &[0])).0, 31.0);
+    // The other pair of CPUs is farther away; the operation uses a new slab.
+    assert_eq!(clock.charge(2, 40.0, &did(&[CostEvent::Refill(1)], &[1])).0, 40.0 + 1.0 + 2.0 + 100.0 + 3.0);
     let lists = clock.counts[&Lock::Lists(0)];
     assert_eq!((lists.taken, lists.contended, lists.waited_ns), (3, 1, 5.0));
     assert_eq!((clock.travelled, clock.waited), (3, 5.0));
 }
 
-/// Two caches have two depots, two sets of lists, and slabs of different pages.
+/// Two caches have two depots, two sets of lists, and slabs on different pages.
 #[test]
 fn caches_share_no_lock_and_no_line() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    let of = |cache: u32, deed: &'static [Deed]| Did { cache, ..did(deed, [&[0], &[1]][cache as usize]) };
-    for deed in [&[Deed::Refill(1)][..], &[Deed::Exchange], &[Deed::Relist]] {
+    let of =
+        |cache: u32, deed: &'static [CostEvent]| Did { cache, ..did(deed, [&[0], &[1]][cache as usize]) };
+    for deed in [&[CostEvent::Refill(1)][..], &[CostEvent::Exchange], &[CostEvent::Relist]] {
         let alone = clock.charge(0, 0.0, &of(0, deed));
         assert_eq!(clock.charge(1, 0.0, &of(1, deed)), alone, "{deed:?}");
         clock = Clock { counts: clock.counts, ..Clock::new(&profile) };
@@ -70,29 +72,34 @@ fn caches_share_no_lock_and_no_line() {
 }
 
 #[test]
-fn a_container_that_changes_hands_travels_when_the_lock_is_free_again() {
+fn moved_container_travels_after_the_lock_is_released() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    assert_eq!(clock.charge(0, 0.0, &did(&[Deed::Exchange], &[])), (7.0, false));
-    // The lock's line; then a header and sixteen objects in three lines.
-    assert_eq!(clock.charge(1, 10.0, &did(&[Deed::Exchange], &[])), (10.0 + 7.0 + 10.0 + 30.0, false));
+    assert_eq!(clock.charge(0, 0.0, &did(&[CostEvent::Exchange], &[])), (7.0, false));
+    // The lock's line moves, then a header and sixteen objects in three lines.
+    assert_eq!(clock.charge(1, 10.0, &did(&[CostEvent::Exchange], &[])), (10.0 + 7.0 + 10.0 + 30.0, false));
     assert_eq!(clock.free[&Lock::Depot(0)], 27.0);
-    // The wait for the depot is reported, because it makes magazines grow.
-    assert_eq!(clock.charge(0, 20.0, &did(&[Deed::Miss], &[])), (27.0 + 2.0 + 10.0 + 4.0, true));
+    // The clock reports the wait for the depot, because contention makes magazines grow.
+    assert_eq!(clock.charge(0, 20.0, &did(&[CostEvent::Miss], &[])), (27.0 + 2.0 + 10.0 + 4.0, true));
 }
 
 #[test]
 fn read_lines_stay_shared_and_written_lines_become_exclusive() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    let put = did(&[Deed::Exchange], &[]);
-    let take = Did { taken: true, ..did(&[Deed::Exchange], &[]) };
+    let put = did(&[CostEvent::Exchange], &[]);
+    let take = Did { taken: true, ..did(&[CostEvent::Exchange], &[]) };
     for (cpu, visit, lines, what) in [
         (0, &put, 0, "nobody had them"),
         (1, &take, 4, "the lock's and the magazine's three"),
         (0, &put, 4, "the same: CPU 1 still has the magazine"),
         (0, &take, 0, "all is here"),
-        (2, &Did { place: 1, ..did(&[Deed::Exchange], &[]) }, 1, "another magazine's place, the same lock"),
+        (
+            2,
+            &Did { place: 1, ..did(&[CostEvent::Exchange], &[]) },
+            1,
+            "another magazine's place, the same lock",
+        ),
         (1, &take, 4, "it was written since"),
         (2, &take, 4, "CPU 0 wrote it, and CPU 1 has it, too"),
         (1, &take, 1, "the magazine is here, and was only read elsewhere"),
@@ -104,12 +111,12 @@ fn read_lines_stay_shared_and_written_lines_become_exclusive() {
 }
 
 #[test]
-fn counts_travel_with_what_is_counted() {
+fn counter_lines_travel_with_their_objects() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     let lines = Lines { depot: 1, lists: 2, counts: 3, slabs: 1 };
-    let grows = &[Deed::Refill(0), Deed::Made, Deed::Refill(2)][..];
-    let of = |deeds, frames| Did { lines, taken: true, ..did(deeds, frames) };
+    let grows = &[CostEvent::Refill(0), CostEvent::Made, CostEvent::Refill(2)][..];
+    let of = |cost_events, frames| Did { lines, taken: true, ..did(cost_events, frames) };
     for (cpu, operation, lines, what) in [
         (0, of(grows, &[7, 8]), 0, "nobody had them"),
         (
@@ -120,9 +127,9 @@ fn counts_travel_with_what_is_counted() {
         ),
         (1, of(&[], &[]), 0, "all is here"),
         (0, of(&[], &[]), 0, "nothing is counted"),
-        (0, of(&[Deed::Exchange], &[]), 4, "three counts, and the depot's with its lock"),
-        (1, of(&[Deed::Flush(1)], &[9, 7]), 5, "three counts, the depot's and a frame"),
-        (0, of(&[Deed::Widened], &[]), 4, "three counts and the depot's"),
+        (0, of(&[CostEvent::Exchange], &[]), 4, "three counts, and the depot's with its lock"),
+        (1, of(&[CostEvent::Flush(1)], &[9, 7]), 5, "three counts, the depot's and a frame"),
+        (0, of(&[CostEvent::Widened], &[]), 4, "three counts and the depot's"),
     ] {
         let before = clock.travelled;
         clock.charge(cpu, 1000.0, &operation);
@@ -131,11 +138,11 @@ fn counts_travel_with_what_is_counted() {
 }
 
 #[test]
-fn the_first_object_of_a_batch_costs_a_visit_and_the_others_less() {
+fn first_object_of_a_batch_costs_the_visit() {
     assert_eq!([0, 1, 5].map(|n| profile().objects_ns(n)), [0.0, 3.0, 5.0]);
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    assert_eq!(clock.charge(0, 0.0, &did(&[Deed::Flush(5)], &[])).0, 1.0 + 2.0 + 5.0);
+    assert_eq!(clock.charge(0, 0.0, &did(&[CostEvent::Flush(5)], &[])).0, 1.0 + 2.0 + 5.0);
 }
 
 fn point<P: Policy>(knobs: P::Knobs, workload: &str, cpus: u32, seed: u64) -> Outcome {
@@ -147,10 +154,11 @@ fn after<P: Policy>(operations: u64, knobs: P::Knobs, workload: &str, cpus: u32,
     run::<P>(&pages, knobs, &workload.parse().unwrap(), &profile, 64, operations, seed).unwrap()
 }
 
-/// "Magazines and Vmem", figure 2: with one lock, more CPUs get less done; with magazines each CPU adds as much as the first one.
+/// "Magazines and Vmem", figure 2: with one lock, more CPUs get less done. With magazines, throughput grows with the
+/// CPUs.
 #[test]
-fn one_lock_collapses_and_magazines_scale() {
-    // So long that the first slabs do not matter.
+fn single_lock_does_not_scale_but_magazines_do() {
+    // The run is long enough that the first slabs do not matter.
     const LONG: u64 = 20_000;
     let one =
         |cpus| after::<Bonwick94>(LONG, bonwick94::Knobs::default(), "pairs", cpus, 1).operations_per_us;
@@ -166,21 +174,21 @@ fn one_lock_collapses_and_magazines_scale() {
 }
 
 #[test]
-fn contention_for_the_depot_makes_magazines_larger() {
+fn depot_contention_enlarges_magazines() {
     let size = |cpus| point::<Magazines01>(magazines01::Knobs::default(), "bursts", cpus, 1).container;
     assert_eq!(size(1), 15);
     assert!(size(16) > size(1) && size(16) <= 143, "{}", size(16));
 }
 
 #[test]
-fn the_same_seed_gives_the_same_outcome_and_another_one_another() {
+fn outcome_depends_only_on_the_seed() {
     let of = |seed| point::<Slub>(slub::Knobs::default(), "server=500", 3, seed);
     assert_eq!(of(7), of(7));
     assert_ne!(of(7), of(8));
 }
 
 #[test]
-fn every_workload_ends_on_every_number_of_cpus_and_loses_nothing() {
+fn each_workload_ends_on_any_number_of_cpus() {
     let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
     for workload in names {
         for cpus in [1, 2, 3, 8] {
@@ -207,10 +215,10 @@ fn every_workload_ends_on_every_number_of_cpus_and_loses_nothing() {
 }
 
 #[test]
-fn workloads_are_names_with_numbers() {
+fn workload_is_parsed_from_its_name_and_numbers() {
     for (text, error) in [
-        ("churn", "no workload `churn`; there are pairs, bursts=N"),
-        ("pairs=2", "no workload `pairs=2`"),
+        ("churn", "unknown workload `churn`; expected one of pairs, bursts=N"),
+        ("pairs=2", "unknown workload `pairs=2`"),
         ("bursts=0", "`bursts=0`: expected bursts=N with N from 1 to 1048576"),
         ("remote=101", "`remote=101`: expected remote=N with N from 1 to 100"),
         ("server=many", "`server=many`: expected server=N"),
@@ -222,7 +230,7 @@ fn workloads_are_names_with_numbers() {
 }
 
 #[test]
-fn profiles_name_a_source_for_every_price_and_distances_for_all_cpus() {
+fn clock_profile_has_a_source_for_each_price() {
     let names: Vec<_> = Profile::own().map(|profile| profile.name).collect();
     assert_eq!(names, ["vm2", "milan2s"], "all that are there parse");
     for profile in Profile::own() {

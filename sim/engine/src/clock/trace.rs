@@ -1,13 +1,12 @@
-//! Runs a recorded stream back to back: each CPU does its own operations as fast as it can.
+//! Runs a recorded stream without its idle times: each CPU runs its own operations as fast as it can.
 //!
-//! Times of the recording are ignored. The order of each CPU's operations is kept, and an object is freed after it was allocated:
-//! a free on another CPU waits for that. Pages that do not belong to caches, marks, shrinks and objects from before the recording
-//! are omitted.
+//! The order of each CPU's operations is kept. A free on another CPU waits until the object is allocated. Omitted are
+//! pages that do not belong to caches, marks, shrinks, and objects from before the recording.
 
 use super::source::{Next, Source};
 use crate::stream::{Action, Reader, Stream};
 
-/// The operations of all CPUs, and their objects.
+/// The operations of all CPUs in a recorded stream, and their objects.
 pub(super) struct Trace<O> {
     cpus: Vec<Vec<Step>>,
     /// The index of each CPU's next operation.
@@ -15,7 +14,7 @@ pub(super) struct Trace<O> {
     objects: Vec<Slot<O>>,
 }
 
-/// The number that stands for all objects from before the stream.
+/// The birth number that stands for all objects from before the stream.
 const FROM_BEFORE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -25,21 +24,21 @@ enum Step {
 }
 
 enum Slot<O> {
-    /// Not allocated yet.
+    /// The object is not allocated yet.
     Unborn,
-    /// Not allocated yet, and this CPU sleeps until it is.
+    /// The object is not allocated yet, and the given CPU sleeps until it is.
     Awaited(u32),
-    /// Allocated at this time.
+    /// The object was allocated at the given time.
     Since(f64, O),
     Gone,
 }
 
 impl<O> Trace<O> {
-    /// `None` if the stream is damaged.
+    /// Returns `None` if the stream is damaged.
     pub(super) fn new(stream: &Stream) -> Option<Self> {
         let mut cpus = vec![vec![]; stream.cpus as usize];
         let (mut reader, mut objects) = (Reader::default(), 0);
-        // For each birth: the object's number, and its cache.
+        // The object's number and cache, for each allocation.
         let mut born: Vec<Option<(u32, u32)>> = vec![];
         for _ in 0..stream.operations {
             reader.begin(stream)?;
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_on_another_cpu_waits_until_the_allocation_is_done() {
+    fn remote_free_waits_for_the_allocation() {
         let mut writer = Writer::new("two".to_owned(), 2);
         writer.begin(0);
         writer.cache("a".to_owned(), Kind::Named, 64);
@@ -160,7 +159,7 @@ mod tests {
         assert_eq!(trace.held(), 0);
     }
 
-    /// A stream of objects of three caches and of large kmalloc, freed by any of four CPUs.
+    /// Generates objects of three caches and of large kmalloc, each freed by any of four CPUs.
     fn random(seed: u64) -> (Stream, u64) {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut writer = Writer::new("random".to_owned(), 4);
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_on_objects_is_done_once_and_the_same_stream_gives_the_same_outcome() {
+    fn stream_runs_each_operation_once_and_repeatably() {
         fn check<P: Policy>() {
             let (stream, operations) = random(7);
             let first = outcome::<P>(&stream).unwrap();
@@ -211,9 +210,9 @@ mod tests {
         check::<Uslab>();
     }
 
-    /// Two CPUs, with separate caches or the same one.
+    /// Two CPUs use separate caches, or share one.
     #[test]
-    fn caches_of_a_trace_do_not_wait_for_each_other() {
+    fn caches_of_a_trace_run_independently() {
         let of = |caches: u32| {
             let mut writer = Writer::new("pairs".to_owned(), 2);
             for step in 0..2000 {
@@ -236,13 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn damaged_streams_are_an_error_and_never_a_panic() {
+    fn damaged_streams_are_errors() {
         let (stream, _) = random(7);
         let mut bytes = stream.write();
         let knobs = bonwick94::Knobs::default;
         let pages = Pages::new(4).unwrap();
         let profile = Profile::own().next().expect("one at least");
-        // A changed byte gives an error, or a stream that can be run; never a panic.
+        // A changed byte gives an error or a runnable stream, never a panic.
         let mut damaged = 0;
         for at in (20..bytes.len()).step_by(97) {
             bytes[at] ^= 1;

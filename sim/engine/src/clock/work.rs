@@ -1,11 +1,12 @@
-//! Generated workloads: the operations of each CPU, in virtual time and on threads alike.
+//! Generated workloads: the operations of each CPU, for runs in virtual time and on threads.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use std::collections::VecDeque;
 use std::str::FromStr;
 
-/// The operations of the CPUs. After every operation, a CPU spends `think` nanoseconds on other work.
+/// A generated workload: the pattern in which CPUs allocate and free. A CPU spends `think` nanoseconds on other work
+/// after every operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     kind: Kind,
@@ -15,29 +16,29 @@ pub struct Workload {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
-    /// An object is allocated and freed.
+    /// Each CPU allocates an object and frees it, repeatedly.
     Pairs,
-    /// This many objects are allocated, then all of them are freed, the last one first.
+    /// Each CPU allocates this many objects, then frees them all, last allocated first.
     Bursts(u64),
-    /// CPUs in pairs: one allocates, the other one frees, through a queue of this length.
+    /// CPUs work in pairs: one allocates, its partner frees. A queue of this length connects a pair of CPUs.
     Handoff(u64),
-    /// Pairs, of which this percentage is freed by another CPU.
+    /// Each CPU allocates and frees in pairs; another CPU does this percentage of the frees.
     Remote(u64),
-    /// CPU 0 makes this many tasks for each CPU; all CPUs free theirs, and wait for each other.
+    /// CPU 0 allocates this many tasks for each CPU; each CPU frees its tasks, then waits for all other CPUs.
     ForkJoin(u64),
     /// Each CPU serves this many connections, which open and close at random.
     Server(u64),
-    /// As `server`; one in this many connections moves to another CPU before it closes.
+    /// A `server` workload in which one in this many connections moves to another CPU before closing.
     Migrate(u64),
 }
 
-/// A text that is not a [`Workload`].
+/// The error of a text that is not a [`Workload`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadWorkload(String);
 
 impl Workload {
-    /// The accepted forms, with descriptions.
+    /// The accepted forms of a workload, with descriptions.
     pub const ALL: [(&'static str, &'static str); 7] = [
         ("pairs", "one object, allocated and freed again"),
         ("bursts=N", "N objects allocated, then freed, the last one first (256)"),
@@ -87,61 +88,61 @@ impl FromStr for Workload {
             "migrate" => Kind::Migrate(n(100, MANY)?),
             _ => {
                 let known = Self::ALL.map(|(known, _)| known).join(", ");
-                return Err(BadWorkload(format!("no workload `{text}`; there are {known}")));
+                return Err(BadWorkload(format!("unknown workload `{text}`; expected one of {known}")));
             }
         };
         Ok(Self { kind, think: 0.0, text: text.to_owned() })
     }
 }
 
-/// The next action of a CPU.
+/// The next action that a script requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask<O> {
-    /// Allocates; the result is passed to [`got`](Script::got).
+    /// Allocate an object, and pass it to [`got`](Script::got).
     Alloc,
-    /// Frees this object.
+    /// Free this object.
     Free(O),
-    /// Does nothing before another CPU has acted.
+    /// Wait until another CPU has acted.
     Wait,
-    /// Has finished.
+    /// The script has ended.
     Done,
 }
 
-/// The communication between CPUs, and how objects are passed from one to another: in virtual time, or among threads.
+/// The channel through which CPUs exchange objects, in virtual time or between threads.
 pub trait Others<O> {
-    /// Takes the first object that was sent to this CPU; `None` if there is none yet.
+    /// Takes the first object that was sent to CPU `own`; `None` if the queue is empty.
     fn take(&mut self, own: u32) -> Option<O>;
     /// Sends an object to a CPU.
     fn send(&mut self, to: u32, object: O);
-    /// The number of objects that were sent to a CPU and that it has not taken.
+    /// Returns the number of objects that were sent to a CPU and not yet taken.
     fn waiting(&self, cpu: u32) -> u64;
     /// Returns `true` if a CPU has finished.
     fn is_finished(&self, cpu: u32) -> bool;
-    /// Announces that this CPU has finished.
+    /// Announces that CPU `own` has finished.
     fn finish(&mut self, own: u32);
 }
 
 /// The operations of one CPU under a [`Workload`].
 ///
-/// The clock and threads run the same scripts. Each CPU has its own random numbers, so its operations do not depend on which CPU
-/// is faster.
+/// Virtual time and real threads run the same scripts. Each CPU has its own random numbers, so the operations of a CPU
+/// do not depend on the speed of other CPUs.
 #[derive(Debug)]
 pub struct Script<O> {
     kind: Kind,
     number: u32,
     cpus: u32,
-    /// Operations left.
+    /// The number of operations left to run.
     left: u64,
     held: VecDeque<O>,
-    /// For bursts: `true` while it allocates.
+    /// `true` while a burst allocates.
     filling: bool,
-    /// For fork-join: tasks made in this round.
+    /// The number of tasks made in the current fork-join round.
     made: u64,
     rng: Xoshiro256PlusPlus,
 }
 
 impl<O> Script<O> {
-    /// Creates the script of CPU `number` of `cpus`, with this many operations.
+    /// Creates the script of CPU `number` of `cpus`, with the given number of operations.
     pub fn new(workload: &Workload, number: u32, cpus: u32, operations: u64, seed: u64) -> Self {
         let own = seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self {
@@ -155,12 +156,12 @@ impl<O> Script<O> {
             rng: Xoshiro256PlusPlus::seed_from_u64(own),
         }
     }
-    /// The number of objects that it holds.
+    /// Returns the number of objects that the script's CPU holds.
     pub fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// Returns the next action.
+    /// Returns the script's next action.
     #[inline]
     pub fn ask(&mut self, others: &mut impl Others<O>) -> Ask<O> {
         if self.left == 0 {
@@ -173,7 +174,7 @@ impl<O> Script<O> {
         ask
     }
 
-    /// Allocates an object, or frees it.
+    /// Requests an allocation, or the free of the allocated object.
     fn pair(&mut self) -> Ask<O> {
         match self.held.pop_back() {
             Some(object) => Ask::Free(object),
@@ -193,7 +194,7 @@ impl<O> Script<O> {
                     () => self.held.pop_back().map_or(Ask::Done, Ask::Free),
                 }
             }
-            // A CPU without a partner, the last of an odd number, has both roles.
+            // The last CPU of an odd number has no partner, so it both allocates and frees.
             Kind::Handoff(_) if self.number == self.cpus - 1 && self.cpus % 2 == 1 => self.pair(),
             Kind::Handoff(n) if self.number.is_multiple_of(2) => match self.left {
                 0 => Ask::Done,
@@ -213,9 +214,9 @@ impl<O> Script<O> {
         }
     }
 
-    /// Frees what `maker` makes, until `maker` has finished.
+    /// Requests frees of the objects that CPU `maker` sends, until `maker` has finished.
     fn served(&self, others: &mut impl Others<O>, maker: u32) -> Ask<O> {
-        // Checked first: objects that were sent before the end are then visible.
+        // Read `finished` first: objects sent before the end are then visible.
         let finished = others.is_finished(maker);
         match others.take(self.number) {
             Some(object) => Ask::Free(object),
@@ -267,12 +268,12 @@ impl<O> Script<O> {
         Ask::Done
     }
 
-    /// Any CPU except this one.
+    /// Picks a random CPU other than the script's own.
     fn another(&mut self) -> u32 {
         (self.number + 1 + self.rng.random_range(0..self.cpus - 1)) % self.cpus
     }
 
-    /// Passes the object of an allocation.
+    /// Receives the object of the last allocation.
     #[inline]
     pub fn got(&mut self, object: O, others: &mut impl Others<O>) {
         let to = match self.kind {

@@ -1,17 +1,18 @@
-//! All labs, and the right answers.
+//! Lists all labs, and finds the right answers.
 
 use super::code;
 use super::lab::{Answer, Lab};
 use super::questions::{self, ask};
 
-/// All labs, with numbers that depend on the seed.
+/// Returns all labs, with numbers that depend on the seed.
 pub fn labs(seed: u32) -> Vec<Lab> {
     questions::LABS.iter().map(|lab| lab.lab(seed)).chain(code::LABS.iter().map(|lab| lab.lab())).collect()
 }
 
-/// The right answer to a question of a lab, by its index from 0. `None` if there is no such question.
+/// Finds the right answer to a question of a lab, by the question's index from 0. Returns `None` if the lab has no
+/// question of this index.
 ///
-/// Cost: one run of its script, or some dozens.
+/// Cost: one run of the question's script, or some dozens of runs.
 pub fn answer(seed: u32, lab: &str, question: usize) -> Option<Answer> {
     let lab = questions::LABS.iter().find(|own| own.name == lab)?;
     let asked = (lab.ask)(&mut ask::random(seed, lab.name)).into_iter().nth(question)?;

@@ -1,20 +1,20 @@
-//! The data of a lab.
+//! The data of a course lab.
 
 use serde::Serialize;
 
-/// A lab of the course.
+/// A lab of the course: its texts and the student's task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Lab {
-    /// Its name on command lines and in sheets.
+    /// The lab's name on command lines and in answer sheets.
     pub name: &'static str,
-    /// Its title.
+    /// The lab's title.
     pub title: &'static str,
-    /// The time that it takes, in minutes, roughly.
+    /// The approximate time that the lab takes, in minutes.
     pub minutes: u32,
-    /// A description for students.
+    /// A description of the lab for students.
     pub about: &'static str,
-    /// The lesson, for teachers.
+    /// What the lab teaches, for teachers.
     pub shows: &'static str,
     /// Common mistakes, for teachers.
     pub pitfall: &'static str,
@@ -22,74 +22,74 @@ pub struct Lab {
     pub work: Work,
 }
 
-/// The task of a lab.
+/// The task of a lab: to predict, or to write code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
-    /// Predict a result.
+    /// The student predicts results.
     Questions(Vec<Question>),
-    /// Write a policy.
+    /// The student writes a policy.
     Code(Code),
 }
 
-/// The code to be written.
+/// The code that a student must complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Code {
-    /// A file that compiles and does not do its work yet.
+    /// A source file that compiles but does not do its work yet.
     pub starter: &'static str,
-    /// The criteria, a sentence each.
+    /// The criteria of the judge, one sentence each.
     pub judged_by: &'static [&'static str],
 }
 
-/// A question whose answer the engine finds.
+/// A question whose answer the engine computes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Question {
-    /// The question.
+    /// The question's text.
     pub text: String,
-    /// The kind of answer.
+    /// The kind of answer that the question expects.
     pub expects: Expects,
-    /// The design that runs the script, as for `--design`. Empty if there is nothing to run.
+    /// The design that runs the question's script, as for `--design`. Empty if the question has no script.
     pub design: String,
-    /// The script: see [`script`](crate::script()).
+    /// The question's script: see [`script`](crate::script()).
     pub script: String,
 }
 
-/// The kind of an answer, which is always a number.
+/// The kind of an answer. Every answer is a number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "kebab-case")]
 pub enum Expects {
-    /// A whole number of this unit.
+    /// A whole number with this unit.
     Number(String),
-    /// One of these: its index, from 0.
+    /// An index, from 0, into these choices.
     Choice(Vec<String>),
 }
 
-/// The answer that the engine found.
+/// The right answer, computed by the engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Answer {
-    /// The number, or the index of the choice.
+    /// The right number, or the index of the right choice.
     pub right: u64,
-    /// The explanation.
+    /// The explanation of the answer.
     pub why: String,
-    /// The operation of the script that shows it.
+    /// The operation of the script that shows the answer.
     pub at: u64,
-    /// Memory that shows it, if no script runs.
+    /// Memory strips that show the answer, if no script runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub strips: Vec<Strip>,
 }
 
-/// A memory as a strip, from its start to its end.
+/// A memory range drawn as a strip, from its start to its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Strip {
-    /// A description.
+    /// A description of the strip.
     pub said: String,
-    /// Its pieces without gaps: the size in bytes, and the contents; `None` for an empty piece.
+    /// The strip's pieces without gaps: size in bytes and contents; `None` for an empty piece.
     pub pieces: Vec<(u32, Option<String>)>,
 }
 

@@ -1,12 +1,13 @@
-//! The course: labs on this system. Some ask for a prediction, which the engine then checks with a run; in the others, students
-//! write a policy, which runs here on streams that they have not seen.
+//! The course: labs about this allocator. In some labs a student predicts a result, and the engine checks it with a
+//! run. In some labs a student writes a policy, and the judge runs the policy on unseen streams.
 //!
 //! ```text
 //! seed ──> questions ──> prediction ──> sheet ──> marks        the engine runs each question's script, and measures
 //! starter ──> a policy of one's own ──> streams ──> verdict    conservation after each operation, then what it cost
 //! ```
 //!
-//! The seed determines the numbers in the questions, so that neighbours have different ones. There is no list of answers.
+//! The seed determines the numbers in the questions, so that neighbouring students get different numbers. No list of
+//! answers exists: the engine computes each answer.
 //!
 //! ```
 //! use uslab_engine::course::{self, Work};

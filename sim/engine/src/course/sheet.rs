@@ -1,41 +1,41 @@
-//! Answer sheets.
+//! Answer sheets of the course.
 
 use super::find::{answer, labs};
 use super::lab::Work;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The answers to the labs with questions, as the page writes them.
+/// A student's answers to the labs with questions, as the course page writes them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Sheet {
-    /// The course's version: [`Sheet::COURSE`].
+    /// The version of the course: [`Sheet::COURSE`].
     pub course: u32,
     /// The name of the student.
     pub name: String,
     /// The seed of the numbers in the questions.
     pub seed: u32,
-    /// By lab: the answers in order, `null` for a missing one.
+    /// The answers by lab, in order; `null` for a missing answer.
     pub answers: BTreeMap<String, Vec<Option<u64>>>,
 }
 
-/// A text that is not a sheet of this course.
+/// The error of a text that is not a sheet of this course.
 #[derive(Debug, thiserror::Error)]
 pub enum SheetError {
-    /// It is not valid JSON.
+    /// The text is not valid JSON.
     #[error("no answer sheet: {0}")]
     Json(#[from] serde_json::Error),
-    /// It belongs to another version of the course.
+    /// The sheet belongs to another version of the course.
     #[error("a sheet of version {0} of the course; expected {expected}", expected = Sheet::COURSE)]
     Version(u32),
-    /// There is no such lab.
-    #[error("no lab `{0}` has questions; there are {1}")]
+    /// The sheet names an unknown lab.
+    #[error("no lab `{0}` with questions; expected one of {1}")]
     Lab(String, String),
-    /// There are more answers than questions.
+    /// The sheet has more answers than the lab has questions.
     #[error("lab {lab}: {found} answers; expected at most {expected}")]
     TooMany {
-        /// The lab.
+        /// The lab's name.
         lab: String,
         /// The number of answers.
         found: usize,
@@ -47,9 +47,9 @@ pub enum SheetError {
 /// A sheet compared with the right answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Graded {
-    /// The name of the student.
+    /// The student's name.
     pub name: String,
-    /// The seed of the numbers.
+    /// The seed of the numbers in the questions.
     pub seed: u32,
     /// The number of right answers.
     pub right: usize,
@@ -59,18 +59,18 @@ pub struct Graded {
     pub marks: Vec<Marks>,
 }
 
-/// The mark of an answer.
+/// The mark of one answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Marks {
     /// The lab's name.
     pub lab: &'static str,
     /// The question's number, from 1.
     pub question: usize,
-    /// The answer that was given.
+    /// The student's answer.
     pub answered: Option<u64>,
     /// The right answer.
     pub right: u64,
-    /// The explanation.
+    /// The explanation of the right answer.
     pub why: String,
 }
 
@@ -85,10 +85,10 @@ impl Sheet {
     /// The current version of the course.
     pub const COURSE: u32 = 1;
 
-    /// Parses JSON.
+    /// Parses an answer sheet from JSON.
     ///
     /// # Errors
-    /// See [`SheetError`].
+    /// Returns a [`SheetError`].
     pub fn read(text: &str) -> Result<Self, SheetError> {
         let sheet: Self = serde_json::from_str(text)?;
         if sheet.course != Self::COURSE {
@@ -112,7 +112,7 @@ impl Sheet {
         Ok(sheet)
     }
 
-    /// Compares the answers with those that the engine finds.
+    /// Compares the answers with the answers that the engine computes.
     pub fn grade(&self) -> Graded {
         let mut marks = Vec::new();
         for lab in labs(self.seed) {

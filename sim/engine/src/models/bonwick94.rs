@@ -1,22 +1,22 @@
-//! A model of the slab allocator of 1994: slabs in one sorted list under one lock, and no layer for CPUs.
+//! A model of the slab allocator of 1994: slabs on one sorted list under one lock, without per-CPU layers.
 //!
 //! ```text
 //!   full ... full | partial  partial ... | empty  empty ...
 //!                   ▲ serves next          ▲ serves when no partial slab is left
 //! ```
 //!
-//! - **Allocate**: from the first partial slab; if there is none, from the first empty one; then from a new one.
-//! - **Free**: to the object's slab. A slab that was full becomes the first partial slab. A slab that becomes empty is moved to
-//!   the end of the list.
-//! - **Shrink**: empty slabs are given back to the system. Without a shrink they are kept.
+//! - **Allocate**: take an object from the first partial slab; else from the first empty slab; else from a new slab.
+//! - **Free**: return the object to its slab. A slab that was full becomes the first partial slab. A slab that becomes
+//!   empty is moved to the end of the list.
+//! - **Shrink**: return all empty slabs to the system. Without a shrink, empty slabs are kept.
 //!
-//! A slab is as small as it can be with at most an eighth of waste.
+//! A slab is as small as possible with at most an eighth of waste.
 //!
-//! Source: Bonwick, "The Slab Allocator: An Object-Caching Kernel Memory Allocator", USENIX Summer 1994, sections 3.2 and 3.4.
-//! In the model a slab's bookkeeping takes no room in it, as for the paper's large objects.
+//! Source: Bonwick, "The Slab Allocator: An Object-Caching Kernel Memory Allocator", USENIX Summer 1994, sections 3.2
+//! and 3.4. In the model a slab's metadata takes no room in the slab, as for the paper's large objects.
 
 use crate::design::NoMemory;
-use crate::model::{Deed, Op, Policy};
+use crate::model::{CostEvent, Op, Policy};
 use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -24,7 +24,7 @@ use uslab::{Geometry, GeometryError, OrderRule};
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::Cpus;
 
-/// The model has no knobs.
+/// The options of [`Bonwick94`], which has none.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {}
@@ -33,7 +33,7 @@ pub(crate) const PARTIAL: u8 = 0;
 pub(crate) const EMPTY: u8 = 1;
 pub(crate) const FULL: u8 = 2;
 
-/// A cache of 1994.
+/// A cache as in the slab allocator of 1994.
 #[derive(Debug)]
 pub struct Bonwick94;
 
@@ -51,12 +51,12 @@ impl Policy for Bonwick94 {
     }
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
         let object = take(op)?;
-        op.did(Deed::Refill(1));
+        op.did(CostEvent::Refill(1));
         Ok(object)
     }
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
         put(op, object);
-        op.did(Deed::Flush(1));
+        op.did(CostEvent::Flush(1));
     }
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
         release_empty(op);
@@ -64,7 +64,8 @@ impl Policy for Bonwick94 {
     }
 }
 
-/// The smallest order whose slabs waste at most an eighth, or `most`, but at least one that holds an object.
+/// Returns the geometry of the smallest order that wastes at most an eighth and holds an object. The order is at most
+/// `most`, unless one object needs more.
 pub(crate) fn an_eighth_of_waste(size: usize, most: u8) -> Result<Geometry, GeometryError> {
     let with = |order| {
         let rule = OrderRule { min_order: order, max_order: order, min_objects: 1, ..OrderRule::for_cpus(1) };
@@ -81,7 +82,7 @@ pub(crate) fn an_eighth_of_waste(size: usize, most: u8) -> Result<Geometry, Geom
     }
 }
 
-/// Takes an object of the first slab that has a free one.
+/// Takes an object from the first slab with a free object.
 pub(crate) fn take(op: &mut Op<'_>) -> Result<Object, NoMemory> {
     let slab = match op.slabs.first(PARTIAL).or_else(|| op.slabs.first(EMPTY)) {
         Some(slab) => slab,
@@ -94,7 +95,7 @@ pub(crate) fn take(op: &mut Op<'_>) -> Result<Object, NoMemory> {
     }
     Ok(object)
 }
-/// Puts an object back into its slab.
+/// Returns an object to its slab.
 pub(crate) fn put(op: &mut Op<'_>, object: Object) {
     let slab = object.slab;
     op.slabs.put(object);

@@ -8,17 +8,17 @@
 //!               slabs as [`bonwick94`](super::bonwick94)
 //! ```
 //!
-//! The layer is real code with real locks, run on simulated CPUs. An allocation that no magazine serves takes one object of a
-//! slab: magazines are filled only by frees. Their size depends on the object's size, and grows when CPUs contend for the depot,
-//! which needs a clock with locks. Every 15 seconds the depot begins a new measurement of its working set. Shrinking empties all
-//! magazines.
+//! The layer is the real code with real locks, run on simulated CPUs. An allocation that no magazine serves takes one
+//! object from a slab: only frees fill magazines. The magazine size depends on the object's size. The size grows when
+//! CPUs contend for the depot, which requires a clock that models locks. Every 15 seconds the depot starts a new
+//! measurement of its working set. Shrinking empties all magazines.
 //!
 //! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3; sizes as illumos has them.
 
 use super::bonwick94::{self, release_empty};
 use crate::design::NoMemory;
 use crate::held::{Held, Holder};
-use crate::model::{Deed, Knob, Op, Policy, by_geometry};
+use crate::model::{CostEvent, Knob, Op, Policy, by_geometry};
 use crate::slabs::Object;
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -27,26 +27,26 @@ use uslab::{Geometry, GeometryError};
 use uslab_lab::classic::{Cache, Sizes, Slab};
 use uslab_magazine::{Cpus, on_cpu};
 
-/// Settings that illumos derives from the object's size.
+/// The magazine size, which illumos derives from the object's size.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// Rounds of a magazine at the start.
+    /// The initial number of objects in a magazine.
     pub magsize: Option<usize>,
 }
 
-/// A cache of 2001.
+/// A cache with the magazine layer of 2001.
 #[derive(Debug)]
 pub struct Magazines01 {
-    cache: Cache<Object, Pocket>,
+    cache: Cache<Object, FlushCollector>,
 }
 
-/// The slab layer for the magazines: it provides no objects, and collects the objects that they return until the model puts them
-/// into their slabs.
+/// The slab layer below the magazines. The slab layer provides no objects, and collects returned objects until the
+/// model puts them into their slabs.
 #[derive(Debug, Default)]
-struct Pocket(RefCell<Vec<Object>>);
+struct FlushCollector(RefCell<Vec<Object>>);
 
-impl Slab<Object> for Pocket {
+impl Slab<Object> for FlushCollector {
     fn alloc(&self) -> Option<Object> {
         None
     }
@@ -55,8 +55,8 @@ impl Slab<Object> for Pocket {
     }
 }
 
-/// For each size of magazine: its rounds; a cache begins with the first size for which its objects are larger than the second
-/// number; it grows beyond a size while its objects are smaller than the third number.
+/// The magazine types: the number of rounds; the object size above which a cache starts with the type; the object size
+/// below which a cache can grow to the next type.
 const TYPES: [(usize, usize, usize); 9] = [
     (1, 3200, 65_536),
     (3, 256, 32_768),
@@ -97,7 +97,7 @@ impl Policy for Magazines01 {
         let of_its_size = sizes(geometry.stride());
         let first = knobs.magsize.unwrap_or(of_its_size.first);
         let sizes = Sizes { first, largest: of_its_size.largest.max(first), ..of_its_size };
-        Self { cache: Cache::new(cpus, sizes, Pocket::default()) }
+        Self { cache: Cache::new(cpus, sizes, FlushCollector::default()) }
     }
 
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
@@ -106,12 +106,12 @@ impl Policy for Magazines01 {
             return Ok(object);
         }
         let object = bonwick94::take(op)?;
-        op.did(Deed::Refill(1));
+        op.did(CostEvent::Refill(1));
         Ok(object)
     }
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
         self.visit(op, |cache| cache.free(object));
-        self.empty_pocket(op);
+        self.flush_collected(op);
     }
     fn tick(&mut self, _: &mut Op<'_>) {
         self.cache.end_interval();
@@ -121,7 +121,7 @@ impl Policy for Magazines01 {
     }
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
         self.cache.drain();
-        let held = self.empty_pocket(op);
+        let held = self.flush_collected(op);
         release_empty(op);
         held
     }
@@ -140,21 +140,21 @@ impl Policy for Magazines01 {
 }
 
 impl Magazines01 {
-    /// Runs an operation of the layer on the operation's CPU, and records if it visited the depot.
-    fn visit<T>(&self, op: &mut Op<'_>, act: impl FnOnce(&Cache<Object, Pocket>) -> T) -> T {
+    /// Runs an operation of the magazine layer on the operation's CPU, and records a visit to the depot.
+    fn visit<T>(&self, op: &mut Op<'_>, act: impl FnOnce(&Cache<Object, FlushCollector>) -> T) -> T {
         on_cpu(op.cpu);
         let before = self.cache.exchanges();
         let done = act(&self.cache);
         if self.cache.exchanges() != before {
-            op.did(Deed::Exchange);
+            op.did(CostEvent::Exchange);
         }
         done
     }
-    fn empty_pocket(&self, op: &mut Op<'_>) -> u64 {
+    fn flush_collected(&self, op: &mut Op<'_>) -> u64 {
         let objects = self.cache.slab().0.take();
         let held = objects.len() as u64;
         if held > 0 {
-            op.did(Deed::Flush(held as u32));
+            op.did(CostEvent::Flush(held as u32));
         }
         objects.into_iter().for_each(|object| bonwick94::put(op, object));
         held

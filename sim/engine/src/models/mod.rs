@@ -1,5 +1,4 @@
-//! Models of other allocators' policies. Each is one file, whose documentation has the rules and their
-//! sources.
+//! Models of other allocators' policies. Each model is one file, whose documentation has the rules and their sources.
 
 pub mod bonwick94;
 pub mod magazines01;

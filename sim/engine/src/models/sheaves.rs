@@ -1,5 +1,6 @@
-//! Models of SLUB with sheaves: arrays of objects for each CPU, and a barn of full and empty ones. Linux 7.x has them for every
-//! cache ([`Node`] below them), 6.18 and 6.19 for two caches, above the slabs of CPUs ([`Slub`] below them).
+//! Models of SLUB with sheaves: arrays of objects for each CPU, and a barn of full and empty sheaves. Linux 7.x has
+//! sheaves for every cache, above the [`Node`]'s list of slabs. Linux 6.18 and 6.19 have sheaves for two caches, above
+//! the CPUs' slabs of [`Slub`].
 //!
 //! ```text
 //!   CPU 0: main [o o o .]  spare [. . . .]  rcu [o . . .]     CPU 1 ...     the spare sheaf is full, empty or missing
@@ -9,31 +10,32 @@
 //!              7.x: the node's partial slabs        6.18: as [`slub`](super::slub)
 //! ```
 //!
-//! - **Allocate**: from the main sheaf. If it is empty: swap it with the spare sheaf, if that has objects; else exchange it for a
-//!   full sheaf of the barn; else fill an empty sheaf, the spare one or another, and make it the main sheaf. In 6.18 a request that
-//!   may not block does not fill a sheaf: one object comes from below.
-//! - **Free**: to the main sheaf. If it is full: swap it with the spare sheaf, if that has room; if there is no spare sheaf, the
-//!   main sheaf becomes it; else exchange it for an empty sheaf of the barn. A barn with ten full sheaves takes no more: the spare
-//!   sheaf is flushed.
-//! - **Free after a grace period**: to the CPU's rcu sheaf. When it is full, it waits for a grace period as a whole. Then it goes to
-//!   the barn, or is flushed if the barn has ten full sheaves.
-//! - **Refill** (7.x): slabs leave the front of the node's list until their free objects fill the sheaf. The one that was taken last
-//!   gives its objects first. The rest of a slab goes to the back of the list, slabs that were not needed to its front, and
-//!   empty ones to the page allocator if the list has [`min_partial`](Knobs::min_partial) slabs. Then new slabs are made; what
-//!   is left of one goes to the front.
-//! - **Flush** (7.x): from the last object to the first, each with the objects of its slab that follow closely. A slab that was full goes
-//!   to the back of the list; one that falls empty to the page allocator, if the list has `min_partial` slabs.
-//! - **Shrink**: all sheaves are flushed, empty slabs are freed, and the list is sorted, fullest first.
+//! - **Allocate**: take an object from the main sheaf. If the main sheaf is empty, swap it with the spare sheaf if that
+//!   has objects; else exchange it for a full sheaf of the barn; else fill an empty sheaf and make it the main sheaf.
+//!   In 6.18 a non-blocking request does not fill a sheaf, but takes one object from the layer below.
+//! - **Free**: put the object into the main sheaf. If the main sheaf is full, swap it with the spare sheaf if that has
+//!   room; without a spare sheaf, make the full sheaf the spare; else exchange it for an empty sheaf of the barn. If
+//!   the barn already has ten full sheaves, flush the spare sheaf.
+//! - **Free after a grace period**: put the object into the CPU's rcu sheaf. A full rcu sheaf waits for a grace period
+//!   as a whole. Afterwards the sheaf moves to the barn, or is flushed if the barn has ten full sheaves.
+//! - **Refill** (7.x): slabs leave the front of the node's list until their free objects suffice to fill the sheaf. The
+//!   slab taken last gives its objects first. A partly used slab returns to the back of the list, unused slabs to its
+//!   front. Empty slabs are freed if the list has [`min_partial`](Knobs::min_partial) slabs. If the sheaf still has
+//!   room, new slabs are created, and the unused objects of the last new slab enter at the front.
+//! - **Flush** (7.x): from the last object to the first, each together with nearby objects of the same slab. A slab
+//!   that was full enters at the back of the list. A slab that becomes empty is freed if the list has `min_partial`
+//!   slabs.
+//! - **Shrink**: flush all sheaves, free empty slabs, and sort the list, fullest first.
 //!
 //! Objects in sheaves count as active in `/proc/slabinfo`.
 //!
-//! Source: `Documentation/ABI`, LWN "Slabs, sheaves, and barns", the cover letters of "SLUB percpu sheaves" and of "slab: replace cpu
-//! (partial) slabs with sheaves", in our own words.
+//! Source: `Documentation/ABI`, LWN "Slabs, sheaves, and barns", and the cover letters of "SLUB percpu sheaves" and of
+//! "slab: replace cpu (partial) slabs with sheaves", paraphrased.
 
 use super::slub::{self, FULL, PARTIAL, Slub};
-use crate::design::{Manner, NoMemory};
+use crate::design::{CallMode, NoMemory};
 use crate::held::{Held, Holder, OwnSlabs};
-use crate::model::{Deed, Knob, Op, Policy, by_geometry};
+use crate::model::{CostEvent, Knob, Op, Policy, by_geometry};
 use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -41,21 +43,22 @@ use std::collections::VecDeque;
 use uslab::{Geometry, GeometryError};
 use uslab_magazine::Cpus;
 
-/// SLUB's options, and the sheaves' size.
+/// The options of SLUB, and the size of sheaves.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// Objects of a sheaf, for all caches; 0 disables sheaves. `None` is as recorded, or else as the kernel computes it.
+    /// The number of objects in a sheaf, for all caches; 0 disables sheaves. `None` takes the recorded value, or else
+    /// the value that the kernel computes.
     pub sheaf_capacity: Option<usize>,
-    /// As in [`slub::Knobs`].
+    /// The option [`slub::Knobs::cpu_partial`].
     pub cpu_partial: Option<u32>,
-    /// As in [`slub::Knobs`].
+    /// The option [`slub::Knobs::min_partial`].
     pub min_partial: Option<usize>,
-    /// As in [`slub::Knobs`].
+    /// The option [`slub::Knobs::slab_min_objects`].
     pub slab_min_objects: Option<u32>,
-    /// As in [`slub::Knobs`].
+    /// The option [`slub::Knobs::slab_min_order`].
     pub slab_min_order: Option<u8>,
-    /// As in [`slub::Knobs`].
+    /// The option [`slub::Knobs::slab_max_order`].
     pub slab_max_order: Option<u8>,
 }
 
@@ -66,53 +69,53 @@ impl Knobs {
     }
 }
 
-/// Full sheaves that a barn takes, and empty ones.
+/// The most full sheaves that a barn keeps, and the most empty sheaves.
 const BARN: usize = 10;
-/// Nanoseconds that a full rcu sheaf waits: a grace period of a machine that is not idle.
+/// Nanoseconds that a full rcu sheaf waits: a typical grace period of a busy machine.
 const GRACE: u64 = 20_000_000;
 
-/// The layer below sheaves: it fills them, and takes the objects that they flush.
-pub trait Below: std::fmt::Debug + Sized {
-    /// The design's name.
+/// The layer below sheaves, which fills sheaves and takes flushed objects.
+pub trait SlabLayer: std::fmt::Debug + Sized {
+    /// The name of the design with the layer.
     const NAME: &'static str;
-    /// The design in a line.
+    /// A one-line description of the design.
     const ABOUT: &'static str;
-    /// See [`Policy::KNOBS`].
+    /// The options of the design: see [`Policy::KNOBS`].
     const KNOBS: &'static [Knob];
 
-    /// Objects of a sheaf, as the kernel computes it; 0: the cache has no sheaves.
+    /// Returns the number of objects in a sheaf, as the kernel computes it; 0 if the cache has no sheaves.
     fn capacity(name: &str, stride: usize) -> usize;
-    /// Without slabs.
+    /// Creates the layer without slabs.
     fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self;
-    /// Returns `true` if such a request may fill a sheaf.
-    fn refills(manner: Manner) -> bool;
-    /// One object, past the sheaves.
+    /// Returns `true` if a request with these constraints may fill a sheaf.
+    fn refills(manner: CallMode) -> bool;
+    /// Allocates one object without a sheaf.
     ///
     /// # Errors
-    /// There is no memory.
+    /// Fails if memory is exhausted.
     fn one(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
-    /// As many objects as a sheaf has room for, or fewer without memory.
+    /// Fills a sheaf to `room` objects, or fewer if memory is short.
     fn refill(&mut self, op: &mut Op<'_>, sheaf: &mut Vec<Object>, room: usize);
-    /// Takes objects of one slab.
+    /// Takes flushed objects of one slab.
     fn take_back(&mut self, op: &mut Op<'_>, objects: &[Object]);
-    /// See [`Policy::adopt`].
+    /// Makes a slab the CPU's own: see [`Policy::adopt`].
     fn adopt(&mut self, _: &mut Op<'_>, _slab: u32) {}
-    /// See [`Policy::shrink`].
+    /// Frees as much memory as possible: see [`Policy::shrink`].
     fn shrink(&mut self, op: &mut Op<'_>);
-    /// See [`Policy::own_slabs`].
+    /// Returns the slabs that CPUs own: see [`Policy::own_slabs`].
     fn own_slabs(&self) -> Vec<OwnSlabs>;
 }
 
 /// A cache with sheaves.
 #[derive(Debug)]
 pub struct Sheaves<B> {
-    /// Objects of a sheaf; 0 if the cache has no sheaves.
+    /// The number of objects in a sheaf; 0 if the cache has no sheaves.
     capacity: usize,
     cpus: Vec<Cpu>,
     full: Vec<Vec<Object>>,
-    /// Empty sheaves of the barn.
+    /// The number of empty sheaves in the barn.
     empty: usize,
-    /// Full rcu sheaves, with the time at which their grace period ends.
+    /// The full rcu sheaves, each with the end of its grace period.
     in_grace: VecDeque<(u64, Vec<Object>)>,
     below: B,
 }
@@ -120,9 +123,9 @@ pub struct Sheaves<B> {
 #[derive(Clone, Debug, Default)]
 struct Cpu {
     main: Vec<Object>,
-    /// Full or empty, if there is one.
+    /// The spare sheaf, full or empty, if the CPU has one.
     spare: Option<Vec<Object>>,
-    /// Objects that are free after a grace period.
+    /// The rcu sheaf: objects to free after a grace period.
     rcu: Vec<Object>,
 }
 
@@ -133,7 +136,8 @@ const SHEAF_CAPACITY: Knob = Knob {
     default: |size, cpus| by_geometry::<Slub>(size, cpus, |geometry| capacity_by_size(geometry.stride())),
 };
 
-/// As the kernel computes it: a base by size, and as many more as fill the memory of the sheaf, whose header has 32 bytes.
+/// Returns the sheaf capacity as the kernel computes it: a base by size, rounded up to fill the sheaf's memory, which
+/// has a header of 32 bytes.
 fn capacity_by_size(stride: usize) -> usize {
     let base = match stride {
         4096.. => 4,
@@ -145,7 +149,7 @@ fn capacity_by_size(stride: usize) -> usize {
     (bytes - 32) / 8
 }
 
-impl<B: Below> Policy for Sheaves<B> {
+impl<B: SlabLayer> Policy for Sheaves<B> {
     const NAME: &'static str = B::NAME;
     const ABOUT: &'static str = B::ABOUT;
     type Knobs = Knobs;
@@ -188,7 +192,7 @@ impl<B: Below> Policy for Sheaves<B> {
             return self.below.take_back(op, &[object]);
         }
         self.end_grace(op);
-        if op.manner == Manner::AfterGrace {
+        if op.manner == CallMode::AfterGrace {
             return self.free_after_grace(op, object);
         }
         if self.cpus[op.cpu as usize].main.len() == self.capacity {
@@ -246,68 +250,68 @@ impl<B: Below> Policy for Sheaves<B> {
     }
 }
 
-impl<B: Below> Sheaves<B> {
-    /// Replaces the empty main sheaf by one with objects, if possible.
+impl<B: SlabLayer> Sheaves<B> {
+    /// Replaces the empty main sheaf by a sheaf with objects, if possible.
     fn fill_main(&mut self, op: &mut Op<'_>) {
         let Cpu { main, spare, .. } = &mut self.cpus[op.cpu as usize];
         if let Some(spare) = spare
             && !spare.is_empty()
         {
             core::mem::swap(main, spare);
-            op.did(Deed::Swap);
+            op.did(CostEvent::Swap);
             return;
         }
         if let Some(full) = self.full.pop() {
             *main = full;
             self.empty += 1;
-            op.did(Deed::Exchange);
+            op.did(CostEvent::Exchange);
             return;
         }
-        op.did(Deed::Miss);
+        op.did(CostEvent::Miss);
         if !B::refills(op.manner) {
             return;
         }
-        // The empty sheaf that is filled: the spare one, or one of the barn, or a new one. The main sheaf, which is empty, takes the
-        // spare one's place.
+        // The empty sheaf to fill is the spare one, else one of the barn, else a new one. The empty main sheaf becomes
+        // the spare sheaf.
         if spare.take().is_none() {
             self.empty = self.empty.saturating_sub(1);
         }
         let mut sheaf = Vec::with_capacity(self.capacity);
         self.below.refill(op, &mut sheaf, self.capacity);
         if sheaf.len() < self.capacity {
-            // Memory is short: objects stay in slabs.
+            // Memory is short, so objects stay in slabs.
             return self.flush(op, sheaf);
         }
         let cpu = &mut self.cpus[op.cpu as usize];
         cpu.spare = Some(core::mem::replace(&mut cpu.main, sheaf));
     }
 
-    /// Replaces the full main sheaf by one with room.
+    /// Replaces the full main sheaf by a sheaf with room.
     fn make_room(&mut self, op: &mut Op<'_>) {
         let Cpu { main, spare, .. } = &mut self.cpus[op.cpu as usize];
         match spare {
             Some(spare) if spare.len() < self.capacity => {
                 core::mem::swap(main, spare);
-                op.did(Deed::Swap);
+                op.did(CostEvent::Swap);
             }
             None => {
                 *spare = Some(core::mem::take(main));
                 if self.empty > 0 {
                     self.empty -= 1;
-                    op.did(Deed::Exchange);
+                    op.did(CostEvent::Exchange);
                 }
             }
-            // Too many full ones: the spare one is flushed, and is the main one then.
+            // The barn has too many full sheaves: the spare sheaf is flushed and becomes the main sheaf.
             Some(spare) if self.full.len() >= BARN => {
                 let objects = core::mem::take(spare);
                 core::mem::swap(main, spare);
-                op.did(Deed::Miss);
+                op.did(CostEvent::Miss);
                 self.flush(op, objects);
             }
             Some(_) => {
                 self.full.push(core::mem::take(main));
                 self.empty = self.empty.saturating_sub(1);
-                op.did(Deed::Exchange);
+                op.did(CostEvent::Exchange);
             }
         }
     }
@@ -318,7 +322,7 @@ impl<B: Below> Sheaves<B> {
             self.in_grace.push_back((op.ns + GRACE, core::mem::take(rcu)));
         }
     }
-    /// Sheaves whose grace period is over go to the barn.
+    /// Moves sheaves whose grace period has ended to the barn.
     fn end_grace(&mut self, op: &mut Op<'_>) {
         while let Some((_, sheaf)) = self.in_grace.pop_front_if(|(then, _)| *then <= op.ns) {
             if self.full.len() < BARN {
@@ -328,7 +332,7 @@ impl<B: Below> Sheaves<B> {
             }
         }
     }
-    /// Objects of a slab are given up together if at most two of other slabs are between them.
+    /// Flushes objects of a slab together if at most two objects of other slabs are between them.
     fn flush(&mut self, op: &mut Op<'_>, mut objects: Vec<Object>) {
         const LOOK_AHEAD: usize = 3;
         let mut batch = Vec::new();
@@ -349,8 +353,8 @@ impl<B: Below> Sheaves<B> {
     }
 }
 
-/// Below the sheaves of 6.18 and 6.19: current and partial slabs of CPUs.
-impl Below for Slub {
+/// The layer below the sheaves of 6.18 and 6.19: current and partial slabs of each CPU.
+impl SlabLayer for Slub {
     const NAME: &'static str = "sheaves-6.18";
     const ABOUT: &'static str =
         "a model of SLUB in Linux 6.18 and 6.19: as slub, with sheaves for two caches";
@@ -373,15 +377,15 @@ impl Below for Slub {
     fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
         <Self as Policy>::new(info, cpus, geometry, &knobs.slub())
     }
-    fn refills(manner: Manner) -> bool {
-        manner != Manner::NonBlocking
+    fn refills(manner: CallMode) -> bool {
+        manner != CallMode::NonBlocking
     }
     fn one(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
         <Self as Policy>::alloc(self, op)
     }
     fn refill(&mut self, op: &mut Op<'_>, sheaf: &mut Vec<Object>, room: usize) {
         sheaf.extend((0..room).map_while(|_| <Self as Policy>::alloc(self, op).ok()));
-        op.did(Deed::Refill(sheaf.len() as u32));
+        op.did(CostEvent::Refill(sheaf.len() as u32));
     }
     fn take_back(&mut self, op: &mut Op<'_>, objects: &[Object]) {
         objects.iter().for_each(|object| <Self as Policy>::free(self, op, *object));
@@ -397,13 +401,13 @@ impl Below for Slub {
     }
 }
 
-/// Below the sheaves of 7.x: the node's list of partial slabs, and full slabs that are on no list.
+/// The layer below the sheaves of 7.x: the node's list of partial slabs, and full slabs on no list.
 #[derive(Debug)]
 pub struct Node {
     min_partial: usize,
 }
 
-impl Below for Node {
+impl SlabLayer for Node {
     const NAME: &'static str = "sheaves";
     const ABOUT: &'static str =
         "a model of SLUB in Linux 7.x: sheaves for each CPU and a barn, for every cache";
@@ -430,7 +434,7 @@ impl Below for Node {
     fn new(_: &CacheInfo, _: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
         Self { min_partial: knobs.min_partial.unwrap_or_else(|| geometry.min_partial()) }
     }
-    fn refills(_: Manner) -> bool {
+    fn refills(_: CallMode) -> bool {
         true
     }
     fn one(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
@@ -438,7 +442,7 @@ impl Below for Node {
             Some(slab) => slab,
             None => op.make(PARTIAL)?,
         };
-        op.did(Deed::Relist);
+        op.did(CostEvent::Relist);
         let object = op.slabs.take(slab).ok_or(NoMemory)?;
         if op.slabs.free(slab) == 0 {
             op.slabs.relist(slab, FULL, End::Front);
@@ -455,12 +459,12 @@ impl Below for Node {
             taken.push(slab);
         }
         if !taken.is_empty() {
-            op.did(Deed::Refill(free.min(room) as u32));
+            op.did(CostEvent::Refill(free.min(room) as u32));
         }
         while sheaf.len() < room
             && let Some(slab) = taken.pop()
         {
-            op.did(Deed::Remote);
+            op.did(CostEvent::Remote);
             self.pour(op, slab, sheaf, room, End::Back);
         }
         while let Some(slab) = taken.pop() {
@@ -478,13 +482,13 @@ impl Below for Node {
     }
     fn take_back(&mut self, op: &mut Op<'_>, objects: &[Object]) {
         objects.iter().for_each(|object| op.slabs.put(*object));
-        op.did(Deed::Remote);
+        op.did(CostEvent::Remote);
         let slab = objects[0].slab;
         if op.slabs.is_empty(slab) && op.slabs.len(PARTIAL) >= self.min_partial {
-            op.did(Deed::Relist);
+            op.did(CostEvent::Relist);
             op.release(slab);
         } else if op.slabs.list(slab) == FULL {
-            op.did(Deed::Relist);
+            op.did(CostEvent::Relist);
             op.slabs.relist(slab, PARTIAL, End::Back);
         }
     }
@@ -497,7 +501,8 @@ impl Below for Node {
 }
 
 impl Node {
-    /// The free objects of a slab that is on no list, as far as there is room; a rest goes to the node's list.
+    /// Moves the free objects of an unlisted slab to a sheaf, up to `room`. If objects remain, the slab enters the
+    /// node's list.
     fn pour(&self, op: &mut Op<'_>, slab: u32, sheaf: &mut Vec<Object>, room: usize, rest: End) {
         while sheaf.len() < room
             && let Some(object) = op.slabs.take(slab)
@@ -505,7 +510,7 @@ impl Node {
             sheaf.push(object);
         }
         if op.slabs.free(slab) > 0 {
-            op.did(Deed::Relist);
+            op.did(CostEvent::Relist);
             op.slabs.relist(slab, PARTIAL, rest);
         }
     }

@@ -1,4 +1,5 @@
-//! A model of Linux's SLAB, which 6.8 removed: an array of objects for each CPU, one that all share, and three lists of slabs.
+//! A model of Linux's SLAB, which 6.8 removed: an array of objects for each CPU, a shared array, and three lists of
+//! slabs.
 //!
 //! ```text
 //!   CPU 0   [o o o o . .]   CPU 1   [o . . . . .]     arrays of `limit` objects, the last freed is the first to go
@@ -10,25 +11,28 @@
 //!   partial slabs, free slabs, full slabs              at most `free_limit` free objects, beyond them free slabs go
 //! ```
 //!
-//! - **Allocate**: from the CPU's array. If it is empty, `batchcount` objects are taken from the shared array; if that is empty,
-//!   too, from partial slabs, then free ones, then one new one. For an array that was not used since its last reap only 16 are
-//!   taken.
-//! - **Free**: to the CPU's array. If it is full, its oldest `batchcount` objects are moved to the shared array, as far as there
-//!   is room; if there is no room, to their slabs. A slab with a free object is moved to the back of the partial ones.
-//! - **Every two seconds** a fifth of an array that was not used since the last time is moved to the slabs. Every four seconds
-//!   the same is done to the shared array, and a fifth of the free slabs' bound is given back if no free slab was needed since.
-//! - **Shrink**: all arrays are emptied, and all free slabs are given back.
+//! - **Allocate**: take an object from the CPU's array. If the array is empty, take `batchcount` objects from the
+//!   shared array; else from partial slabs, then free slabs, then one new slab. An array that was not used since its
+//!   last reap takes only 16.
+//! - **Free**: put the object into the CPU's array. If the array is full, its oldest `batchcount` objects move to the
+//!   shared array, as far as they fit. If the shared array is full, they move to their slabs. A slab that gets a free
+//!   object moves to the back of the partial list.
+//! - **Every two seconds**: a fifth of each array that was not used since the last time moves to slabs. Every four
+//!   seconds the shared array is reaped in the same way. If no free slab was needed since, a fifth of the free slabs'
+//!   limit is freed.
+//! - **Shrink**: flush all arrays, and free all free slabs.
 //!
-//! A slab has order 0 if that wastes at most an eighth; otherwise order 1, or the order that one object needs.
+//! A slab has order 0 if order 0 wastes at most an eighth; otherwise order 1, or the order that one object needs.
 //!
-//! Source: Linux's documentation of `/proc/slabinfo` and of SLAB's tunables, Gorman, "Understanding the Linux Virtual Memory
-//! Manager", chapter 8, and public descriptions of `mm/slab.c` until 6.7. There is one node, so there are no alien arrays; a
-//! slab's bookkeeping takes no room in it; all CPUs reap at the same time, while in the kernel they take turns.
+//! Source: Linux's documentation of `/proc/slabinfo` and of SLAB's tunables, Gorman, "Understanding the Linux Virtual
+//! Memory Manager", chapter 8, and public descriptions of `mm/slab.c` until 6.7. The model has one node, so it has no
+//! alien arrays. A slab's metadata takes no room in the slab. All CPUs reap at the same time; in the kernel they
+//! alternate.
 
 use super::bonwick94::{EMPTY, FULL, PARTIAL, an_eighth_of_waste};
-use crate::design::{NoMemory, Unable};
+use crate::design::{NoMemory, Unsupported};
 use crate::held::{Held, Holder};
-use crate::model::{Deed, Knob, Op, Policy, by_geometry};
+use crate::model::{CostEvent, Knob, Op, Policy, by_geometry};
 use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -36,22 +40,23 @@ use uslab::{Geometry, GeometryError};
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::Cpus;
 
-/// The settings that can be written to `/proc/slabinfo`.
+/// The tunables that can be written to `/proc/slabinfo`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// Objects of a CPU's array; `None` depends on the object size.
+    /// The number of objects in a CPU's array; `None` derives it from the object size.
     pub limit: Option<u32>,
-    /// Objects that move together; `None` is half of `limit`.
+    /// The number of objects that move together; `None` is half of `limit`.
     pub batchcount: Option<u32>,
-    /// Batches that the shared array has room for; `None` is 8 for objects of at most a page on more than one CPU, otherwise 0.
+    /// The number of batches that fit into the shared array. `None` is 8 for objects of at most a page on several CPUs,
+    /// otherwise 0.
     pub shared: Option<u32>,
 }
 
-/// Objects that are taken for an array that was not used recently.
+/// The number of objects taken for an array that was not used recently.
 const COLD_BATCH: usize = 16;
 
-/// Objects of a CPU's array, by the object size.
+/// Returns the number of objects in a CPU's array, by the object size.
 fn limit(size: usize) -> u32 {
     match size {
         131_073.. => 1,
@@ -62,26 +67,26 @@ fn limit(size: usize) -> u32 {
     }
 }
 
-/// Batches of the shared array, by the object size.
+/// Returns the number of batches in the shared array, by the object size.
 fn shared(size: usize, cpus: u32) -> u32 {
     if size <= PAGE_SIZE && cpus > 1 { 8 } else { 0 }
 }
 
-/// A cache of SLAB.
+/// A cache with SLAB's policy.
 #[derive(Debug)]
 pub struct Slab {
     cpus: Vec<Array>,
     shared: Array,
     batchcount: usize,
     free_limit: u64,
-    /// `true` if a free slab was needed since the last reap of the lists.
+    /// `true` if an allocation needed a free slab since the last reap of the lists.
     free_touched: bool,
     reaps: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Array {
-    /// The objects, the oldest first.
+    /// The objects of the array, oldest first.
     objects: Vec<Object>,
     limit: usize,
     touched: bool,
@@ -126,10 +131,10 @@ impl Policy for Slab {
     const LISTS: &'static [&'static str] = &["partial", "free", "full"];
     const TICK: Option<u64> = Some(2_000_000_000);
 
-    fn accept(knobs: &Knobs) -> Result<(), Unable> {
+    fn accept(knobs: &Knobs) -> Result<(), Unsupported> {
         match (knobs.limit, knobs.batchcount) {
             (Some(limit), Some(batch)) if batch > limit => {
-                Err(Unable(format!("batchcount={batch}: at most `limit`, {limit}")))
+                Err(Unsupported(format!("batchcount={batch}: at most `limit`, {limit}")))
             }
             _ => Ok(()),
         }
@@ -167,7 +172,7 @@ impl Policy for Slab {
             let shared = self.shared.room().min(self.batchcount);
             if shared > 0 {
                 self.shared.objects.extend(array.objects.drain(..shared));
-                op.did(Deed::Exchange);
+                op.did(CostEvent::Exchange);
             } else {
                 let objects = array.objects.drain(..self.batchcount).collect();
                 self.put(op, objects);
@@ -228,7 +233,7 @@ fn reap(array: &mut Array) -> Vec<Object> {
 }
 
 impl Slab {
-    /// Fills the CPU's empty array, as far as memory allows.
+    /// Fills the CPU's empty array as far as memory allows.
     fn refill(&mut self, op: &mut Op<'_>) {
         let array = &mut self.cpus[op.cpu as usize];
         let batch = if array.touched { self.batchcount } else { self.batchcount.min(COLD_BATCH) };
@@ -236,11 +241,11 @@ impl Slab {
             let from = self.shared.objects.len().saturating_sub(batch);
             array.objects.extend(self.shared.objects.drain(from..));
             self.shared.touched = true;
-            op.did(Deed::Exchange);
+            op.did(CostEvent::Exchange);
             return;
         }
         if self.shared.limit > 0 {
-            op.did(Deed::Miss);
+            op.did(CostEvent::Miss);
         }
         while array.objects.len() < batch {
             let slab = match (op.slabs.first(PARTIAL), op.slabs.first(EMPTY)) {
@@ -249,7 +254,7 @@ impl Slab {
                     self.free_touched = true;
                     slab
                 }
-                // A new slab is made only for an array that would stay empty.
+                // A new slab is created only if the array would otherwise stay empty.
                 (None, None) if array.objects.is_empty() => match op.make(EMPTY) {
                     Ok(slab) => slab,
                     Err(NoMemory) => return,
@@ -264,14 +269,14 @@ impl Slab {
             let list = if op.slabs.free(slab) == 0 { FULL } else { PARTIAL };
             op.slabs.relist(slab, list, End::Front);
         }
-        op.did(Deed::Refill(array.objects.len() as u32));
+        op.did(CostEvent::Refill(array.objects.len() as u32));
     }
-    /// Puts objects into their slabs, and gives free slabs beyond the bound back to the system.
+    /// Returns objects to their slabs, and frees empty slabs beyond the limit.
     fn put(&mut self, op: &mut Op<'_>, objects: Vec<Object>) {
         if objects.is_empty() {
             return;
         }
-        op.did(Deed::Flush(objects.len() as u32));
+        op.did(CostEvent::Flush(objects.len() as u32));
         for object in objects {
             op.slabs.put(object);
             let slab = object.slab;

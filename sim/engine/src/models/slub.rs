@@ -1,8 +1,9 @@
-//! A model of SLUB's policy in Linux 6.1 to 6.17: where an object comes from, where it is freed to, and when a slab is made or
-//! freed.
+//! A model of SLUB's policy in Linux 6.1 to 6.17: where an object is allocated, where it is freed, and when a slab is
+//! created or freed.
 //!
-//! It is a model. There is no memory behind it and no lock in it. It shares with the shipping allocator the rule for
-//! the order of a slab ([`Geometry`]), which is Linux's, and the pages. It is judged by the tables of real kernels.
+//! The model has no memory behind its addresses and takes no locks. The model shares the page allocator with the
+//! shipping allocator, and the rule for a slab's order ([`Geometry`]), which is Linux's. The model is validated against
+//! the `/proc/slabinfo` tables of real kernels.
 //!
 //! ```text
 //!   CPU 0                    CPU 1                     each CPU
@@ -14,44 +15,47 @@
 //!   full slabs: on no list
 //! ```
 //!
-//! - **Allocate**: from the current slab; then what others have freed to that slab; then the newest partial slab of the CPU;
-//!   then slabs of the node, the first as current, more for the CPU's list until that holds half of what it may; then a new
-//!   slab.
-//! - **Free**: to the current slab, if it is of that. Else to the object's slab. One that was full goes to this CPU's partial
-//!   slabs. If these are too many already, they all go to the node first, and the empty ones among them to the system, as far
-//!   as the node has [`min_partial`](Knobs::min_partial) slabs without them. A slab of the node that falls empty goes by
-//!   the same rule. So a CPU keeps the last such slab even where `cpu_partial` is 0.
-//! - **Shrink**: each CPU gives up all that it has. Empty slabs go to the system, and the node's list is sorted, fullest first.
+//! - **Allocate**: take an object from the CPU's current slab; then from remote frees to the current slab; then from
+//!   the CPU's newest partial slab; then from slabs of the node; then from a new slab. The node's first slab becomes
+//!   current, and more of its slabs fill the CPU's list to half of its limit.
+//! - **Free**: an object of the current slab returns to the current slab. Any other object returns to its own slab. A
+//!   slab that was full joins this CPU's partial slabs. If the CPU already has too many partial slabs, all of them move
+//!   to the node first. Empty slabs among them are freed if the node has [`min_partial`](Knobs::min_partial) other
+//!   slabs. A slab of the node that becomes empty is freed by the same rule. A CPU therefore keeps the last slab that
+//!   was full, even if `cpu_partial` is 0.
+//! - **Shrink**: each CPU gives its slabs to the node. Empty slabs are freed, and the node's list is sorted, fullest
+//!   first.
 //!
-//! An object that a CPU holds back counts as active in `/proc/slabinfo`: only what is free on the node's list does not.
+//! A free object that a CPU holds counts as active in `/proc/slabinfo`; only free objects on the node's list do not.
 //!
-//! Source: Linux, `mm/slub.c` of 6.1 as described in the kernel's documentation and the notes of its authors; the rules above
-//! are what the model has of it.
+//! Source: Linux, `mm/slub.c` of 6.1 as described in the kernel's documentation and its authors' notes.
 
 use crate::design::NoMemory;
 use crate::held::OwnSlabs;
-use crate::model::{Deed, Knob, Op, Policy, by_geometry};
+use crate::model::{CostEvent, Knob, Op, Policy, by_geometry};
 use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
 use uslab::{Geometry, GeometryError, OrderRule};
 use uslab_magazine::Cpus;
 
-/// What a kernel's boot parameters and `sysfs` files can change.
+/// The options that a kernel's boot parameters and `sysfs` files can change.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// Objects that a CPU's partial slabs are to have room for; `None` is by the size of the object.
+    /// The number of free objects that a CPU's partial slabs should hold; `None` derives it from the object size.
     pub cpu_partial: Option<u32>,
-    /// Slabs that stay on the node's list though they are empty; `None` is by the size of the object.
+    /// The number of empty slabs that stay on the node's list; `None` derives it from the object size.
     pub min_partial: Option<usize>,
-    /// Objects that a slab is to hold, if its order allows it; `None` is by the number of CPUs.
+    /// The number of objects that a slab should hold, if its order allows it; `None` derives it from the number of
+    /// CPUs.
     pub slab_min_objects: Option<u32>,
     /// The smallest order of a slab; `None` is 0.
     pub slab_min_order: Option<u8>,
     /// The largest order of a slab that holds more than one object; `None` is 3.
     pub slab_max_order: Option<u8>,
-    /// CPUs that are present, if not the stream's: with 4 CPUs, CPU 1 does the operations of CPU 5 of the stream.
+    /// The number of CPUs of the machine, if not the stream's. With 4 CPUs, CPU 1 runs the operations of CPU 5 of the
+    /// stream.
     pub cpus: Option<u32>,
 }
 
@@ -76,7 +80,7 @@ impl Knobs {
     }
 }
 
-/// Options that the models with sheaves have, too.
+/// The options that the models with sheaves share.
 pub(crate) const CPU_PARTIAL_KNOB: Knob = Knob {
     name: "cpu_partial",
     means: "objects that a CPU's partial slabs are to have room for (0: one such slab)",
@@ -110,20 +114,21 @@ pub(crate) const SLAB_MAX_ORDER_KNOB: Knob = Knob {
     default: |_, cpus| OrderRule::for_cpus(cpus).max_order.into(),
 };
 
-/// Slabs that are a CPU's current one.
+/// The list of slabs that are a CPU's current slab.
 const CURRENT: u8 = 0;
-/// Slabs of a CPU's partial list.
+/// The list of slabs on some CPU's partial list.
 const CPU_PARTIAL: u8 = 1;
-/// The node's list.
+/// The node's list of partial slabs.
 pub(super) const PARTIAL: u8 = 2;
-/// Slabs that are on no list: all of their objects are in use.
+/// The pseudo-list of fully used slabs, which are on no list.
 pub(super) const FULL: u8 = 3;
 
 /// A cache of SLUB: see the [module](self).
 #[derive(Debug)]
 pub struct Slub {
     cpus: Vec<Cpu>,
-    /// Slabs that a CPU's list may have before a new one evicts them: a list has one even if this is 0.
+    /// The number of slabs on a CPU's partial list beyond which a new slab evicts the list. The list holds one slab
+    /// even if this is 0.
     cpu_partial_slabs: usize,
     min_partial: usize,
 }
@@ -131,9 +136,10 @@ pub struct Slub {
 #[derive(Clone, Debug, Default)]
 struct Cpu {
     current: Option<u32>,
-    /// Free objects of the current slab that are this CPU's. Others are those that were freed elsewhere.
+    /// The free objects of the current slab that its CPU may allocate. Objects that other CPUs freed are counted
+    /// separately.
     own: u16,
-    /// The newest last.
+    /// The CPU's partial slabs, newest last.
     partial: Vec<u32>,
 }
 
@@ -163,7 +169,7 @@ impl Policy for Slub {
         Geometry::new(size, 0, &knobs.rule(cpus))
     }
     fn new(_: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
-        // Half of the objects of a partial slab are free, as a rule.
+        // As a rule, half of the objects of a partial slab are free.
         let slabs =
             knobs.cpu_partial(geometry.stride()).saturating_mul(2).div_ceil(geometry.objects() as u32);
         Self {
@@ -189,11 +195,11 @@ impl Policy for Slub {
             cpu.own += 1;
             return;
         }
-        op.did(Deed::Remote);
+        op.did(CostEvent::Remote);
         match op.slabs.list(slab) {
             FULL => self.keep(op, number, slab),
             PARTIAL if op.slabs.is_empty(slab) && op.slabs.len(PARTIAL) >= self.min_partial => {
-                op.did(Deed::Relist);
+                op.did(CostEvent::Relist);
                 op.release(slab);
             }
             _ => {}
@@ -207,7 +213,7 @@ impl Policy for Slub {
             (cpu.current, cpu.own) = (Some(slab), op.slabs.free(slab));
             op.slabs.relist(slab, CURRENT, End::Front);
         } else if cpu.partial.len() < most {
-            // The first one serves first.
+            // The first slab serves first.
             cpu.partial.insert(0, slab);
             op.slabs.relist(slab, CPU_PARTIAL, End::Back);
         }
@@ -240,29 +246,29 @@ impl Policy for Slub {
     }
 }
 
-/// The end of a shrink: empty slabs of the node are freed, and its list is sorted, fullest first.
+/// Ends a shrink: frees the node's empty slabs and sorts its list, fullest first.
 pub(super) fn sort_partial(op: &mut Op<'_>) {
     let slabs: Vec<_> = op.slabs.walk(PARTIAL).collect();
     let (empty, rest): (Vec<_>, Vec<_>) = slabs.into_iter().partition(|slab| op.slabs.is_empty(*slab));
     empty.into_iter().for_each(|slab| op.release(slab));
-    // Slabs are sorted up to this number of free objects: beyond it sorting does not pay.
+    // The most free objects of a slab that a shrink sorts; sorting emptier slabs does not pay.
     const SORTED: u16 = 32;
     let (mut sorted, rest): (Vec<_>, Vec<_>) =
         rest.into_iter().partition(|slab| op.slabs.free(*slab) <= SORTED);
-    // Each goes to the front of the slabs that are as full.
+    // Each slab moves to the front of the slabs that are equally full.
     sorted.reverse();
     sorted.sort_by_key(|slab| op.slabs.free(*slab));
     sorted.into_iter().chain(rest).for_each(|slab| op.slabs.relist(slab, PARTIAL, End::Back));
 }
 
-/// Linux's largest order.
+/// The largest order in Linux.
 const MOST_ORDER: u8 = 10;
 
 impl Slub {
     fn cpu(&self, op: &Op<'_>) -> usize {
         op.cpu as usize % self.cpus.len()
     }
-    /// The CPU's current slab, which has a free object of the CPU's.
+    /// Returns the CPU's current slab, which has a free object that the CPU may allocate.
     fn current(&mut self, op: &mut Op<'_>, number: usize) -> Result<u32, NoMemory> {
         let cpu = &mut self.cpus[number];
         if let Some(slab) = cpu.current {
@@ -271,7 +277,7 @@ impl Slub {
             }
             cpu.own = op.slabs.free(slab);
             if cpu.own > 0 {
-                op.did(Deed::Remote);
+                op.did(CostEvent::Remote);
                 return Ok(slab);
             }
             cpu.current = None;
@@ -279,7 +285,7 @@ impl Slub {
         }
         let slab = match cpu.partial.pop() {
             Some(slab) => {
-                op.did(Deed::Swap);
+                op.did(CostEvent::Swap);
                 slab
             }
             None => match self.take_from_node(op, number) {
@@ -292,10 +298,10 @@ impl Slub {
         (cpu.current, cpu.own) = (Some(slab), op.slabs.free(slab));
         Ok(slab)
     }
-    /// The node's first slab, and more for the CPU's list.
+    /// Takes the node's first slab, and more slabs for the CPU's list.
     fn take_from_node(&mut self, op: &mut Op<'_>, cpu: usize) -> Option<u32> {
         let first = op.slabs.first(PARTIAL)?;
-        op.did(Deed::Relist);
+        op.did(CostEvent::Relist);
         op.slabs.relist(first, CURRENT, End::Front);
         for _ in 0..self.cpu_partial_slabs / 2 + 1 {
             let Some(slab) = op.slabs.first(PARTIAL) else { break };
@@ -305,7 +311,7 @@ impl Slub {
         Some(first)
     }
 
-    /// A slab that was full, to the CPU's list.
+    /// Adds a slab that was full to the CPU's partial list.
     fn keep(&mut self, op: &mut Op<'_>, cpu: usize, slab: u32) {
         op.slabs.relist(slab, CPU_PARTIAL, End::Front);
         let partial = &mut self.cpus[cpu].partial;
@@ -317,9 +323,9 @@ impl Slub {
     fn leave_all(&self, op: &mut Op<'_>, slabs: Vec<u32>) {
         slabs.into_iter().rev().for_each(|slab| self.leave(op, slab, End::Back));
     }
-    /// A slab that no CPU has any more: to the node, or to the system.
+    /// Moves a slab that no CPU owns any more to the node's list, or frees it.
     fn leave(&self, op: &mut Op<'_>, slab: u32, end: End) {
-        op.did(Deed::Relist);
+        op.did(CostEvent::Relist);
         if op.slabs.is_empty(slab) && op.slabs.len(PARTIAL) >= self.min_partial {
             op.release(slab);
         } else {

@@ -1,8 +1,9 @@
-//! A model of the shipping allocator: its rules, without its memory and its locks.
+//! A model of the shipping allocator: its rules, without its memory and locks.
 //!
-//! The shipping code is a [design](crate::Shipping), too. But it does not report its steps, which the [clock](crate::clock)
-//! needs. A test runs both on the same random streams and compares them after every operation: the object allocated, the number
-//! of objects in each place, the steps, and the class of the path.
+//! The shipping code is available as a [design](crate::Shipping). The shipping code does not report the steps that the
+//! [clock](crate::clock) needs; the model does. A test runs the shipping code and the model on the same random streams.
+//! After every operation it compares the allocated object, the number of objects at each level, the steps, and the
+//! level that served.
 //!
 //! ```text
 //!   CPU 0: a stack of objects                CPU 1: a stack
@@ -12,73 +13,76 @@
 //!            slabs: empty | partial, in four bands of fullness | full
 //! ```
 //!
-//! - **Allocate**: from the CPU's stack. If that is empty: the newest magazine of the depot; then a fill from listed slabs, the
-//!   fullest first, lowest objects first; if they have no free object, a fill from a new slab. The first fill takes up to
-//!   [`first_fill`](Knobs::first_fill) objects, each later one, on any CPU, twice as many as the one before, up to a magazine.
-//! - **Free**: to the CPU's stack. Its number of places doubles when they are used up. If it is full, its newest magazine is
-//!   moved to the depot; beyond the depot's limit, or beyond the common limit of all caches' depots, to the slabs. Newer objects
-//!   are moved first.
-//! - **Slabs**: a slab that changes its band is moved to the end of its new list. A slab that becomes empty is given back if at
-//!   least `min_partial` slabs had room before its last object was freed.
-//! - **Reap**: the objects of a stack that was not used since the last reap are moved to the slabs, and so are as many magazines
-//!   of the depot as were not needed in that time. A [tick](Policy::tick) is a reap, and gives empty slabs back. No stream has
-//!   ticks: the simulated machine reaps when it shrinks.
-//! - **Shrink**: all stacks, CPU by CPU, and the depot are emptied. Empty slabs are given back, and the slabs of
-//!   each band are sorted, fullest first.
+//! - **Allocate**: take an object from the CPU's stack. If the stack is empty, take the depot's newest magazine; else
+//!   fill from listed slabs, fullest first, lowest objects first; else fill from a new slab. The first fill takes up to
+//!   [`first_fill`](Knobs::first_fill) objects. Each later fill, on any CPU, takes twice as many as the fill before, up
+//!   to a magazine.
+//! - **Free**: put the object on the CPU's stack. The stack's capacity doubles whenever it is used up. At its final
+//!   capacity, the stack's newest magazine moves to the depot. Beyond the depot's limit, or the common limit of all
+//!   depots, the magazine is flushed to slabs. A flush moves newer objects first.
+//! - **Slabs**: a slab that changes its fullness band moves to the end of its new list. A slab that becomes empty is
+//!   freed if at least `min_partial` slabs had room before its last object was freed.
+//! - **Reap**: flushes each stack that was not used since the last reap, and as many depot magazines as were not needed
+//!   in that time. A [tick](Policy::tick) is a reap that also frees empty slabs. Streams contain no ticks: the
+//!   simulated machine reaps when it shrinks.
+//! - **Shrink**: flushes all stacks, CPU by CPU, and the depot. Empty slabs are freed, and the slabs of each band are
+//!   sorted, fullest first.
 //!
-//! The following is not modelled, on purpose:
+//! The model deliberately omits:
 //!
-//! - **The allocator's memory**: stacks, magazines of depots, long bitmaps, and pages that the system has not committed. So no
-//!   operation is of class [`Commit`](uslab_magazine::Path::Commit): its class is that of its other steps, which the test
-//!   compares. A depot always has room up to its limit; in the shipping code depots share the addresses of one region.
-//! - **Shortage**: smaller slabs, drains, shrinkers, limits on stacks. An allocation fails if it finds no page.
-//! - **More nodes than one**, bulk requests, constructors, limits and grace periods: no stream has them.
+//! - **The allocator's own memory**: stacks, magazines of depots, long bitmaps, and uncommitted pages. No operation of
+//!   the model is therefore served at level [`Commit`](uslab_magazine::Path::Commit). Its level follows from its other
+//!   steps, which the test compares. A depot of the model always has room up to its limit; in the shipping code all
+//!   depots share the addresses of one region.
+//! - **Memory shortage**: smaller slabs, drains, shrinkers, and limits on stacks. An allocation of the model fails if
+//!   the page allocator has no page.
+//! - **Several nodes, bulk requests, constructors, limits and grace periods**, which no stream contains.
 //! - **The lock under which a CPU opens a stack** at its first miss.
 //!
-//! The shipping code counts contention, but does not adapt to it.
+//! **Adaptation to contention**: the shipping code counts contention, but does not adapt to it.
 //!
-//! Source: `uslab_magazine::Layer` and its depots, tuning and drains; `uslab::Magazines` for the sizes; the lists of a node and
-//! the order of flushes in `uslab`.
+//! Source: `uslab_magazine::Layer` with its depots, tuning and drains; `uslab::Magazines` for the sizes; `uslab` for a
+//! node's lists and the order of flushes.
 
 use crate::design::NoMemory;
 use crate::held::{Held, Holder};
-use crate::model::{Deed, Knob, Lines, Op, Policy, by_geometry};
+use crate::model::{CostEvent, Knob, Lines, Op, Policy, by_geometry};
 use crate::slabs::{End, Object, Slabs};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
 use uslab::Geometry;
 use uslab_magazine::{Cpus, MAX_CAPACITY, MAX_DEPOT};
 
-/// The sizes of magazines, stacks and depots, named as in `uslab_magazine::Config`. A field that is `None` depends on the object
-/// size.
+/// The sizes of magazines, stacks and depots, named as in `uslab_magazine::Config`. A field that is `None` is derived
+/// from the object size.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// Objects of a magazine.
+    /// The number of objects in a full magazine.
     pub capacity: Option<u16>,
-    /// Objects that the first fill takes at most; `None` is 1.
+    /// The most objects that the first fill takes; `None` is 1.
     pub first_fill: Option<u16>,
-    /// Magazines that a stack has room for, in addition to two.
+    /// The number of magazines that fit into a stack, in addition to two.
     pub stock: Option<u16>,
-    /// Magazines that the depot keeps at most.
+    /// The most magazines that the depot keeps.
     pub depot_limit: Option<u32>,
 }
 
-/// The sizes that follow from knobs and object size.
+/// The sizes that follow from the options and the object size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sizes {
     capacity: usize,
     first_fill: usize,
-    /// Objects that a stack has room for.
+    /// The number of objects that fit into a stack at its final capacity.
     reach: usize,
     depot_limit: usize,
-    /// Bytes of a magazine's objects.
+    /// The bytes of all objects in a full magazine.
     magazine: u64,
 }
 
 impl Sizes {
-    /// The sizes for objects at distances of `stride` bytes: magazines of 64 KiB, stacks of 256 KiB, depots of 4 MiB, within
-    /// bounds.
+    /// Returns the sizes for a stride of `stride` bytes: magazines of 64 KiB, stacks of 256 KiB, depots of 4 MiB,
+    /// within bounds.
     fn new(stride: usize, knobs: &Knobs) -> Self {
         let by_size = ((64 << 10) / stride).clamp(4, 64);
         let capacity = knobs.capacity.map_or(by_size, usize::from);
@@ -96,24 +100,24 @@ impl Sizes {
     }
 }
 
-/// A default that depends on the object size.
+/// Returns a default that depends on the object size.
 fn by_size(size: usize, cpus: u32, of: fn(&Sizes) -> usize) -> u64 {
     by_geometry::<Uslab>(size, cpus, |geometry| of(&Sizes::new(geometry.stride(), &Knobs::default())))
 }
 
-/// The list of slabs whose objects are all free. After it come the lists of the four bands, by fullness, and the list of full
+/// The list of slabs whose objects are all free. The lists of the four fullness bands follow, then the list of full
 /// slabs.
 const EMPTY: u8 = 0;
 const BANDS: u8 = 4;
 const FULL: u8 = EMPTY + BANDS + 1;
-/// Magazines that a depot may keep in any case.
+/// The number of magazines that a depot may always keep.
 const FREE: usize = 2;
-/// Bytes that the depots of all caches may hold together beyond these: for each CPU, and the minimum.
+/// The bytes that all depots may hold together beyond their guaranteed magazines, for each CPU and at least.
 const SHARED_PER_CPU: u64 = 1 << 20;
 const SHARED: u64 = 16 << 20;
-/// Objects that are put back in one hold of the lock.
+/// The number of objects returned to slabs in one hold of the lock.
 const BATCH: usize = 32;
-/// A shrink sorts the slabs that have at most this many free objects.
+/// The most free objects of a slab that a shrink sorts.
 const SORTED: u16 = 32;
 
 /// A cache of `uslab`: see the [module](self).
@@ -121,10 +125,10 @@ const SORTED: u16 = 32;
 pub struct Uslab {
     sizes: Sizes,
     min_partial: usize,
-    /// Objects that the next fill takes at most.
+    /// The most objects that the next fill takes.
     fill: usize,
     cpus: Vec<Cpu>,
-    /// Full magazines, the newest last.
+    /// The depot's full magazines, newest last.
     depot: Vec<Vec<Object>>,
     /// The smallest number of magazines in the depot since the last reap.
     fewest: usize,
@@ -132,16 +136,16 @@ pub struct Uslab {
 
 #[derive(Clone, Debug, Default)]
 struct Cpu {
-    /// The objects, the newest last.
+    /// The objects on the stack, newest last.
     stack: Vec<Object>,
-    /// The number of objects that it has room for now.
+    /// The current capacity of the stack.
     places: usize,
-    /// `true` if it was used since the last reap.
+    /// `true` if the stack was used since the last reap.
     used: bool,
 }
 
 impl Cpu {
-    /// Makes room for `need` objects: twice as much as before, up to `reach`. Returns `true` if there was less.
+    /// Ensures room for `need` objects by doubling the capacity, up to `reach`. Returns `true` if the capacity grew.
     fn widen(&mut self, need: usize, reach: usize) -> bool {
         let less = need > self.places;
         if less {
@@ -149,7 +153,7 @@ impl Cpu {
         }
         less
     }
-    /// Takes all objects of the stack, which then begins again with no room.
+    /// Takes all objects of the stack, and resets its capacity to 0.
     fn take_all(&mut self) -> Vec<Object> {
         self.places = 0;
         core::mem::take(&mut self.stack)
@@ -217,7 +221,7 @@ impl Policy for Uslab {
                 Some(magazine) => magazine,
                 None => self.fill(op)?,
             };
-            // One of the objects is for the caller.
+            // The caller gets one of the objects.
             let rest = magazine.len() - 1;
             self.cpus[at].widen(rest, reach);
             self.cpus[at].stack = magazine;
@@ -232,7 +236,7 @@ impl Policy for Uslab {
         let cpu = &mut self.cpus[op.cpu as usize];
         let leaving = (cpu.stack.len() == reach).then(|| cpu.stack.split_off(reach - capacity));
         if cpu.widen(cpu.stack.len() + 1, reach) {
-            op.did(Deed::Widened);
+            op.did(CostEvent::Widened);
         }
         cpu.stack.push(object);
         cpu.used = true;
@@ -241,10 +245,10 @@ impl Policy for Uslab {
         if self.depot.len() < depot_limit && (counted == 0 || *op.shared + counted <= most) {
             *op.shared += counted;
             self.depot.push(magazine);
-            op.did(Deed::Exchange);
+            op.did(CostEvent::Exchange);
         } else {
             if depot_limit > 0 {
-                op.did(Deed::Miss);
+                op.did(CostEvent::Miss);
             }
             self.flush(op, magazine);
         }
@@ -294,12 +298,12 @@ impl Uslab {
         if self.depot.len() >= FREE {
             *op.shared -= self.sizes.magazine;
         }
-        op.did(Deed::Exchange);
+        op.did(CostEvent::Exchange);
         self.fewest = self.fewest.min(self.depot.len());
         Some(magazine)
     }
 
-    /// Takes objects of listed slabs, or of a new one.
+    /// Takes objects from listed slabs, or from a new slab.
     fn fill(&mut self, op: &mut Op<'_>) -> Result<Vec<Object>, NoMemory> {
         let ask = self.fill;
         self.fill = (2 * ask).min(self.sizes.capacity);
@@ -309,26 +313,26 @@ impl Uslab {
         {
             take(op.slabs, slab, ask, &mut objects);
         }
-        // This visit of the lists counts even if it found no object.
-        op.did(Deed::Refill(objects.len() as u32));
+        // This access to the lists counts even if it found no object.
+        op.did(CostEvent::Refill(objects.len() as u32));
         if objects.is_empty() {
             let slab = op.make(EMPTY)?;
             take(op.slabs, slab, ask, &mut objects);
-            op.did(Deed::Refill(objects.len() as u32));
+            op.did(CostEvent::Refill(objects.len() as u32));
         }
         Ok(objects)
     }
 
-    /// Puts objects into their slabs, the last one first. Returns their number.
+    /// Returns objects to their slabs, last one first. Returns the number of flushed objects.
     fn flush(&self, op: &mut Op<'_>, mut objects: Vec<Object>) -> u64 {
         objects.reverse();
         for batch in objects.chunks(BATCH) {
-            op.did(Deed::Flush(batch.len() as u32));
+            op.did(CostEvent::Flush(batch.len() as u32));
             for of_slab in batch.chunk_by(|one, next| one.slab == next.slab) {
                 let slab = of_slab[0].slab;
                 of_slab.iter().for_each(|object| op.slabs.put(*object));
                 settle(op.slabs, slab);
-                // A slab of a single object was full before the free, so it does not count among those that had room.
+                // A slab of a single object was full before the free, so it is not among the slabs with room.
                 let itself = usize::from(op.slabs.objects() == 1);
                 if op.slabs.is_empty(slab) && with_room(op.slabs) - itself >= self.min_partial {
                     op.release(slab);
@@ -338,7 +342,7 @@ impl Uslab {
         objects.len() as u64
     }
 
-    /// Ends an interval. Returns the number of objects that were moved to their slabs.
+    /// Ends a reaping interval. Returns the number of objects flushed to slabs.
     fn reap(&mut self, op: &mut Op<'_>) -> u64 {
         let mut objects = 0;
         for at in 0..self.cpus.len() {
@@ -358,11 +362,11 @@ impl Uslab {
     }
 }
 
-/// Number of slabs that have free objects.
+/// Returns the number of slabs with free objects.
 fn with_room(slabs: &Slabs) -> usize {
     (EMPTY..FULL).map(|list| slabs.len(list)).sum()
 }
-/// Takes objects of a slab, until there are `most` of them.
+/// Moves objects from a slab to `objects`, until there are `most`.
 fn take(slabs: &mut Slabs, slab: u32, most: usize, objects: &mut Vec<Object>) {
     while objects.len() < most
         && let Some(object) = slabs.take(slab)
@@ -371,7 +375,7 @@ fn take(slabs: &mut Slabs, slab: u32, most: usize, objects: &mut Vec<Object>) {
     }
     settle(slabs, slab);
 }
-/// Moves the slab to the end of the list for its fullness, if it is on another one.
+/// Moves the slab to the end of the list for its fullness, unless it is already on that list.
 fn settle(slabs: &mut Slabs, slab: u32) {
     let objects = u32::from(slabs.objects());
     let out = objects - u32::from(slabs.free(slab));

@@ -1,4 +1,4 @@
-//! The interface of an allocator in the lab, so that one workload drives all of them.
+//! The interface of an allocator in the lab, which lets one workload drive all allocators.
 
 use core::alloc::Layout;
 use core::ops::Range;
@@ -6,90 +6,90 @@ use serde::Serialize;
 
 /// An allocator under study.
 ///
-/// A block is a value: it is freed by moving it, so it cannot be freed twice, nor to an allocator of another kind. Blocks of two
-/// allocators of one kind have the same type; allocators with their own memory [panic](super::memory::Memory::own) if they are
-/// given another one's block.
+/// A block is a value that a free consumes. A block therefore cannot be freed twice, nor by an allocator of another
+/// type. Two allocators of one type share a block type. An allocator with its own memory
+/// [panics](super::memory::Memory::own) on a block of another one.
 pub trait Allocator {
-    /// The caller's proof of an allocation.
+    /// The handle of an allocated block.
     type Block;
 
-    /// The name in tables and on the command line.
+    /// The allocator's name in tables and on the command line.
     const NAME: &'static str;
-    /// When freed memory can be reused.
+    /// The time at which freed memory can be reused.
     const REUSE: Reuse = Reuse::Each;
 
-    /// Allocates memory with this layout; its bytes have arbitrary values. Returns `None` if there is no room; then nothing has
-    /// changed.
+    /// Allocates memory with the given layout; its bytes have arbitrary values. Returns `None`, without any change, if
+    /// no free memory fits.
     fn alloc(&mut self, layout: Layout) -> Option<Self::Block>;
     /// Frees a block.
     fn free(&mut self, block: Self::Block);
 
-    /// The bytes that the block takes up, including its rounding but no headers. They are offsets from the start of the memory,
-    /// or addresses if the memory is not one range.
+    /// Returns the bytes that the block occupies, including rounding but no headers. The range has offsets from the
+    /// start of the memory, or addresses if the memory is not one range.
     fn range(&self, block: &Self::Block) -> Range<usize>;
-    /// The bytes that were requested.
+    /// Returns the requested bytes of a block.
     fn bytes<'b>(&'b mut self, block: &'b mut Self::Block) -> &'b mut [u8];
 
-    /// Writes to the block's first byte, if it has one.
+    /// Writes to the block's first byte, if the block has one.
     fn touch(&mut self, block: &mut Self::Block) {
         if let Some(first) = self.bytes(block).first_mut() {
             *std::hint::black_box(first) = 1;
         }
     }
 
-    /// Bytes of the memory that it manages: used, free, and headers; 0 if this is unknown.
+    /// Returns the bytes of the managed memory: used, free and headers; 0 if unknown.
     fn capacity(&self) -> usize;
-    /// The current free memory. Walks all of it.
+    /// Returns the current free memory. Walks all memory.
     fn holes(&self) -> Holes;
-    /// The counts of its work so far.
+    /// Returns the counts of the allocator's work so far.
     fn work(&self) -> Work;
 
-    /// Bytes that it keeps outside the memory that it manages: list heads, bitmaps, tables.
+    /// Returns the bytes of metadata outside the managed memory: list heads, bitmaps, tables.
     fn beside(&self) -> usize {
         0
     }
-    /// Releases what it keeps for quick reuse, as `malloc_trim` does.
+    /// Releases memory that the allocator keeps for quick reuse, as `malloc_trim` does.
     fn trim(&mut self) {}
-    /// Returns `true` if [`alloc`](Self::alloc) would serve `layout`, by searching all memory instead of the lists; `None` if
-    /// this cannot be determined. For tests.
+    /// Returns `true` if [`alloc`](Self::alloc) would serve `layout`, found by searching all memory instead of the
+    /// lists; `None` if unknown. Only tests call this method.
     fn room(&self, _layout: Layout) -> Option<bool> {
         None
     }
-    /// Checks all data structures for consistency. For tests.
+    /// Checks all data structures for consistency. Only tests call this method.
     ///
     /// # Errors
-    /// The first inconsistency, and its place.
+    /// Fails with the first inconsistency and its place.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// When freed memory can be reused.
+/// The time at which freed memory can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reuse {
-    /// As soon as the block is freed.
+    /// Reuse is possible as soon as the block is freed.
     Each,
-    /// When all blocks that were allocated after it are freed, too.
+    /// Memory is reused only after all later blocks are freed.
     FromTop,
-    /// When all blocks are freed.
+    /// Reuse is possible once all blocks are freed.
     Together,
-    /// Never.
+    /// Freed memory is never reused.
     Never,
 }
 
 /// The free memory: the number of pieces, the largest piece, and the sum.
 ///
-/// A piece is the most that one request can get: neighbours that the allocator can serve together are one piece; each free slot
-/// of a pool is one.
+/// A piece is the most that one request can get: neighbours that the allocator can serve together count as one piece,
+/// and so does each free slot of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Holes {
-    /// The number of pieces.
+    /// The number of free pieces.
     pub count: usize,
-    /// Bytes of the largest piece.
+    /// The size of the largest piece in bytes.
     pub largest: usize,
-    /// Bytes of all pieces.
+    /// The size of all pieces in bytes.
     pub total: usize,
 }
 
@@ -108,28 +108,29 @@ impl Holes {
     }
 }
 
-/// Counts of an allocator's work. They are the same in every run, so the lab shows them instead of times.
+/// Counts of the work that an allocator has done. The counts are the same in every run, so the lab shows them instead
+/// of times.
 ///
-/// A step is one look at a place where there could be room: a block, a slot, a list, a word of a bitmap, a page of a chain. Each
-/// allocator's module says what it counts; the system's allocator counts only calls.
+/// A step is one inspection of a place where free memory could be: a block, slot, list, bitmap word or page of a chain.
+/// Each allocator's module defines its steps; the system's allocator counts only calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Work {
-    /// Blocks allocated.
+    /// The number of allocated blocks.
     pub allocs: u64,
-    /// Requests that found no room.
+    /// The number of requests that found no room.
     pub refused: u64,
-    /// Blocks freed.
+    /// The number of freed blocks.
     pub frees: u64,
-    /// Steps of all searches, for room and for positions in lists.
+    /// The steps of all searches, for free memory and for positions in lists.
     pub steps: u64,
-    /// Steps of the longest operation, which is the worst case that occurred. `None` if no operation's steps were counted
-    /// separately.
+    /// The steps of the longest operation, which is the worst case that occurred. `None` if the steps of single
+    /// operations were not counted.
     pub longest: Option<u64>,
-    /// Blocks split in two.
+    /// The number of blocks split in two.
     pub splits: u64,
-    /// Free neighbours merged into one.
+    /// The number of free neighbours merged into one block.
     pub merges: u64,
-    /// Bytes of headers, links and flags read or written in the memory itself.
+    /// The bytes of headers, links and flags that were read or written in the memory itself.
     pub touched: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The binary buddy allocator, in bytes: every block is a power of two, and can be merged with exactly one other block, its
-//! buddy.
+//! The binary buddy allocator, in bytes. Every block is a power of two, and can be merged with exactly one other block,
+//! its buddy.
 //!
 //! ```text
 //!  order 2  |            64             |    a block of 2^k units lies at a multiple of its size:
@@ -7,22 +7,27 @@
 //!  order 0  |  16 |  16  |  16  |  16   |    both together at offset AND NOT size
 //! ```
 //!
-//! - Allocate: round up to a power of two, take the smallest free block that is large enough, and halve it until it fits; the
-//!   halves that are cut off become free. O(log of the memory).
-//! - Free: as long as the buddy is free and not split, merge the two. O(log of the memory).
-//! - Waste: the rounding. 65 bytes take 128, and nothing can use the other 63 while the block is allocated. If all sizes are
-//!   equally likely, blocks take 4/3 of the requested bytes: a quarter of what they take is waste. The often quoted 1.44 (after
-//!   Russell, "Internal Fragmentation in a Class of Buddy Systems", 1977) is the mean ratio if all *octaves* are equally likely.
+//! - **Allocate**: round up to a power of two, take the smallest free block that is large enough, and halve it until it
+//!   fits. The halves cut off become free. The cost is O(log of the memory).
+//! - **Free**: merge the block with its buddy as long as the buddy is free and not split. The cost is O(log of the
+//!   memory).
+//! - **Waste**: rounding to powers of two. A request of 65 bytes takes 128, and the other 63 are unusable while the
+//!   block is allocated. If all sizes are equally likely, blocks take 4/3 of the requested bytes, so a quarter of the
+//!   taken bytes is waste. The often quoted factor 1.44 (after Russell, "Internal Fragmentation in a Class of Buddy
+//!   Systems", 1977) is the mean ratio if all *octaves* are equally likely.
 //!
-//! A table outside the memory has one byte for each unit of 16 bytes, which describes the block that begins there. Tags inside
-//! the memory would make blocks of 2^k bytes hold less than 2^k bytes. The links of free blocks are stored in the blocks.
+//! A table outside the memory has one byte for each unit of 16 bytes. The byte describes the block that begins there.
+//! Tags inside the memory would make blocks of 2^k bytes hold less than 2^k bytes. The links of a free block are stored
+//! in the block.
 //!
-//! Invariants: a block is free iff its byte says so iff it is in the list of its order; no two buddies are free.
+//! Invariants: a free block has the free flag in the table and is on the list of its order; no two buddies are both
+//! free.
 //!
-//! Sources: Knowlton, "A Fast Storage Allocator" (1965); Knuth, The Art of Computer Programming 1, 2.5. Ships as Linux's page
-//! allocator (`uslab-buddy` also is one: orders 0 to 10 of pages), and in engines for GPU memory.
+//! Sources: Knowlton, "A Fast Storage Allocator" (1965); Knuth, The Art of Computer Programming 1, 2.5. Shipped as
+//! Linux's page allocator (`uslab-buddy` is such an allocator, too, for orders 0 to 10 of pages), and in engines for
+//! GPU memory.
 //!
-//! A step is an order whose list is inspected, or a buddy that is inspected.
+//! A step inspects the list of an order, or a buddy.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, NONE, Piece};
@@ -30,12 +35,12 @@ use core::alloc::Layout;
 use core::ops::Range;
 use uslab::pool::words::Words;
 
-/// Bytes of the smallest block.
+/// The size of the smallest block in bytes.
 pub const UNIT: usize = 16;
 
-/// Table flag: a free block begins here; its order is in the low bits.
+/// Table flag of a free block's first unit; the order is in the low bits.
 const FREE: u8 = 0x80;
-/// Table flag: a used block begins here.
+/// Table flag of a used block's first unit.
 const USED: u8 = 0x40;
 const ORDER: u8 = 0x3F;
 
@@ -54,34 +59,34 @@ const ORDER: u8 = 0x3F;
 #[derive(Debug)]
 pub struct Buddy {
     memory: Memory,
-    /// The table: one byte for each unit; 0 if no block begins there.
+    /// The table with one byte for each unit; 0 if no block begins at the unit.
     table: Vec<u8>,
-    /// The first free block of each order.
+    /// The first free block of each order's list.
     heads: Vec<u32>,
     work: Work,
 }
 
-/// Rounds `n` up to a power of two; 0 becomes 1. `None` if the result would overflow.
+/// Rounds `n` up to a power of two; 0 becomes 1. Returns `None` if the result would overflow.
 pub fn round_up_pow2(n: usize) -> Option<usize> {
     n.checked_next_power_of_two()
 }
 
-/// The offset of the buddy of the block at `offset`.
+/// Returns the offset of the buddy of the block at `offset`.
 pub fn buddy_of(offset: usize, size: usize) -> usize {
     offset ^ size
 }
 
-/// The offset of the block that results from merging the two.
+/// Returns the offset of the merged block of two buddies.
 pub fn merged_of(offset: usize, size: usize) -> usize {
     offset & !size
 }
 
 impl Buddy {
-    /// Creates an allocator of `bytes` bytes. If that is not a power of two, there are several largest blocks, each at a multiple
-    /// of its size.
+    /// Creates an allocator of `bytes` bytes. If `bytes` is not a power of two, the memory has several largest blocks,
+    /// each at a multiple of its size.
     ///
     /// # Errors
-    /// `bytes` is 0, more than [`Memory::MOST`], or not a multiple of 16.
+    /// Fails if `bytes` is 0, more than [`Memory::MOST`], or not a multiple of 16.
     pub fn new(bytes: usize) -> Result<Self, ConfigError> {
         let memory = Memory::new(bytes, UNIT, UNIT)?;
         let orders = (bytes / UNIT).ilog2() as usize + 1;
@@ -95,19 +100,19 @@ impl Buddy {
         Ok(buddy)
     }
 
-    /// The number of free blocks by order, from 16 bytes on, as in `/proc/buddyinfo`. Walks the blocks.
+    /// Returns the number of free blocks by order, from 16 bytes on, as in `/proc/buddyinfo`. Walks all blocks.
     pub fn free_blocks(&self) -> Vec<usize> {
         let mut counts = vec![0; self.heads.len()];
         self.free_list().for_each(|(_, order)| counts[order] += 1);
         counts
     }
 
-    /// The ranges of the free blocks, the lowest first.
+    /// Returns the ranges of the free blocks, lowest first.
     pub fn free_ranges(&self) -> impl Iterator<Item = Range<usize>> {
         self.free_list().map(|(at, order)| at..at + (UNIT << order))
     }
 
-    /// The offset of each block, and its byte in the table.
+    /// Returns the offset and table byte of each block.
     fn blocks(&self) -> impl Iterator<Item = (usize, u8)> {
         let mut unit = 0;
         core::iter::from_fn(move || {
@@ -117,7 +122,7 @@ impl Buddy {
             Some((at, byte))
         })
     }
-    /// The offset and order of each free block.
+    /// Returns the offset and order of each free block.
     fn free_list(&self) -> impl Iterator<Item = (usize, usize)> {
         let free = self.blocks().filter(|(_, byte)| byte & FREE != 0);
         free.map(|(at, byte)| (at, usize::from(byte & ORDER)))
@@ -169,7 +174,7 @@ impl Buddy {
             steps += 1;
             let size = UNIT << order;
             let buddy = buddy_of(at, size);
-            // Beyond the end there is no buddy; a buddy that is split or used has another table byte.
+            // A block at the end of the memory has no buddy. A buddy that is split or used has another table byte.
             if self.table.get(buddy / UNIT) != Some(&(FREE | order as u8)) {
                 break;
             }
@@ -183,7 +188,8 @@ impl Buddy {
     }
 }
 
-/// The order of the block for a layout. The block is large enough, and is at a multiple of the alignment.
+/// Returns the order of the block for a layout. The block is large enough, and its offset is a multiple of the
+/// alignment.
 fn order_of(layout: Layout) -> Option<usize> {
     let bytes = round_up_pow2(layout.size().max(layout.align()).max(UNIT))?;
     Some((bytes / UNIT).ilog2() as usize)

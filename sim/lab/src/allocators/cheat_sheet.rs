@@ -1,39 +1,39 @@
-//! The cheat sheet: what each allocator is for, in words. Measurements are in the experiments.
+//! The cheat sheet: the use of each allocator, in words. The experiments have the measurements.
 
 use super::registry::Name;
 
-/// The page of an allocator, or of a layer that is used with one.
+/// The cheat sheet's page on an allocator, or on a layer used with an allocator.
 #[derive(Debug)]
 pub struct CheatSheet {
-    /// The name on the command line.
+    /// The page's name on the command line.
     pub name: &'static str,
     /// The allocator in the lab; `None` if no workload of blocks can drive it.
     pub in_lab: Option<Name>,
-    /// The sizes that it serves.
+    /// The sizes that the allocator serves.
     pub sizes: &'static str,
-    /// The lifetimes that it suits.
+    /// The lifetimes that the allocator suits.
     pub lifetimes: &'static str,
-    /// The worst case of an allocation.
+    /// The worst-case cost of an allocation.
     pub worst: &'static str,
-    /// The kinds of waste.
+    /// The allocator's kinds of waste.
     pub waste: &'static str,
-    /// Programs that ship it.
+    /// Programs that ship the allocator.
     pub ships: &'static str,
-    /// How it works.
+    /// How the allocator works.
     pub idea: &'static str,
-    /// The operations, and the cost of each.
+    /// The operations and their costs.
     pub costs: &'static [(&'static str, &'static str)],
-    /// When to use it.
+    /// When to choose the allocator.
     pub take: &'static str,
-    /// When not to use it.
+    /// When to choose another allocator.
     pub leave: &'static str,
-    /// The source of its description.
+    /// The source of the description.
     pub source: &'static str,
-    /// The experiment that shows more of it.
+    /// The experiment that shows the allocator's behaviour.
     pub more: &'static str,
 }
 
-/// The page of each allocator.
+/// The pages of all allocators.
 pub static CHEAT_SHEETS: [CheatSheet; 15] = [
     CheatSheet {
         name: "linear",
@@ -308,7 +308,7 @@ pub static CHEAT_SHEETS: [CheatSheet; 15] = [
     },
 ];
 
-/// Advice by use: how objects are used, what to choose, and which page to read.
+/// Advice by use: how objects are used, which allocator to choose, and which page to read.
 pub static ADVICE: [[&str; 3]; 12] = [
     ["any", "end together: a frame, a request", "linear"],
     ["any", "nested: scopes within scopes", "stack"],
@@ -324,7 +324,7 @@ pub static ADVICE: [[&str; 3]; 12] = [
     ["one, pointed to", "much churn, addresses must stay", "pool, or slab across threads"],
 ];
 
-/// The page called `name`.
+/// Returns the page called `name`.
 pub fn of(name: &str) -> Option<&'static CheatSheet> {
     CHEAT_SHEETS.iter().find(|sheet| sheet.name == name)
 }
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_allocator_of_the_lab_has_one_page_under_its_own_name() {
+    fn each_lab_allocator_has_one_cheat_sheet_page() {
         for name in Name::ALL {
             let pages: Vec<_> = CHEAT_SHEETS.iter().filter(|sheet| sheet.in_lab == Some(name)).collect();
             assert!(matches!(pages[..], [page] if page.name == name.shown()), "{name:?}: {pages:?}");
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_names_pages() {
+    fn cheat_sheet_advice_names_existing_pages() {
         for [.., take] in ADVICE {
             let first = take.split([',', ' ']).next().unwrap();
             assert!(of(first).is_some(), "{take}");

@@ -1,7 +1,7 @@
 //! Drives an allocator through a workload, and records the outcome.
 //!
-//! Every block is filled with bytes derived from its number, which are checked when it is freed or resized, so that overwritten
-//! bytes are found. Refused requests are counted, and so are later operations on their blocks.
+//! Every block is filled with a pattern derived from its number. The pattern is checked at each free or resize, so that
+//! overwritten bytes are found. Refused requests are counted, and so are later operations on refused blocks.
 
 use super::allocator::{Allocator, Holes, Work};
 use crate::workload::Op;
@@ -9,14 +9,15 @@ use core::alloc::Layout;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-/// Options of a run.
+/// Options for driving a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The number of operations between two samples of the free memory; 0 samples only at the end. A sample walks all memory.
+    /// The number of operations between two samples of the free memory; 0 samples only at the end. A sample walks all
+    /// memory.
     pub sample_every: u64,
-    /// `true` if blocks are filled and checked; otherwise their bytes are not accessed.
+    /// `true` to fill and check blocks; otherwise their bytes are not accessed.
     pub verify: bool,
-    /// `true` if everything is freed after the last operation, and memory kept for reuse is released, before the last sample.
+    /// `true` to free all blocks, and release memory kept for reuse, before the last sample.
     pub free_all: bool,
 }
 
@@ -31,44 +32,44 @@ impl Default for Options {
 pub struct Outcome {
     /// The allocator's name.
     pub allocator: String,
-    /// Operations run.
+    /// The number of operations run.
     pub operations: u64,
-    /// Allocations.
+    /// The number of allocations.
     pub allocs: u64,
-    /// Frees.
+    /// The number of frees.
     pub frees: u64,
-    /// Resizes.
+    /// The number of resizes.
     pub resizes: u64,
-    /// Allocations and resizes that found no room. If a resize is refused, the block keeps its size.
+    /// The number of allocations and resizes that found no room. A refused resize leaves the block's size unchanged.
     pub refused: u64,
-    /// Refusals although the free memory was large enough in total.
+    /// The number of refusals although the total free memory was large enough.
     pub refused_for_pieces: u64,
-    /// Operations on blocks whose allocation was refused.
+    /// The number of operations on blocks whose allocation was refused.
     pub missed: u64,
     /// The peak of the requested bytes of live blocks.
     pub peak_asked: u64,
-    /// The peak of the bytes that live blocks take up.
+    /// The peak of the bytes that live blocks occupy.
     pub peak_taken: u64,
-    /// Bytes outside the memory, at the end.
+    /// The bytes of metadata outside the memory, at the end.
     pub beside: u64,
-    /// The allocator's counts. A resize counts as an allocation, a copy and a free.
+    /// The allocator's own counts. A resize counts as an allocation, a copy and a free.
     pub work: Work,
     /// Samples of the memory, at regular intervals and at the end.
     pub samples: Vec<Sample>,
-    /// The first errors, at most ten: overwritten bytes.
+    /// The first errors about overwritten bytes, at most ten.
     pub violations: Vec<String>,
 }
 
-/// The state of the memory after some operations.
+/// The state of the memory after a number of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sample {
-    /// Operations run so far.
+    /// The number of operations run so far.
     pub operations: u64,
-    /// Live blocks.
+    /// The number of live blocks.
     pub blocks: u64,
-    /// Requested bytes of live blocks.
+    /// The requested bytes of live blocks.
     pub asked: u64,
-    /// Bytes that live blocks take up.
+    /// The bytes that live blocks occupy.
     pub taken: u64,
     /// The allocator's steps so far.
     pub steps: u64,
@@ -76,7 +77,7 @@ pub struct Sample {
     pub holes: Holes,
 }
 
-/// The most violations that are kept.
+/// The most violations that are reported.
 const KEPT: usize = 10;
 
 struct Held<B> {
@@ -91,12 +92,12 @@ struct Driver<'a, A: Allocator> {
     options: Options,
     asked: u64,
     taken: u64,
-    /// The free bytes, if they were computed since the last change.
+    /// The number of free bytes, if computed since the last change.
     free: Option<usize>,
     outcome: Outcome,
 }
 
-/// The byte at `i` of block `id`.
+/// Returns the pattern byte at `i` of block `id`.
 fn pattern(id: u64, i: usize) -> u8 {
     (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ (i as u8).wrapping_mul(31) ^ (i >> 8) as u8
 }
@@ -105,7 +106,8 @@ impl<A: Allocator> Driver<'_, A> {
     fn alloc(&mut self, id: u64, layout: Layout) -> Option<Held<A::Block>> {
         let Some(mut block) = self.allocator.alloc(layout) else {
             self.outcome.refused += 1;
-            // This walks all memory, so it is done only for refusals, and once for several in a row.
+            // Computing the free bytes walks all memory, so it is done only for refusals, and once for consecutive
+            // ones.
             let free = *self.free.get_or_insert_with(|| self.allocator.holes().total);
             self.outcome.refused_for_pieces += u64::from(free >= layout.size());
             return None;
@@ -168,7 +170,7 @@ impl<A: Allocator> Driver<'_, A> {
                     self.outcome.missed += 1;
                     return;
                 };
-                // The old bytes that fit have the pattern already.
+                // The bytes that the block keeps already have the pattern.
                 match self.alloc(id, layout) {
                     Some(new) => {
                         self.allocator.free(old.block);
@@ -203,7 +205,7 @@ impl<A: Allocator> Driver<'_, A> {
     }
 }
 
-/// Drives `allocator` through `ops`. Remaining blocks are freed at the end, after the last sample; with
+/// Drives `allocator` through `ops`. Remaining blocks are freed after the last sample; with
 /// [`free_all`](Options::free_all), before it.
 ///
 /// ```
@@ -219,7 +221,7 @@ impl<A: Allocator> Driver<'_, A> {
 /// ```
 ///
 /// # Errors
-/// The first error of `ops`. Blocks that are live then are freed.
+/// Returns the first error of `ops`. Frees all live blocks even after an error.
 pub fn drive<A: Allocator, E>(
     allocator: &mut A,
     ops: impl IntoIterator<Item = Result<Op, E>>,
@@ -252,7 +254,7 @@ pub fn drive<A: Allocator, E>(
     if options.free_all {
         driver.free_all();
     }
-    // If this operation was sampled already, it is not sampled again.
+    // The loop samples an operation only once.
     let seen = driver.outcome.samples.last().is_some_and(|last| last.operations == driver.outcome.operations);
     if options.free_all || !seen {
         driver.sample();
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn one_workload_drives_every_allocator_and_nothing_is_overwritten() {
+    fn one_workload_drives_each_allocator_without_overwrites() {
         let workload = Workload { operations: 3000, ..Workload::default() };
         let options = Options { sample_every: 500, free_all: true, ..Options::default() };
         fn run<A: Allocator>(allocator: &mut A, workload: &Workload, options: &Options) -> Outcome {
@@ -308,7 +310,7 @@ mod tests {
         assert!(outcomes.iter().all(|outcome| outcome.refused == 0));
         assert!(outcomes.iter().all(|outcome| outcome.peak_asked == outcomes[0].peak_asked));
         let again = run(&mut shipping.malloc(), &workload, &options);
-        // Counts of steps begin when the caches are created.
+        // Steps are counted from the creation of the caches.
         let holes =
             |outcome: &Outcome| outcome.samples.iter().map(|s| (s.taken, s.holes)).collect::<Vec<_>>();
         assert_eq!(holes(&again), holes(&outcomes[5]), "the same uses, the same holes");
@@ -332,7 +334,7 @@ mod tests {
             alloc(4, 8),
             Op::Free { id: 0 },
             Op::Free { id: 2 },
-            // Two free pieces of 8 bytes.
+            // The memory has two free pieces of 8 bytes.
             alloc(5, 16),
             Op::Free { id: 5 },
             Op::Resize { id: 1, layout: layout(40) },
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resize_keeps_what_fits() {
+    fn resize_keeps_the_bytes_that_fit() {
         let mut tlsf = Tlsf::new(4096, 4, Search::Bitmaps).unwrap();
         let ops = [
             Op::Alloc { id: 0, layout: layout(100) },
@@ -357,7 +359,7 @@ mod tests {
         assert_eq!((outcome.work.allocs, outcome.work.frees), (3, 2));
     }
 
-    /// A broken allocator that allocates the same slot again and again.
+    /// A broken allocator that allocates one slot repeatedly.
     struct Broken(Vec<u8>);
 
     impl Allocator for Broken {
@@ -385,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocator_that_hands_out_memory_twice_is_found() {
+    fn allocator_returning_memory_twice_is_detected() {
         let ops = [
             Op::Alloc { id: 0, layout: layout(8) },
             Op::Alloc { id: 1, layout: layout(8) },
@@ -397,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernels_trace_drives_an_allocator() {
+    fn kernel_trace_drives_a_lab_allocator() {
         let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../data/files-6.1.trace.zst");
         let ops = Ops::open(trace.as_ref()).unwrap().take(100_000);
         let mut tlsf = Tlsf::new(64 << 20, 5, Search::Bitmaps).unwrap();
@@ -408,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_operations_ends_it_and_everything_is_freed() {
+    fn workload_error_ends_the_run_and_frees_all_blocks() {
         let mut buddy = Buddy::new(1024).unwrap();
         let line = || OpsError::Late { path: "x".into(), line: 1, what: "operations", said: 1 };
         let ops = [Ok(Op::Alloc { id: 0, layout: layout(8) }), Err(line())];

@@ -1,15 +1,16 @@
-//! A free list without headers, with any granule: shows the policies alone.
+//! A free list without headers, with any granule, for the study of policies alone.
 //!
-//! The list is outside the memory. So a block takes the requested bytes, rounded up only to the granule, and no hole is too small
-//! to be kept: with a granule of one byte nothing is rounded. A [`Heap`](super::Heap) cannot do that, because its smallest block
-//! holds tags and links. With the same rounding and block sizes, both choose the same places.
+//! The list itself is outside the memory. A block therefore takes the requested bytes, rounded up only to the granule,
+//! and no hole is too small to keep. A granule of one byte rounds nothing. A [`Heap`](super::Heap) needs larger blocks,
+//! because its smallest block holds tags and links. With the same rounding and block sizes, this list and a `Heap`
+//! choose the same places.
 //!
-//! A step is a free block that a search inspects.
+//! A step inspects one free block in a search.
 
 use super::heap::{Fit, Order};
 use core::ops::Range;
 
-/// A free list for a range of bytes, without the memory. See the [module](self).
+/// A free list for a range of bytes, without memory behind it. See the [module](self).
 ///
 /// ```
 /// use uslab_lab::allocators::headerless::Headerless;
@@ -24,38 +25,37 @@ use core::ops::Range;
 /// ```
 #[derive(Debug)]
 pub struct Headerless {
-    /// Free blocks in the order of the list; they are never adjacent.
+    /// Free blocks in list order; no two are adjacent.
     free: Vec<Range<usize>>,
     granule: usize,
     fit: Fit,
     order: Order,
-    /// The start of the free block at which the next-fit search begins; without it, the search begins at the first block of the
-    /// list.
+    /// The free block at which a next-fit search begins; `None` is the first block of the list.
     rover: Option<usize>,
     splits: u64,
     steps: u64,
 }
 
 impl Headerless {
-    /// Creates a list of `bytes` bytes, allocated in multiples of `granule`.
+    /// Creates a list for `bytes` bytes, allocated in multiples of `granule`.
     pub fn new(bytes: usize, granule: usize, fit: Fit, order: Order) -> Self {
         let free = vec![Range { start: 0, end: bytes / granule * granule }];
         Self { free, granule, fit, order, rover: None, splits: 0, steps: 0 }
     }
-    /// The number of free blocks.
+    /// Returns the number of free blocks.
     pub fn holes(&self) -> usize {
         self.free.len()
     }
-    /// Allocations that left a remainder, so far.
+    /// Returns the number of allocations so far that left a remainder.
     pub fn splits(&self) -> u64 {
         self.splits
     }
-    /// Steps of searches for room, so far.
+    /// Returns the steps of all searches so far.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Allocates `bytes` bytes, at least one. Returns their range; `None` if no free block is large enough.
+    /// Allocates `bytes` bytes, at least one. Returns the allocated range; `None` if no free block is large enough.
     pub fn alloc(&mut self, bytes: usize) -> Option<Range<usize>> {
         let need = bytes.max(1).checked_next_multiple_of(self.granule)?;
         let at = self.search(need)?;
@@ -113,7 +113,7 @@ impl Headerless {
                     (false, false) => self.free.insert(at, used),
                     (true, false) => self.free[at - 1].end = used.end,
                     (false, true) => {
-                        // The search continues at the same place as before the merge.
+                        // The next search continues at the same place as before the merge.
                         if self.rover == Some(used.end) {
                             self.rover = Some(used.start);
                         }
@@ -137,7 +137,7 @@ impl Headerless {
             }
         }
     }
-    /// Removes a free block from the list. A search that would have begun there begins at the next one.
+    /// Removes a free block from the list. If a search would begin at the removed block, it begins at the next block.
     fn take_out(&mut self, at: usize) -> Range<usize> {
         let hole = self.free.remove(at);
         if self.rover == Some(hole.start) {
@@ -154,9 +154,10 @@ mod tests {
     use crate::workload::rng::Rng;
     use core::alloc::Layout;
 
-    /// The heap with headers is the oracle: with its block sizes, this list chooses the same places under every policy.
+    /// The heap with headers is the oracle: with its block sizes, the headerless list chooses the same places under
+    /// every policy.
     #[test]
-    fn with_the_heaps_rounding_it_takes_the_heaps_places() {
+    fn headerless_allocator_with_heap_rounding_uses_the_heaps_places() {
         const BYTES: usize = 1 << 16;
         for fit in [Fit::First, Fit::Best, Fit::Next] {
             for order in [Order::Address, Order::Lifo] {
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn at_a_byte_nothing_is_rounded_and_the_smallest_hole_is_one() {
+    fn byte_granularity_rounds_nothing() {
         let mut list = Headerless::new(10, 1, Fit::First, Order::Address);
         let places = [3, 1, 6].map(|bytes| list.alloc(bytes).unwrap());
         assert_eq!((places.clone(), list.alloc(1)), ([0..3, 3..4, 4..10], None));
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_nothing_takes_a_granule_and_leaves_no_hole_of_nothing() {
+    fn zero_size_block_takes_one_granule() {
         for order in [Order::Address, Order::Lifo] {
             let mut list = Headerless::new(64, 16, Fit::First, order);
             let empty = list.alloc(0).unwrap();

@@ -1,6 +1,7 @@
-//! A heap with one free list and boundary tags: the library's [`BestFit`](uslab::pool::BestFit), in memory that counts accesses.
+//! A heap with one free list and boundary tags: the library's [`BestFit`](uslab::pool::BestFit), in memory that counts
+//! accesses.
 //!
-//! A step is a free block that a search inspects.
+//! A step inspects one free block in a search.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, Piece, of_the_library};
@@ -9,7 +10,7 @@ use core::ops::Range;
 use uslab::pool::best_fit::Blocks;
 pub use uslab::pool::best_fit::{Fit, Order};
 
-/// A free-list heap. See the [module](self).
+/// A heap with one free list. See the [module](self).
 ///
 /// ```
 /// use std::alloc::Layout;
@@ -30,10 +31,10 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// Creates a heap of `bytes` bytes, of which its end markers take 16.
+    /// Creates a heap of `bytes` bytes, of which the end markers take 16.
     ///
     /// # Errors
-    /// `bytes` is less than 32, more than [`Memory::MOST`], or not a multiple of 16.
+    /// Fails if `bytes` is less than 32, more than [`Memory::MOST`], or not a multiple of 16.
     pub fn new(bytes: usize, fit: Fit, order: Order) -> Result<Self, ConfigError> {
         let blocks = Blocks::new(Memory::new(bytes, 32, 16)?, fit, order)?;
         Ok(Self { blocks, work: Work::default() })

@@ -1,16 +1,18 @@
-//! The linear (bump) allocator: a position that moves forward. Blocks cannot be freed separately.
+//! The linear (bump) allocator: an offset that only moves forward. Single blocks cannot be freed.
 //!
-//! The head in its chain of pages is the library's [`Arena`](uslab::pool::Arena), whose chunks are the pages. In addition:
+//! The head in its chain of pages is the library's [`Arena`](uslab::pool::Arena), whose chunks are the pages. This
+//! module adds:
 //!
-//! - Reset: O(1), except that the freed bytes are overwritten with [`FREED`], so that reads after a reset are noticed;
+//! - **Reset** in O(1), except that freed bytes are overwritten with [`FREED`], to expose reads after a reset;
 //!   [`without_fill`](Linear::without_fill) disables this.
-//! - [`mark`](Linear::mark), [`rewind`](Linear::rewind): free everything that was allocated after a mark.
+//! - **[`mark`](Linear::mark) and [`rewind`](Linear::rewind)**, which free everything that was allocated after a mark.
 //!
-//! Sources: those of the library, and Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010), for marks and the fill.
-//! Ships as Unreal's `FMemStack`, Apache's `apr_pool`, obstacks. An instance is a value, so an instance for each thread needs no
-//! lock.
+//! Sources: the sources of the library's arena, and Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010),
+//! for marks and the fill. Shipped as Unreal's `FMemStack`, Apache's `apr_pool`, and obstacks. Each thread can have its
+//! own allocator, which needs no lock.
 //!
-//! As an [`Allocator`] it counts frees, and frees everything when the last block is freed. A step is a page.
+//! As an [`Allocator`], a linear allocator counts frees, and frees everything when the last block is freed. A step is
+//! the use of a page.
 
 use super::allocator::{Allocator, Holes, Reuse, Work};
 use super::memory::{ConfigError, Memory, Piece};
@@ -19,10 +21,10 @@ use core::ops::Range;
 use uslab::pool::linear::{Chain, Head};
 use uslab::pool::words::Span;
 
-/// Freed bytes are overwritten with this.
+/// The byte that overwrites freed memory.
 pub const FREED: u8 = 0xCD;
 
-/// A bump allocator. See the [module](self).
+/// A linear (bump) allocator. See the [module](self).
 ///
 /// ```
 /// use std::alloc::Layout;
@@ -39,16 +41,16 @@ pub const FREED: u8 = 0xCD;
 #[derive(Debug)]
 pub struct Linear {
     pages: Chain<Page>,
-    /// Bytes of a new page, and the most bytes of all pages.
+    /// The size of a new page, and the limit on all pages together, in bytes.
     page: usize,
     most: usize,
-    /// The head's position after the last block is freed: the last mark to which it was rewound.
+    /// The position to which the head returns when the last block is freed: the last mark that was rewound to.
     floor: Head,
-    /// Live blocks that were allocated since then.
+    /// The number of live blocks allocated since the floor.
     live: usize,
-    /// Changes whenever blocks are freed together: a block of another epoch is freed already.
+    /// A number that changes whenever blocks are freed together; a block of another epoch is already freed.
     epoch: u64,
-    /// `true` if freed bytes are overwritten.
+    /// `true` to overwrite freed bytes.
     fills: bool,
     work: Work,
 }
@@ -56,7 +58,7 @@ pub struct Linear {
 #[derive(Debug)]
 struct Page {
     memory: Memory,
-    /// The virtual position of its first byte: pages are placed as if at multiples of their alignment.
+    /// The virtual position of the first byte: pages are placed as if at multiples of their alignment.
     base: usize,
 }
 
@@ -69,7 +71,7 @@ impl Span for Page {
     }
 }
 
-/// The position before the first block.
+/// The head's position before the first block.
 const START: Head = Head { chunk: 0, at: 0 };
 
 /// A block of a [`Linear`].
@@ -80,21 +82,21 @@ pub struct LinearBlock {
     epoch: u64,
 }
 
-/// A mark is stale: the head was below it after the mark was taken.
+/// The error of a stale mark: the head was below the mark after the mark was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the mark at byte {mark} is stale, the head was below it since: it is at byte {head} now")]
+#[error("the mark at byte {mark} is stale: the head has been below it, and is at byte {head} now")]
 pub struct StaleMark {
-    /// The position of the mark.
+    /// The position of the mark, in bytes.
     pub mark: usize,
-    /// The position of the head.
+    /// The position of the head, in bytes.
     pub head: usize,
 }
 
 impl Linear {
-    /// Creates one region of `bytes` bytes.
+    /// Creates an allocator with a single region of `bytes` bytes.
     ///
     /// # Errors
-    /// `bytes` is 0, or more than [`Memory::MOST`].
+    /// Fails if `bytes` is 0, or more than [`Memory::MOST`].
     pub fn fixed(bytes: usize) -> Result<Self, ConfigError> {
         Self::growing(bytes, bytes)
     }
@@ -104,11 +106,12 @@ impl Linear {
         Self { fills: false, ..self }
     }
 
-    /// Creates a chain of pages of `page` bytes each, and of at most `most` bytes in all. The first page is allocated
-    /// immediately; a request larger than a page gets a page of its size. Pages after a mark are freed when it is rewound to.
+    /// Creates a growing chain of pages of `page` bytes each, limited to `most` bytes in all. The first page is
+    /// allocated immediately. A request larger than a page gets a page of its size. A rewind frees the pages after the
+    /// mark.
     ///
     /// # Errors
-    /// `page` is 0, more than [`Memory::MOST`], or more than `most`.
+    /// Fails if `page` is 0, more than [`Memory::MOST`], or more than `most`.
     pub fn growing(page: usize, most: usize) -> Result<Self, ConfigError> {
         if most < page {
             return Err(ConfigError::new(
@@ -129,16 +132,16 @@ impl Linear {
         })
     }
 
-    /// Bytes from the start to the head, including padding and the unused ends of pages.
+    /// Returns the bytes from the start to the head, including padding and the unused ends of pages.
     pub fn used(&self) -> usize {
         self.pages.bytes_to(self.pages.head())
     }
-    /// The number of pages.
+    /// Returns the number of pages.
     pub fn pages(&self) -> usize {
         self.pages.head().chunk + 1
     }
 
-    /// The memory of the first page.
+    /// Returns the memory of the first page.
     pub(super) fn memory(&self) -> &Memory {
         &self.pages.first().memory
     }
@@ -173,7 +176,7 @@ impl Linear {
         Some(LinearBlock { page, piece: memory.piece(at, layout.size()), epoch: self.epoch })
     }
 
-    /// The head's position, for [`rewind`](Self::rewind).
+    /// Returns the head's position, for [`rewind`](Self::rewind).
     pub fn mark(&self) -> Head {
         self.pages.head()
     }
@@ -181,8 +184,9 @@ impl Linear {
     /// Frees everything that was allocated after `mark`, and overwrites it with [`FREED`].
     ///
     /// # Errors
-    /// The mark is above the head, or beyond the end of its page, which another page has replaced. A mark is not recognised as
-    /// stale if the head was below it and is above it again; a [`Stack`](super::stack::Stack) recognises that, too.
+    /// Fails if the mark is above the head, or beyond the end of its page after another page replaced it. A stale mark
+    /// is not recognised if the head has been below the mark and is above it again; a [`Stack`](super::stack::Stack)
+    /// recognises it.
     pub fn rewind(&mut self, mark: Head) -> Result<(), StaleMark> {
         let head = self.pages.head();
         if mark > head || self.pages.get(mark.chunk).is_none_or(|page| mark.at > page.size()) {
@@ -195,7 +199,7 @@ impl Linear {
         Ok(())
     }
 
-    /// Frees everything.
+    /// Frees all blocks.
     pub fn reset(&mut self) {
         self.floor = START;
         self.retreat(START);
@@ -238,8 +242,8 @@ impl Allocator for Linear {
         let at = self.pages.get(block.page).map_or(0, |page| page.base) + block.piece.at();
         at..at + block.piece.bytes()
     }
-    /// A block that was freed by a reset still returns the bytes at its place, unless its page was freed: the fill makes this bug
-    /// visible.
+    /// A block that a reset freed still returns the bytes at its place, unless its page was freed. The fill makes this
+    /// bug visible.
     fn bytes<'b>(&'b mut self, block: &'b mut LinearBlock) -> &'b mut [u8] {
         match self.pages.get_mut(block.page).filter(|page| page.memory.owns(&block.piece)) {
             Some(page) => page.memory.bytes(&block.piece),
@@ -257,7 +261,7 @@ impl Allocator for Linear {
     fn work(&self) -> Work {
         self.work
     }
-    /// The lab's counters do not count.
+    /// The lab's own counters are not included.
     fn beside(&self) -> usize {
         self.pages() * (size_of::<Page>() - size_of::<Work>())
     }
@@ -278,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn region_of_256_bytes_serves_eight_times_32_and_resets_at_once() {
+    fn linear_region_of_256_bytes_serves_eight_blocks_of_32() {
         let mut linear = Linear::fixed(256).unwrap();
         let mut heads = vec![];
         while let Some(block) = linear.allocate(layout(32, 16)) {
@@ -295,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_is_rounded_up_and_a_request_that_overflows_is_refused() {
+    fn linear_allocator_aligns_its_head_and_refuses_overflow() {
         let mut linear = Linear::fixed(256).unwrap();
         linear.allocate(layout(1, 1)).unwrap();
         let block = linear.allocate(layout(10, 64)).unwrap();
@@ -307,9 +311,9 @@ mod tests {
         assert_eq!(linear.used(), 74);
     }
 
-    /// There is no fragmentation until a request fails: the free memory is one piece, and blocks take the requested bytes.
+    /// The free memory is one piece until a request fails, and blocks take exactly the requested bytes.
     #[test]
-    fn all_that_is_free_is_one_piece_until_a_request_finds_too_little() {
+    fn linear_allocator_keeps_free_memory_in_one_piece() {
         let mut linear = Linear::fixed(10_000).unwrap();
         let (mut asked, mut rng) = (0, crate::workload::rng::Rng::new(1));
         loop {
@@ -326,9 +330,9 @@ mod tests {
         }
     }
 
-    /// `candidate + size > end` in the tutorial's listing: the sum overflows, and the check succeeds wrongly.
+    /// The sum `candidate + size > end` in the tutorial's listing overflows, and the check wrongly succeeds.
     #[test]
-    fn the_listings_sum_wraps_where_this_one_refuses() {
+    fn seed_listing_overflows_where_this_allocator_refuses() {
         let listing = |head: usize, end: usize, size: usize| {
             let sum = head.wrapping_add(size);
             (sum <= end).then_some(sum)
@@ -345,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_after_a_reset_is_0xcd() {
+    fn memory_after_a_reset_reads_0xcd() {
         let mut linear = Linear::fixed(64).unwrap();
         let mut stale = linear.allocate(layout(8, 1)).unwrap();
         linear.bytes(&mut stale).fill(7);
@@ -360,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rewind_frees_what_came_after_its_mark() {
+    fn rewind_frees_blocks_after_its_mark() {
         let mut linear = Linear::fixed(128).unwrap();
         let mut kept = linear.allocate(layout(16, 1)).unwrap();
         linear.bytes(&mut kept).fill(1);
@@ -372,7 +376,7 @@ mod tests {
         let stale = linear.rewind(above).unwrap_err();
         assert_eq!(
             stale.to_string(),
-            "the mark at byte 32 is stale, the head was below it since: it is at byte 16 now"
+            "the mark at byte 32 is stale: the head has been below it, and is at byte 16 now"
         );
         let again = linear.allocate(layout(16, 1)).unwrap();
         linear.free(lost);
@@ -382,9 +386,9 @@ mod tests {
         assert_eq!(linear.used(), 16);
     }
 
-    /// Regression test: with the fill it panicked, and without it the head was beyond the page.
+    /// Regression test: with the fill the rewind panicked, and without the fill the head ended beyond the page.
     #[test]
-    fn a_mark_in_a_page_that_a_smaller_one_has_the_place_of_is_stale() {
+    fn mark_in_a_replaced_page_is_stale() {
         for fills in [true, false] {
             let linear = Linear::growing(64, 1000).unwrap();
             let mut linear = if fills { linear } else { linear.without_fill() };
@@ -401,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_grows_page_by_page_to_its_limit_and_gives_pages_back() {
+    fn chained_arena_grows_by_pages_and_returns_them() {
         let mut linear = Linear::growing(64, 256).unwrap();
         let mark = linear.mark();
         let first = linear.allocate(layout(40, 8)).unwrap();

@@ -1,8 +1,8 @@
-//! The memory of an allocator under study: bytes, and positions instead of pointers.
+//! The memory of an allocator under study, with offsets instead of pointers.
 //!
-//! Textbook headers and links are written into these bytes as 32-bit numbers: a link is a position. So the arithmetic is the
-//! textbook's, an overrun of a block destroys the next header as in real memory, and nothing is unsafe. The bytes of new memory
-//! are zero.
+//! Textbook headers and links are stored in the memory as 32-bit numbers: a link is an offset. The arithmetic is
+//! therefore the textbook's, and an overrun destroys the next header as in real memory, but nothing is unsafe. New
+//! memory is zeroed.
 
 use super::allocator::Work;
 use core::alloc::Layout;
@@ -10,47 +10,47 @@ use core::ops::Range;
 use uslab::pool::PoolError;
 use uslab::pool::words::{Event, Span, Words};
 
-/// Not a position: the end of a list.
+/// The link at the end of a list, which is not a valid offset.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A range of bytes whose start is a multiple of [`ALIGN`](Self::ALIGN), also as an address.
+/// A range of bytes whose start address is a multiple of [`ALIGN`](Self::ALIGN).
 #[derive(Debug)]
 pub struct Memory {
     bytes: Vec<u8>,
-    /// Bytes skipped at the start, for the alignment.
+    /// The number of bytes skipped at the start for the alignment.
     skip: usize,
     len: usize,
-    /// Counts so far: bytes of headers and links read or written, and what the allocator [reports](Words::tell).
+    /// The counts so far: accessed bytes of headers and links, and what the allocator [reports](Words::tell).
     work: Work,
 }
 
 /// An allocated block of a [`Memory`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The address of its memory, which identifies it.
+    /// The address of the memory, which identifies it.
     memory: usize,
     at: usize,
     bytes: usize,
 }
 
 impl Piece {
-    /// The offset from the start of the memory.
+    /// Returns the offset from the start of the memory.
     pub fn at(&self) -> usize {
         self.at
     }
-    /// The requested bytes.
+    /// Returns the requested bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// A parameter has an invalid value.
+/// The error of a parameter with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {value}: expected {expected}")]
 pub struct ConfigError {
-    /// The parameter.
+    /// The parameter's name.
     pub what: &'static str,
-    /// Its value.
+    /// The invalid value.
     pub value: usize,
     /// The accepted values.
     pub expected: String,
@@ -78,15 +78,15 @@ impl From<PoolError> for ConfigError {
 }
 
 impl Memory {
-    /// The alignment of its start in bytes, which is the largest alignment of a block.
+    /// The alignment of the memory's start in bytes, and the largest alignment of a block.
     pub const ALIGN: usize = 4096;
-    /// The largest memory, in bytes: positions are 32-bit numbers.
+    /// The largest memory in bytes: offsets are 32-bit numbers.
     pub const MOST: usize = 1 << 31;
 
     /// Creates memory of `len` bytes, all zero.
     ///
     /// # Errors
-    /// `len` is more than [`MOST`](Self::MOST), less than `least`, or not a multiple of `unit`.
+    /// Fails if `len` is more than [`MOST`](Self::MOST), less than `least`, or not a multiple of `unit`.
     pub(super) fn new(len: usize, least: usize, unit: usize) -> Result<Self, ConfigError> {
         if !(least..=Self::MOST).contains(&len) || !len.is_multiple_of(unit) {
             let multiple = if unit > 1 { format!(", a multiple of {unit}") } else { String::new() };
@@ -98,16 +98,16 @@ impl Memory {
         Ok(Self { skip: address.next_multiple_of(Self::ALIGN) - address, bytes, len, work: Work::default() })
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
-    /// Returns `true` if this memory can satisfy the alignment.
+    /// Returns `true` if the memory can satisfy the layout's alignment.
     pub(super) fn aligns(layout: Layout) -> bool {
         layout.align() <= Self::ALIGN
     }
 
-    /// Creates the block of `bytes` bytes at `at`.
+    /// Returns the block of `bytes` bytes at offset `at`.
     pub(super) fn piece(&self, at: usize, bytes: usize) -> Piece {
         debug_assert!(at + bytes <= self.len);
         Piece { memory: self.address(), at, bytes }
@@ -119,15 +119,15 @@ impl Memory {
     /// Returns the offset of `piece`.
     ///
     /// # Panics
-    /// Panics if it is a block of another memory, so that mixing up two allocators of one kind is noticed immediately.
+    /// Panics if `piece` is a block of another memory, so that mixing up two allocators of one type fails immediately.
     pub fn own(&self, piece: &Piece) -> usize {
         assert!(self.owns(piece), "a block of another allocator was given to this one");
         piece.at
     }
-    /// The bytes of `piece`.
+    /// Returns the bytes of `piece`.
     ///
     /// # Panics
-    /// As [`own`](Self::own).
+    /// Panics as [`own`](Self::own) does.
     pub(super) fn bytes(&mut self, piece: &Piece) -> &mut [u8] {
         let at = self.own(piece);
         self.slice_mut(at..at + piece.bytes)
@@ -139,7 +139,7 @@ impl Memory {
         &mut self.bytes[self.skip + range.start..self.skip + range.end]
     }
 
-    /// Counts bytes of bookkeeping, other than words, that were read or written.
+    /// Counts bytes of metadata, other than words, that were read or written.
     pub(super) fn touch(&mut self, bytes: u64) {
         self.work.touched += bytes;
     }
@@ -165,7 +165,7 @@ impl Span for Memory {
     }
 }
 
-/// The words of the library's allocators; their loads and stores are counted.
+/// The library's allocators load and store words through this trait, so that accesses are counted.
 impl Words for Memory {
     fn peek(&self, at: usize) -> u32 {
         let bytes = &self.bytes[self.skip + at..self.skip + at + 4];
@@ -189,7 +189,7 @@ impl Words for Memory {
     }
 }
 
-/// Implements [`Allocator`](super::Allocator) for an allocator of the library with the fields `blocks`, in a [`Memory`], and
+/// Implements [`Allocator`](super::Allocator) for a library allocator with the fields `blocks`, in a [`Memory`], and
 /// `work`.
 macro_rules! of_the_library {
     ($allocator:ty, $name:literal, $take:expr) => {
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_memory_starts_at_a_page_and_says_what_it_accepts() {
+    fn lab_memory_is_page_aligned_and_reports_accepted_sizes() {
         let memory = Memory::new(100, 1, 1).unwrap();
         assert!(memory.slice(0..100).as_ptr().addr().is_multiple_of(Memory::ALIGN));
         let wrong = |len, least, unit| Memory::new(len, least, unit).unwrap_err().to_string();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_and_stores_are_counted_and_peeks_are_not() {
+    fn lab_memory_counts_loads_and_stores() {
         let mut memory = Memory::new(64, 1, 1).unwrap();
         memory.store(60, 7);
         assert_eq!((memory.load(60), memory.peek(60)), (7, 7));

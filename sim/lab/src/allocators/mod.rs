@@ -1,6 +1,7 @@
-//! Every textbook allocator, small and safe, together with the shipping ones, under one trait.
+//! Every textbook allocator, small and safe, and the shipping allocators, under one trait.
 //!
-//! The free list, TLSF and the head of the linear allocators are the code of `uslab::pool`, in memory that counts accesses.
+//! The code of the free list, of TLSF and of the linear allocator's head is `uslab::pool`'s, in memory that counts
+//! accesses.
 //!
 //! | module | |
 //! |---|---|

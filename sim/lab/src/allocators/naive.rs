@@ -1,22 +1,23 @@
-//! The naive pools: two designs that are often called by the same name.
+//! The naive pools: two designs that often share one name.
 //!
 //! ```text
 //!   slots   | A |   | C |   |   | F | not opened ...
 //!   flags     1   0   1   0   0   1
 //! ```
 //!
-//! A slot has a flag that is set while it is in use, and a loop over the objects inspects all flags. The designs differ in
-//! allocation. [`NeverReuses`] always opens the next slot, so slots whose objects were freed are lost (each is a hole).
-//! [`ScansForFree`] looks for the first free slot and opens a new one only if there is none, so memory lasts, and an allocation
-//! costs up to as many steps as there are slots. The article from which pools are often learned ("Arena pools: from naive pool to
-//! slot map") lists the first and measures the second.
+//! Each slot has a flag that is set while the slot is in use. A loop over the objects inspects all flags. The two
+//! designs differ in allocation. [`NeverReuses`] always opens the next slot, so each freed slot is lost and becomes a
+//! hole. [`ScansForFree`] takes the first free slot, and opens a new slot only if none is free. Memory lasts, but an
+//! allocation inspects up to all slots. The article from which pools are often learned ("Arena pools: from naive pool
+//! to slot map") lists the first design and measures the second.
 //!
-//! - Allocate: O(1), or O(slots). Free: O(1). A loop over all objects: O(opened slots).
-//! - Waste: the unused part of a slot, and a flag with its padding for each. In the first design, also every slot that was ever
-//!   used.
-//! - Scanning from the front fills the front: live objects are close together, which makes a walk faster.
+//! - **Allocate**: O(1) in `NeverReuses`, O(slots) in `ScansForFree`. **Free**: O(1). **Loop over all objects**:
+//!   O(opened slots).
+//! - **Waste**: the unused part of each slot, and a flag with its padding. In `NeverReuses`, every slot that was ever
+//!   used is also wasted.
+//! - **Locality**: scanning from the front keeps live objects close together, which makes a walk faster.
 //!
-//! A step is a flag that an allocation inspects.
+//! A step inspects one flag in an allocation.
 
 use super::allocator::{Allocator, Holes, Reuse, Work};
 use super::linear::Linear;
@@ -46,11 +47,12 @@ macro_rules! common {
             /// Creates a pool of slots for `slot` in an arena, which the pool then owns.
             ///
             /// # Errors
-            /// A slot has no bytes, or an alignment above 4096; or the arena is not empty, or has no room for a slot.
+            /// Fails if a slot has no bytes or an alignment above 4096, or if the arena is not empty or has no room for
+            /// a slot.
             pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
                 Ok(Self { slots: Slots::new(arena, slot, 1, 1)?, work: Work::default() })
             }
-            /// The number of slots for which there is room.
+            /// Returns the number of slots that fit.
             pub fn slots(&self) -> usize {
                 self.slots.count()
             }
@@ -58,7 +60,7 @@ macro_rules! common {
             pub fn walk(&self) -> Walk {
                 self.slots.walk()
             }
-            /// The number of opened slots whose objects were freed.
+            /// Returns the number of opened slots whose objects were freed.
             pub fn dead(&self) -> usize {
                 let walk = self.walk();
                 walk.checked - walk.active
@@ -150,7 +152,7 @@ mod tests {
     use super::super::pool::Pool;
     use super::*;
 
-    /// The article's particle: 20 bytes of floats; the pool keeps a flag after them.
+    /// Returns the layout of the article's particle: 20 bytes of floats. The pool adds a flag.
     fn particle() -> Layout {
         Layout::from_size_align(20, 4).unwrap()
     }
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_the_dead_are_lost_or_found_by_a_scan() {
+    fn naive_pool_loses_dead_slots_or_scans_for_them() {
         let mut never = NeverReuses::new(arena(10), particle()).unwrap();
         let mut scans = ScansForFree::new(arena(10), particle()).unwrap();
         for _ in 0..10 {
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_pool_that_never_reuses_only_grows() {
+    fn pool_without_reuse_only_grows() {
         let mut never = NeverReuses::new(arena(1000), particle()).unwrap();
         let mut live = std::collections::VecDeque::new();
         let mut opened = vec![];
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_costs_as_many_steps_as_there_are_slots_before_the_free_one() {
+    fn scan_steps_equal_the_slots_before_the_free_slot() {
         let mut scans = ScansForFree::new(arena(100), particle()).unwrap();
         let mut blocks: Vec<_> = (0..100).map(|_| scans.alloc(particle()).unwrap()).collect();
         assert_eq!(scans.work().steps, 100 * 99 / 2, "n allocations, n(n-1)/2 looks");
@@ -203,9 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn filling_from_the_front_keeps_live_objects_together_and_a_free_list_does_not() {
+    fn first_free_slot_keeps_live_objects_together() {
         fn span<A: Allocator>(mut pool: A, walk: impl Fn(&A, &[A::Block]) -> usize) -> usize {
-            // A tenth of the article's first set: 1,000 allocated, 950 freed, then replaced 50 at a time.
+            // A tenth of the article's first set: 1,000 objects allocated, 950 freed, then 50 replaced at a time.
             let mut rng = 1_u64;
             let mut pick = |n: usize| {
                 rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -229,8 +231,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_shares_its_arena_would_take_a_strangers_bytes_for_a_slot() {
-        // The article iterates slot by slot from the arena's base. Then the second slot is not where the loop looks for it.
+    fn pool_sharing_an_arena_refuses_foreign_bytes() {
+        // The article iterates slot by slot from the arena's base. If the arena is shared, the second slot is not at
+        // the place that the loop expects.
         let mut shared = Linear::fixed(240).unwrap();
         let slot = Layout::from_size_align(24, 4).unwrap();
         shared.allocate(slot).unwrap();

@@ -1,23 +1,23 @@
-//! The pool: slots of one size; the free ones are in a list whose links are stored in the slots.
+//! The pool: slots of one size, with the free slots in a list whose links are stored in the slots.
 //!
 //! ```text
 //!   slots   | A | ─┐| C |  |<┐ not opened ...       head: the slot freed last
 //!                  └────────┘
 //! ```
 //!
-//! - Allocate: the slot freed last, or otherwise the next one that was never opened. O(1). Free: O(1).
-//! - Waste: the unused part of a slot. Nothing between slots: every hole fits every request, so there is no external
-//!   fragmentation.
-//! - The list needs no extra memory: a free slot's own bytes hold the link, 4 bytes here.
+//! - **Allocate**: take the slot freed last; if none is free, open the next slot. The cost is O(1). **Free**: O(1).
+//! - **Waste**: the unused part of each slot. Nothing is between slots, and every hole fits every request, so the pool
+//!   has no external fragmentation.
+//! - **Metadata**: the list needs no extra memory, because a free slot's own bytes hold the 4-byte link.
 //!
-//! [`External`] is the same with the list outside, as a vector of pointers. It costs 8 bytes, from another allocator, for each
-//! slot at the peak of free slots; it exists for comparison.
+//! [`External`] is a pool whose list is a vector of pointers outside the slots. The vector costs 8 bytes from another
+//! allocator for each slot at the peak of free slots; `External` exists for comparison.
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (Molecular Musings, 2012); Kenwright, "Fast Efficient
 //! Fixed-Size Memory Pool" (2012), for slots that are opened when they are first needed; the pool article. Pools for production
 //! use are in `uslab::pool`.
 //!
-//! A step is an access to the head of the list.
+//! A step accesses the head of the list.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::linear::Linear;
@@ -31,9 +31,9 @@ use uslab::pool::words::Words;
 #[derive(Debug)]
 pub struct Pool {
     slots: Slots,
-    /// The slot freed last.
+    /// The slot that was freed last.
     head: u32,
-    /// Slots in use.
+    /// The number of slots in use.
     live: usize,
     work: Work,
 }
@@ -47,28 +47,28 @@ pub struct External {
 }
 
 impl Pool {
-    /// The smallest slot in bytes: a link.
+    /// The smallest slot in bytes, which holds a link.
     pub const LEAST: usize = size_of::<u32>();
 
     /// Creates a pool of slots for `slot` in an arena, which the pool then owns.
     ///
     /// # Errors
-    /// A slot has fewer than the 4 bytes of a link, or an alignment above 4096; or the arena is not empty, or has no room for a
-    /// slot.
+    /// Fails if a slot is smaller than a link of 4 bytes or has an alignment above 4096, or if the arena is not empty
+    /// or has no room for a slot.
     pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
         let slots = Slots::new(arena, slot, Self::LEAST, 0)?;
         Ok(Self { slots, head: NONE, live: 0, work: Work::default() })
     }
-    /// The number of slots for which there is room.
+    /// Returns the number of slots that fit.
     pub fn slots(&self) -> usize {
         self.slots.count()
     }
-    /// The number of slots that were ever in use.
+    /// Returns the number of slots that were ever in use.
     pub fn opened(&self) -> usize {
         self.slots.opened()
     }
 
-    /// The free slots that were used before, the next one to be allocated first.
+    /// Returns the free slots that were used before, in the order of their next use.
     pub fn free_list(&self) -> impl Iterator<Item = usize> {
         let slot = |link: u32| (link != NONE).then_some(link as usize);
         let next = move |free: &usize| slot(self.slots.memory().peek(self.slots.at(*free)));
@@ -91,7 +91,7 @@ impl External {
     /// Creates a pool of slots for `slot` in an arena, which the pool then owns.
     ///
     /// # Errors
-    /// A slot has no bytes, or an alignment above 4096; or the arena is not empty, or has no room for a slot.
+    /// Fails if a slot has no bytes or an alignment above 4096, or if the arena is not empty or has no room for a slot.
     pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
         Ok(Self { slots: Slots::new(arena, slot, 1, 0)?, free: vec![], work: Work::default() })
     }
@@ -140,7 +140,7 @@ impl Allocator for Pool {
         let (mut listed, mut slot) = (0, self.head);
         while slot != NONE && listed <= self.slots.opened() {
             if slot as usize >= self.slots.opened() {
-                return Err(format!("the free list names slot {slot}, which was never opened"));
+                return Err(format!("the free list contains slot {slot}, which was never used"));
             }
             listed += 1;
             slot = self.slots.memory().peek(self.slots.at(slot as usize));
@@ -149,7 +149,7 @@ impl Allocator for Pool {
         if listed == free {
             Ok(())
         } else {
-            Err(format!("{free} opened slots are free, and the list has {listed}"))
+            Err(format!("{free} used slots are free, but the list has {listed}"))
         }
     }
 }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_slot_costs_nothing_and_its_hole_is_filled_first() {
+    fn freed_slot_is_reused_first() {
         let mut pool = pool(24, 96);
         assert_eq!((pool.capacity(), pool.slots(), pool.beside()), (2304, 24, 4));
         let [a, b, c] = [96; 3].map(|size| pool.alloc(slot(size)).unwrap());
@@ -220,10 +220,10 @@ mod tests {
     }
 
     #[test]
-    fn freed_slots_come_first_the_last_one_first_and_then_the_arena() {
+    fn freed_slots_are_reused_in_lifo_order_before_the_arena() {
         let mut pool = pool(4, 8);
         let blocks = [8, 8].map(|size| pool.alloc(slot(size)).unwrap());
-        // There is no null pointer here: nothing to free is `None`, and nothing happens.
+        // Rust has no null block: freeing `None` does nothing.
         None.into_iter().for_each(|block| pool.free(block));
         blocks.into_iter().for_each(|block| pool.free(block));
         let starts: Vec<_> = core::iter::from_fn(|| pool.alloc(slot(8))).map(|block| block.at()).collect();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_slot_is_waste() {
+    fn unused_bytes_of_a_slot_count_as_waste() {
         let mut pool = pool(2, 96);
         for (size, waste) in [(80, 16), (12, 84), (96, 0)] {
             let block = pool.alloc(slot(size)).unwrap();
@@ -246,9 +246,9 @@ mod tests {
         );
     }
 
-    /// Slots are found by arithmetic from the start of one page.
+    /// Slots are found by arithmetic from the start of the arena's first page.
     #[test]
-    fn a_pool_in_an_arena_that_grows_has_its_first_page_and_then_is_full() {
+    fn pool_in_a_growing_arena_is_full_after_its_first_page() {
         let mut pool = Pool::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();
         let mut outside = External::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();
         let blocks =
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_outside_takes_memory_of_its_own() {
+    fn external_free_list_takes_separate_memory() {
         let mut outside = External::new(Linear::fixed(96 * 1000).unwrap(), slot(96)).unwrap();
         let blocks: Vec<_> = (0..1000).map(|_| outside.alloc(slot(96)).unwrap()).collect();
         assert_eq!(outside.beside(), 0);
@@ -280,7 +280,7 @@ mod tests {
         pool.slots.memory_mut().slice_mut(0..4).fill(0x07);
         assert_eq!(
             pool.check(),
-            Err("the free list names slot 117901063, which was never opened".to_owned())
+            Err("the free list contains slot 117901063, which was never used".to_owned())
         );
     }
 }

@@ -1,10 +1,12 @@
 //! Properties of every allocator in the lab, tested with random operations against a shadow model.
 //!
-//! - Blocks do not overlap, are within the memory, are aligned (also as addresses), and keep their contents until they are freed.
-//! - Free and taken bytes never exceed the capacity, and the reported holes are the holes that exist.
-//! - A request is refused only if there is no room for it, and served only if there is, if that can be determined.
-//! - When everything is freed, the memory is as at first: all neighbours are merged. Memory that is never reused stays taken.
-//! - After each step (after some, for slabs) the allocator's own headers, lists and tables agree.
+//! - Blocks do not overlap, are within the memory and aligned (also as addresses), and keep their contents until they
+//!   are freed.
+//! - Free and taken bytes never exceed the capacity, and the reported holes are the real holes.
+//! - A request is refused only if no free memory fits, and served only if some does, when that can be determined.
+//! - When everything is freed, the memory is in its initial state, with all neighbours merged. Memory that the
+//!   allocator never reuses stays taken.
+//! - After each step (after some steps, for slabs) the allocator's own headers, lists and tables are consistent.
 
 use super::allocator::{Allocator, Reuse};
 use core::alloc::Layout;
@@ -34,16 +36,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A block, and what the shadow knows of it.
+/// An allocated block, and the shadow's record of it.
 struct Held<B> {
     block: B,
     range: Range<usize>,
     layout: Layout,
-    /// Determines its bytes.
+    /// The seed of the block's pattern.
     seed: u8,
 }
 
-/// The byte at `i` of a block.
+/// Returns the pattern byte at `i` of a block.
 fn pattern(seed: u8, i: usize) -> u8 {
     (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed
 }
@@ -107,12 +109,12 @@ impl<A: Allocator> Shadow<A> {
     }
 }
 
-/// Runs random operations on allocators that `make` creates, as many cases as `PROPTEST_CASES` says.
+/// Runs random operations on allocators that `make` creates, in as many cases as `PROPTEST_CASES` specifies.
 fn hold<A: Allocator>(make: impl Fn() -> A) {
     hold_looking(1, make);
 }
 
-/// As `hold`, but checks the properties only after every `every` steps.
+/// Runs random operations as `hold` does, but checks the properties only after every `every` steps.
 fn hold_looking<A: Allocator>(every: usize, make: impl Fn() -> A) {
     let run = |steps: Vec<Step>| {
         let mut shadow = Shadow { allocator: make(), held: vec![], seed: 0 };
@@ -144,7 +146,7 @@ fn hold_looking<A: Allocator>(every: usize, make: impl Fn() -> A) {
         }
         Ok(())
     };
-    // Failing cases are not kept in files: their seeds are printed.
+    // Failing cases are not kept in files, because the test prints their seeds.
     let config = Config { failure_persistence: None, ..Config::default() };
     if let Err(failure) = TestRunner::new(config).run(&steps(), run) {
         panic!("{}: {failure}", A::NAME);
@@ -183,14 +185,14 @@ fn agree<A: Allocator, B: Allocator>(make: impl Fn() -> (A, B)) {
 }
 
 #[test]
-fn tlsf_with_and_without_bitmaps_hands_out_the_same_places() {
+fn tlsf_with_and_without_bitmaps_allocates_the_same_places() {
     let make = |search| super::Tlsf::new(BYTES, 4, search).unwrap();
     agree(|| (make(super::tlsf::Search::Bitmaps), make(super::tlsf::Search::Scan)));
 }
 
 #[test]
-fn a_stack_without_markers_is_linear_until_something_is_freed_from_its_top() {
-    // Both have the same head, as long as only the last of all frees counts in both.
+fn stack_without_markers_behaves_linearly_until_a_free() {
+    // The two allocators have the same head as long as only the last free counts.
     let layouts = [(3, 1), (10, 8), (100, 64), (0, 1), (1, 4096)];
     let (mut stack, mut linear) = (super::Stack::new(BYTES).unwrap(), arena());
     for (size, align) in layouts {
@@ -202,7 +204,7 @@ fn a_stack_without_markers_is_linear_until_something_is_freed_from_its_top() {
 }
 
 #[test]
-fn each_may_go_to_another_thread() {
+fn each_lab_allocator_can_move_to_another_thread() {
     fn send<T: Send>() {}
     send::<super::Linear>();
     send::<super::Stack>();
@@ -213,7 +215,7 @@ fn each_may_go_to_another_thread() {
     send::<super::Segregated>();
 }
 
-/// A size at which some requests find room and others do not.
+/// A memory size at which some requests find room and others do not.
 const BYTES: usize = 64 << 10;
 
 fn arena() -> super::Linear {
@@ -261,7 +263,7 @@ fn system() {
     hold(super::System::default);
 }
 
-/// Few, because a check of a subsystem walks over a hundred caches, with all their slabs.
+/// The number of steps is small, because a check of a subsystem walks over a hundred caches with all their slabs.
 const STEPS_OF_SLABS: usize = 12;
 
 #[test]

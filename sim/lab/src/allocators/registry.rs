@@ -1,4 +1,4 @@
-//! All allocators of the lab by name. They are created with a given size and passed to a [`Trial`].
+//! All allocators of the lab by name. An allocator is created with a given size and passed to a [`Trial`].
 
 use super::heap::{Fit, Order};
 use super::tlsf::Search;
@@ -10,23 +10,23 @@ use core::alloc::Layout;
 /// An allocator of the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Name {
-    /// A position that moves forward.
+    /// An offset that only moves forward.
     Linear,
-    /// The same with markers.
+    /// A linear allocator with markers to which it can be rewound.
     Stack,
     /// Slots of the largest size.
     Pool,
     /// A pool for each size class.
     Segregated,
-    /// A list of free blocks, by address: takes the first that is large enough.
+    /// A list of free blocks by address: takes the first block that is large enough.
     FirstFit,
     /// Takes the smallest block that is large enough.
     BestFit,
     /// Takes the first large enough block after the end of the last search.
     NextFit,
-    /// Powers of two.
+    /// Blocks of powers of two that are halved and merged.
     Buddy,
-    /// Two levels of size classes.
+    /// Two levels of size classes, searched by bitmaps.
     Tlsf,
     /// The slab subsystem as malloc.
     Slab,
@@ -50,7 +50,7 @@ impl Name {
         Self::System,
     ];
 
-    /// The name on the command line and in tables.
+    /// Returns the name for the command line and tables.
     pub fn shown(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -58,21 +58,21 @@ impl Name {
 
 /// Code that runs with an allocator of any kind.
 pub trait Trial {
-    /// The result.
+    /// The result of the trial.
     type Outcome;
 
-    /// Runs the code.
+    /// Runs the code with an allocator.
     ///
     /// # Errors
-    /// An error of the trial itself.
+    /// Fails with an error of the trial itself.
     fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<Self::Outcome>;
 }
 
 /// Creates an allocator of `bytes` bytes, whose largest request will be `largest`, and runs the trial with it.
 ///
 /// # Errors
-/// The allocator cannot be created with that size or for that request ([`ConfigError`](super::memory::ConfigError)), or the trial
-/// fails; with the allocator's name.
+/// Fails, naming the allocator, if it cannot be created with the size or for the request
+/// ([`ConfigError`](super::memory::ConfigError)), or if the trial fails.
 pub fn run<T: Trial>(name: Name, bytes: usize, largest: Layout, trial: &mut T) -> anyhow::Result<T::Outcome> {
     made(name, bytes, largest, trial).with_context(|| name.shown())
 }

@@ -5,17 +5,18 @@
 //!   page 2: nobody's yet
 //! ```
 //!
-//! - Allocate: the class by the size, then the head of its list; if the list is empty, a page is cut into slots of the class.
-//!   O(1) except for the cutting, which costs a step per slot. Free: O(1); the page determines the class.
-//! - Waste: the unused part of a slot, at most a fifth above 64 bytes; the end of a page that is not a multiple of its slots; and
-//!   free slots of classes that are not requested any more: a page keeps its class until [`trim`](Allocator::trim) finds it
-//!   completely free.
+//! - **Allocate**: find the class by the size, then take the head of its list. If the list is empty, a page is cut into
+//!   slots of the class. The cost is O(1), plus a step per slot when a page is cut. **Free**: O(1), because the page
+//!   determines the class.
+//! - **Waste**: the unused part of each slot, at most a fifth above 64 bytes; the rest of a page that is not a multiple
+//!   of its slots; and free slots of classes no longer requested. A page keeps its class until
+//!   [`trim`](Allocator::trim) finds it completely free.
 //!
-//! There are four classes per doubling, 16 to 4096 bytes; larger requests are refused.
+//! Each doubling has four classes, from 16 to 4096 bytes; larger requests are refused.
 //!
-//! Sources: Wilson and others, "Dynamic Storage Allocation" (1995), who name it; Alexandrescu, Modern C++ Design, chapter 4
-//! (2001). Ships as Loki's small-object allocator, Boost.Pool, the small bins of Unreal. With lists per page, so that free pages
-//! are found automatically, it is a slab allocator.
+//! Sources: Wilson and others, "Dynamic Storage Allocation" (1995), for the name; Alexandrescu, Modern C++ Design,
+//! chapter 4 (2001). Shipped as Loki's small-object allocator, Boost.Pool, and the small bins of Unreal. With a list
+//! per page, which finds free pages automatically, the design becomes a slab allocator.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, NONE, Piece};
@@ -25,8 +26,7 @@ use uslab::pool::words::Words;
 
 const PAGE: usize = 4096;
 
-/// Bytes of the slots of each class. Each size is a multiple of the largest power of two in it, so slots have all smaller
-/// alignments.
+/// The slot sizes of the classes, in bytes. Each slot is aligned to the largest power of two that divides its size.
 pub const SIZES: [usize; 28] = {
     let (mut sizes, mut class) = ([0; 28], 0);
     while class < 28 {
@@ -53,7 +53,7 @@ impl Segregated {
     /// Creates an allocator of `bytes` bytes.
     ///
     /// # Errors
-    /// `bytes` is 0, more than [`Memory::MOST`], or not a multiple of 4096.
+    /// Fails if `bytes` is 0, more than [`Memory::MOST`], or not a multiple of 4096.
     pub fn new(bytes: usize) -> Result<Self, ConfigError> {
         let memory = Memory::new(bytes, PAGE, PAGE)?;
         let pages = bytes / PAGE;
@@ -66,7 +66,7 @@ impl Segregated {
         })
     }
 
-    /// The smallest class whose slots fit `layout`.
+    /// Returns the smallest class whose slots fit `layout`.
     fn class(layout: Layout) -> Option<usize> {
         let first = SIZES.partition_point(|size| *size < layout.size());
         (first..SIZES.len()).find(|class| SIZES[*class].is_multiple_of(layout.align()))
@@ -155,7 +155,7 @@ impl Allocator for Segregated {
             + size_of_val(self.free_pages.as_slice())
             + size_of_val(&self.heads)
     }
-    /// Takes completely free pages from their classes. Walks all lists.
+    /// Removes completely free pages from their classes. Walks all lists.
     fn trim(&mut self) {
         let free = self.free_slots();
         let whole = |page: usize, class: usize| free[page] == PAGE / SIZES[class];
@@ -183,7 +183,7 @@ impl Allocator for Segregated {
         }
         let mut pages = self.free_pages.iter().map(|page| *page as usize);
         match pages.find(|page| self.pages[*page].is_some()) {
-            Some(page) => Err(format!("page {page} is free, and of a class")),
+            Some(page) => Err(format!("page {page} is free, but has a size class")),
             None => Ok(()),
         }
     }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_four_a_doubling_and_a_request_gets_the_smallest_that_holds_it() {
+    fn four_size_classes_per_doubling_serve_each_request() {
         assert_eq!(SIZES[..10], [16, 32, 48, 64, 80, 96, 112, 128, 160, 192]);
         assert_eq!(SIZES[27], PAGE);
         assert!(SIZES.is_sorted_by(|a, b| a < b));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_keeps_its_class_until_it_is_trimmed() {
+    fn page_keeps_its_size_class_until_trimmed() {
         let mut pools = Segregated::new(PAGE).unwrap();
         let block = pools.alloc(layout(2048)).unwrap();
         pools.free(block);

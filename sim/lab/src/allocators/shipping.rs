@@ -1,12 +1,13 @@
-//! The shipping allocators under the lab's trait: a slab subsystem as malloc, and one object cache in it.
+//! The shipping allocators under the lab's trait: a slab subsystem as malloc, and one object cache of the subsystem.
 //!
-//! They run on one simulated CPU, so that the counts depend only on the operations. Their metadata is outside the memory, so no
-//! bytes in it are touched for bookkeeping.
+//! The subsystem runs on one simulated CPU, so that the counts depend only on the operations. The metadata is outside
+//! the memory, so no bytes of the memory are touched for bookkeeping.
 //!
-//! A step is an operation that the CPU's own magazine could not serve: a visit to a depot, a fill of a magazine from slabs, or a
-//! flush to them. The subsystem counts steps for all operations together, so the longest operation is not known. Splits and
-//! merges are those of the page allocator. The free memory consists of the free blocks of the page allocator (a hole each), and
-//! free objects in slabs and magazines (a hole each); [`trim`](Allocator::trim) returns these objects to the pages.
+//! A step is an operation that the CPU's own magazine could not serve: a visit to a depot, a fill of a magazine from
+//! slabs, or a flush to slabs. The subsystem counts the steps of all operations together, so the longest operation is
+//! unknown. Splits and merges are the page allocator's. The holes are the free blocks of the page allocator and the
+//! free objects in slabs and magazines. [`trim`](Allocator::trim) returns the pages of free objects to the page
+//! allocator.
 
 use super::allocator::{Allocator, Holes, Work};
 use core::alloc::Layout;
@@ -15,20 +16,20 @@ use uslab::{Block, CacheError, Config, Gfp, Info, KmemCache, Malloc, StartError,
 use uslab_buddy::{PAGE_SIZE, PageConfig};
 use uslab_magazine::{Cpus, on_cpu};
 
-/// A slab subsystem on one simulated CPU, and malloc on it.
+/// A slab subsystem on one simulated CPU, and its malloc.
 #[derive(Debug)]
 pub struct Shipping {
     subsystem: Subsystem,
     malloc: Malloc,
 }
 
-/// The subsystem cannot be created.
+/// The reason why the subsystem cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ShippingError {
-    /// There is no memory for pages.
+    /// Memory for pages is exhausted.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// There is no memory for magazines.
+    /// Memory for magazines is exhausted.
     #[error(transparent)]
     Cache(#[from] CacheError),
 }
@@ -37,7 +38,7 @@ impl Shipping {
     /// Creates a subsystem with `bytes` bytes of pages and no reserve.
     ///
     /// # Errors
-    /// See [`ShippingError`].
+    /// Returns a [`ShippingError`].
     pub fn new(bytes: usize) -> Result<Self, ShippingError> {
         let cpus = Cpus::simulated(1, 1).unwrap_or_else(|bad| unreachable!("one CPU: {bad}"));
         let pages = PageConfig { min_free_kib: Some(0), ..PageConfig::default_for(cpus).limit(bytes) };
@@ -46,28 +47,28 @@ impl Shipping {
         Ok(Self { subsystem, malloc })
     }
 
-    /// The subsystem.
+    /// Returns the subsystem.
     pub fn subsystem(&self) -> &Subsystem {
         &self.subsystem
     }
-    /// Its malloc, as an [`Allocator`].
+    /// Returns the subsystem's malloc as an [`Allocator`].
     pub fn malloc(&self) -> Slab<'_> {
         Slab { subsystem: &self.subsystem, malloc: &self.malloc, work: Work::default() }
     }
-    /// Creates a cache in it.
+    /// Creates an object cache in the subsystem.
     ///
     /// # Errors
-    /// No slab holds such an object, or there is no memory.
+    /// Fails if the object is too large for a slab, or memory is exhausted.
     pub fn make_cache(&self, object: Layout) -> Result<KmemCache, CacheError> {
         KmemCache::builder("lab", object.size()).align(object.align()).build_in(&self.subsystem)
     }
-    /// A cache of it, as an [`Allocator`].
+    /// Returns a cache of the subsystem as an [`Allocator`].
     pub fn cache<'c>(&'c self, cache: &'c KmemCache) -> ObjectSlab<'c> {
         ObjectSlab { subsystem: &self.subsystem, cache, work: Work::default() }
     }
 }
 
-/// The slab subsystem as malloc: size classes, and blocks of pages above them.
+/// The slab subsystem as malloc: size classes, and blocks of pages for larger requests.
 #[derive(Debug)]
 pub struct Slab<'s> {
     subsystem: &'s Subsystem,
@@ -75,7 +76,7 @@ pub struct Slab<'s> {
     work: Work,
 }
 
-/// One object cache.
+/// An object cache of the subsystem.
 #[derive(Debug)]
 pub struct ObjectSlab<'s> {
     subsystem: &'s Subsystem,
@@ -87,7 +88,7 @@ pub struct ObjectSlab<'s> {
 #[derive(Debug)]
 pub struct SlabBlock<'s> {
     block: Block<'s>,
-    /// The requested bytes; the object may be larger.
+    /// The requested size in bytes; the object may be larger.
     size: usize,
 }
 

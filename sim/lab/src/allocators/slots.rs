@@ -1,4 +1,4 @@
-//! Slots of one size, next to each other in an arena that they own: the common part of the pools.
+//! The common part of the pools: adjacent slots of one size, in an arena that the slots own.
 
 use super::allocator::{Allocator, Holes};
 use super::linear::Linear;
@@ -6,11 +6,11 @@ use super::memory::{ConfigError, Memory, Piece};
 use core::alloc::Layout;
 use core::ops::Range;
 
-/// Slots, opened one after the other.
+/// Slots of one size, opened one after the other.
 #[derive(Debug)]
 pub(super) struct Slots {
     arena: Linear,
-    /// Bytes of a slot, and the distance from one to the next.
+    /// The size of a slot in bytes, which is the distance to the next slot.
     size: usize,
     stride: usize,
     align: usize,
@@ -20,21 +20,21 @@ pub(super) struct Slots {
 /// The result of a walk over all opened slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Walk {
-    /// Slots inspected.
+    /// The number of inspected slots.
     pub checked: usize,
-    /// Slots in use.
+    /// The number of slots in use.
     pub active: usize,
-    /// Slots up to the last one in use, which a walk has to inspect in any case.
+    /// The number of slots up to the highest slot in use; any walk inspects these slots.
     pub span: usize,
 }
 
 impl Slots {
-    /// Creates slots for `slot`, each followed by `behind` bytes for the pool's own use, in an unused arena. Of a growing arena,
-    /// only the first page is used.
+    /// Creates slots for `slot`, each followed by `behind` bytes for the pool's own use, in an unused arena. Only the
+    /// first page of a growing arena is used.
     ///
     /// # Errors
-    /// A slot has no bytes or fewer than `least`, or an alignment above [`Memory::ALIGN`]; or the arena has no room for one slot,
-    /// or is not empty: slots are found by arithmetic from its start.
+    /// Fails if a slot has no bytes, fewer than `least`, or an alignment above [`Memory::ALIGN`]. Also fails if the
+    /// arena is not empty or has no room for a slot.
     pub(super) fn new(arena: Linear, slot: Layout, least: usize, behind: usize) -> Result<Self, ConfigError> {
         if slot.size() < least.max(1) {
             return Err(ConfigError::new(
@@ -69,11 +69,11 @@ impl Slots {
         }
     }
 
-    /// The number of slots for which there is room.
+    /// Returns the number of slots that fit.
     pub(super) fn count(&self) -> usize {
         self.capacity() / self.stride
     }
-    /// The number of slots opened so far.
+    /// Returns the number of slots opened so far.
     pub(super) fn opened(&self) -> usize {
         self.opened
     }
@@ -108,11 +108,11 @@ impl Slots {
         Some(slot)
     }
 
-    /// The offset of a slot.
+    /// Returns the offset of a slot.
     pub(super) fn at(&self, slot: usize) -> usize {
         slot * self.stride
     }
-    /// The offset of the bytes after a slot.
+    /// Returns the offset of the bytes after a slot.
     pub(super) fn behind(&self, slot: usize) -> usize {
         self.at(slot) + self.size
     }
@@ -125,7 +125,7 @@ impl Slots {
     pub(super) fn range(&self, piece: &Piece) -> Range<usize> {
         piece.at()..piece.at() + self.size
     }
-    /// The holes of `free` free slots, some of which may not be opened yet.
+    /// Returns the holes of `free` free slots, some of which may not be opened yet.
     pub(super) fn holes(&self, free: usize) -> Holes {
         let mut holes = Holes::default();
         holes.add_all(free, self.size);

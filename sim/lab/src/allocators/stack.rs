@@ -6,17 +6,18 @@
 //!                       └── pop: all behind it is free at once, its destructors run, newest first
 //! ```
 //!
-//! - Allocate: as [linear](super::linear), O(1). Pop: O(1), and a step for each destructor.
-//! - A [`StackScope`] pops when it ends: blocks that were allocated before are below its marker and stay.
-//! - Waste: the padding of alignments.
+//! - **Allocate**: O(1), as in a [linear](super::linear) allocator. **Pop**: O(1), and a step for each destructor.
+//! - **Scopes**: a [`StackScope`] pops when it ends. Blocks that were allocated earlier are below its marker and stay.
+//! - **Waste**: the padding of alignments.
 //!
-//! As an [`Allocator`] it also frees single blocks: the topmost one immediately, any other one when all blocks above it are
-//! freed. For that it records the start of each block outside the memory, which also lets it recognise stale markers. The
-//! library's [`StackAlloc`](uslab::pool::StackAlloc) records only markers and paddings, in the memory: its paddings have 8 bytes
-//! or more.
+//! As an [`Allocator`], a stack also frees single blocks: the topmost block immediately, any other when all blocks
+//! above it are freed. Each block's start is therefore recorded outside the memory, which also reveals stale markers.
+//! The library's [`StackAlloc`](uslab::pool::StackAlloc) records only markers and paddings, in the memory; its paddings
+//! have 8 bytes or more.
 //!
-//! Sources: Fredriksson, "Scope Stack Allocation" (DICE), for destructors that run on pop; Frykholm, "Custom Memory Allocation in
-//! C++" (2010). Ships as Unreal's `FMemMark` on `FMemStack`, Frostbite's scope stack, and every call stack.
+//! Sources: Fredriksson, "Scope Stack Allocation" (DICE), for destructors that run on pop; Frykholm, "Custom Memory
+//! Allocation in C++" (2010). Shipped as Unreal's `FMemMark` on `FMemStack`, Frostbite's scope stack, and every call
+//! stack.
 
 use super::allocator::{Allocator, Holes, Reuse, Work};
 use super::linear::{FREED, StaleMark};
@@ -33,18 +34,18 @@ pub struct Stack {
     memory: Memory,
     head: usize,
     frames: Vec<Frame>,
-    /// Blocks ever allocated; also the number of the next one.
+    /// The number of blocks ever allocated, which is also the number of the next block.
     births: u64,
     work: Work,
 }
 
-/// Runs with an object's bytes when it is popped.
+/// A function that runs with an object's bytes when the object is popped.
 type Destructor = Box<dyn FnOnce(&mut [u8]) + Send>;
 
 /// A block that is not popped yet.
 struct Frame {
     birth: u64,
-    /// The head before the block.
+    /// The head's position before the block was allocated.
     before: usize,
     range: Range<usize>,
     freed: bool,
@@ -60,12 +61,12 @@ impl fmt::Debug for Frame {
     }
 }
 
-/// A saved head.
+/// A saved position of the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marker {
     head: usize,
     frames: usize,
-    /// The number of the block below the marker. While that block exists, the head was never below the marker.
+    /// The number of the block below the marker. While that block exists, the head has never been below the marker.
     below: Option<u64>,
 }
 
@@ -73,7 +74,7 @@ pub struct Marker {
 #[derive(Debug, PartialEq, Eq)]
 pub struct StackBlock {
     piece: Piece,
-    /// Its index in the stack, and its number, because another block may have its index by now.
+    /// The block's index in the stack, and the block's number: another block may have taken the index.
     frame: usize,
     birth: u64,
 }
@@ -82,27 +83,27 @@ impl Stack {
     /// Creates a stack of `bytes` bytes.
     ///
     /// # Errors
-    /// `bytes` is 0, or more than [`Memory::MOST`].
+    /// Fails if `bytes` is 0, or more than [`Memory::MOST`].
     pub fn new(bytes: usize) -> Result<Self, ConfigError> {
         let memory = Memory::new(bytes, 1, 1)?;
         Ok(Self { memory, head: 0, frames: vec![], births: 0, work: Work::default() })
     }
 
-    /// Bytes below the head.
+    /// Returns the bytes below the head.
     pub fn used(&self) -> usize {
         self.head
     }
-    /// The head's position, for [`pop`](Self::pop).
+    /// Returns the head's position, for [`pop`](Self::pop).
     pub fn mark(&self) -> Marker {
         let below = self.frames.last().map(|frame| frame.birth);
         Marker { head: self.head, frames: self.frames.len(), below }
     }
 
-    /// Frees everything that was allocated after `marker`, the newest first; destructors run, and the bytes become [`FREED`]. If
-    /// a destructor panics, the rest is freed nevertheless.
+    /// Frees everything that was allocated after `marker`, newest first. Destructors run, and the bytes become
+    /// [`FREED`]. If a destructor panics, the remaining blocks are freed nevertheless.
     ///
     /// # Errors
-    /// The marker is stale: the block below it was popped since.
+    /// Fails if the marker is stale, because the block below it was popped.
     pub fn pop(&mut self, marker: Marker) -> Result<(), StaleMark> {
         let below = marker.frames.checked_sub(1).and_then(|below| self.frames.get(below));
         if below.map(|frame| frame.birth) != marker.below {
@@ -112,7 +113,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Continues to pop if a destructor panics.
+    /// Pops further blocks even if a destructor panics.
     fn pop_while(&mut self, more: impl Fn(&Self) -> bool) {
         struct Rest<'s, F: Fn(&Stack) -> bool>(&'s mut Stack, F);
         impl<F: Fn(&Stack) -> bool> Rest<'_, F> {
@@ -151,10 +152,11 @@ impl Stack {
         self.head = head;
     }
 
-    /// Runs `destructor` with the bytes of `block` when it is popped. Each block has at most one; a later one replaces it.
+    /// Runs `destructor` with the bytes of `block` when it is popped. Each block has at most one destructor; a later
+    /// one replaces it.
     ///
     /// # Errors
-    /// The block was popped already; the error returns the destructor.
+    /// Fails, returning the destructor, if the block was popped already.
     pub fn on_pop<D: FnOnce(&mut [u8]) + Send + 'static>(
         &mut self,
         block: &StackBlock,
@@ -173,7 +175,7 @@ impl Stack {
         self.frames.get_mut(block.frame).filter(|frame| frame.birth == block.birth)
     }
 
-    /// Begins a scope: blocks that are allocated in it are freed at its end.
+    /// Begins a scope, whose end frees all blocks that were allocated in it.
     ///
     /// ```
     /// use std::alloc::Layout;
@@ -226,8 +228,8 @@ impl DerefMut for StackScope<'_> {
 }
 impl Drop for StackScope<'_> {
     fn drop(&mut self) {
-        // Refused only if blocks below the marker were popped or freed in this scope: then later blocks belong to the outer
-        // scope.
+        // The pop fails only if blocks below the marker were popped or freed in this scope; later blocks then belong to
+        // the outer scope.
         let _ = self.stack.pop(self.marker);
     }
 }
@@ -253,7 +255,7 @@ impl Allocator for Stack {
     fn free(&mut self, block: StackBlock) {
         self.memory.own(&block.piece);
         self.work.frees += 1;
-        // A popped block is free already.
+        // A popped block is already free.
         if let Some(frame) = self.frame(&block) {
             frame.freed = true;
         }
@@ -286,7 +288,7 @@ impl Allocator for Stack {
         let mut end = 0;
         for frame in &self.frames {
             if frame.before < end || frame.range.start < frame.before {
-                return Err(format!("the block at {:?} lies below the one before it", frame.range));
+                return Err(format!("the block at {:?} starts below the previous block", frame.range));
             }
             end = frame.range.end;
         }
@@ -308,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pop_frees_what_came_after_the_marker_and_nothing_before_it() {
+    fn pop_frees_only_blocks_after_the_marker() {
         let mut stack = Stack::new(256).unwrap();
         let mut before = stack.alloc(layout(32)).unwrap();
         stack.bytes(&mut before).fill(1);
@@ -325,10 +327,10 @@ mod tests {
         assert_eq!(stack.used(), 64, "a second time there is nothing to free");
     }
 
-    /// Regression test: only the marker's position was compared, so a marker in the middle of a block was accepted and moved the
-    /// head up.
+    /// Regression test: only the marker's position was compared, so a marker in the middle of a block was accepted and
+    /// moved the head up.
     #[test]
-    fn a_stale_marker_is_refused_however_far_the_stack_has_grown_since() {
+    fn stale_marker_is_refused_after_the_stack_grows() {
         let mut stack = Stack::new(256).unwrap();
         let outer = stack.mark();
         stack.alloc(layout(100)).unwrap();
@@ -343,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_scopes_end_from_within() {
+    fn nested_scopes_end_innermost_first() {
         let mut stack = Stack::new(256).unwrap();
         stack.alloc(layout(10)).unwrap();
         {
@@ -359,7 +361,7 @@ mod tests {
             assert_eq!(outer.used(), 30);
         }
         assert_eq!(stack.used(), 10);
-        // If a scope popped below itself, nothing is left to do at its end.
+        // If a scope popped below its own marker, its end has nothing to pop.
         let bottom = stack.mark();
         stack.alloc(layout(10)).unwrap();
         stack.scope().pop(bottom).unwrap();
@@ -367,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn destructors_run_on_pop_the_newest_first_with_their_bytes() {
+    fn pop_runs_destructors_newest_first() {
         let (say, heard) = mpsc::channel();
         let mut stack = Stack::new(256).unwrap();
         let mut scope = stack.scope();
@@ -384,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_is_stale_also_when_blocks_that_came_since_end_where_it_lies() {
+    fn marker_is_stale_even_if_newer_blocks_end_at_its_position() {
         let mut stack = Stack::new(64).unwrap();
         let bottom = stack.mark();
         stack.alloc(layout(8)).unwrap();
@@ -397,7 +399,7 @@ mod tests {
         assert_eq!((stack.used(), stack.pop(bottom), stack.used()), (24, Ok(()), 0));
     }
 
-    /// Regression test: the head stayed above blocks that were not recorded any more.
+    /// Regression test: the head stayed above blocks that were no longer recorded.
     #[test]
     fn block_with_a_panicking_destructor_is_popped_with_the_blocks_below() {
         use uslab_magazine::sync::catch_panic;
@@ -416,7 +418,7 @@ mod tests {
         assert!(stack.on_pop(&kept, |_| panic!("not today")).is_ok());
         assert!(catch_panic(|| stack.free(kept)).is_err());
         assert_eq!((stack.used(), stack.check()), (0, Ok(())));
-        // Blocks that waited for it to be popped are freed, too.
+        // Blocks that waited for this pop are freed.
         let [waits, panics] = [8, 8].map(|size| stack.alloc(layout(size)).unwrap());
         assert!(stack.on_pop(&panics, |_| panic!("not today")).is_ok());
         stack.free(waits);

@@ -1,22 +1,22 @@
 //! The program's own allocator under the lab's trait: the C library's malloc, unless it was replaced.
 //!
-//! Its free memory, and what it takes for a block, are unknown. Only its calls are counted.
+//! Its free memory and the size of its blocks are unknown. Only calls are counted.
 
 use super::allocator::{Allocator, Holes, Work};
 use core::alloc::Layout;
 use core::ops::Range;
 
-/// The program's allocator.
+/// The program's own allocator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct System {
     work: Work,
 }
 
-/// A block of the program's allocator. Its bytes are zeroed at the first access to them, and not touched before.
+/// A block of the program's own allocator. The first access zeroes the block's bytes; earlier they are untouched.
 #[derive(Debug)]
 pub struct SystemBlock {
     bytes: Vec<u8>,
-    /// Bytes skipped for the alignment.
+    /// The number of bytes skipped for the alignment.
     skip: usize,
     size: usize,
 }
@@ -26,7 +26,7 @@ const MALLOC_ALIGN: usize = 16;
 
 impl SystemBlock {
     fn new(layout: Layout) -> Option<Self> {
-        // An empty block also requests memory, so that it has a separate address.
+        // An empty block also requests memory, so that its address is unique.
         let size = layout.size().max(1);
         let mut slack = if layout.align() > MALLOC_ALIGN { layout.align() - 1 } else { 0 };
         loop {
@@ -37,7 +37,7 @@ impl SystemBlock {
             if skip <= slack {
                 return Some(Self { bytes, skip, size: layout.size() });
             }
-            // This malloc guarantees less alignment than most.
+            // This platform's malloc guarantees less alignment than most.
             slack = layout.align() - 1;
         }
     }
@@ -59,11 +59,11 @@ impl Allocator for System {
         at..at + block.size
     }
     fn bytes<'b>(&'b mut self, block: &'b mut SystemBlock) -> &'b mut [u8] {
-        // Within the capacity, so the bytes are not moved.
+        // The resize stays within the capacity, so the bytes do not move.
         block.bytes.resize(block.skip + block.size, 0);
         &mut block.bytes[block.skip..]
     }
-    // The first call of `bytes` has to write all of them.
+    // The first call of `bytes` must write all bytes.
     fn touch(&mut self, block: &mut SystemBlock) {
         if block.size > 0 && block.bytes.len() <= block.skip {
             block.bytes.resize(block.skip + 1, 1);
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looking_at_a_block_does_not_move_it_and_too_much_is_refused() {
+    fn reading_a_block_does_not_move_it() {
         let mut system = System::default();
         let mut block = system.alloc(Layout::from_size_align(100, 64).unwrap()).unwrap();
         let at = system.range(&block).start;

@@ -4,7 +4,7 @@ use super::magazine::{CpuCache, Magazine};
 use super::{Round, Sizes};
 use uslab_magazine::sync::{Mutex, MutexGuard, Rank, planted, tell};
 
-/// A list of the depot.
+/// One of the depot's two lists.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fill {
     Full,
@@ -31,7 +31,7 @@ impl<T> Default for List<T> {
 impl<T> List<T> {
     fn take(&mut self) -> Option<Magazine<T>> {
         let magazine = self.magazines.pop()?;
-        planted!("the working set forgets what was taken" => return Some(magazine));
+        planted!("the working set ignores taken magazines" => return Some(magazine));
         self.least = self.least.min(self.magazines.len());
         Some(magazine)
     }
@@ -42,14 +42,14 @@ impl<T> List<T> {
     /// Takes the magazines that were not needed in the last interval, nor in this one so far: the bottom of the stack.
     pub(super) fn reap(&mut self) -> Vec<Magazine<T>> {
         let surplus = self.least.min(self.least_before);
-        planted!("a reap takes the working set" => let surplus = self.least);
+        planted!("a reap frees the working set" => let surplus = self.least);
         self.least -= surplus;
         self.least_before = self.least_before.saturating_sub(surplus);
         self.magazines.drain(..surplus).collect()
     }
 }
 
-/// The state under the lock.
+/// The depot's state under its lock.
 #[derive(Debug)]
 pub(super) struct Stock<T> {
     pub(super) full: List<T>,
@@ -57,7 +57,7 @@ pub(super) struct Stock<T> {
     pub(super) empty: List<T>,
     /// Rounds of a new magazine: the paper's M.
     pub(super) size: usize,
-    /// Magazines that CPUs have exchanged here.
+    /// The number of magazines that CPUs have exchanged here.
     pub(super) exchanges: u64,
     /// Visits that found the lock taken: in all, and until the interval began.
     pub(super) contended: u64,
@@ -71,7 +71,7 @@ impl<T> Stock<T> {
             "the depot keeps full and empty magazines only"
         );
         let current = magazine.size == self.size;
-        planted!("an old size comes back" => let current = magazine.size > 0);
+        planted!("a depot restores an old magazine size" => let current = magazine.size > 0);
         if !magazine.is_empty() {
             self.full.magazines.push(magazine);
         } else if current {
@@ -123,7 +123,7 @@ impl<T: Round> Depot<T> {
         };
         let Some(fresh) = list.take() else { return Err(stock.size) };
         let previous = cpu.load(fresh);
-        planted!("an exchange forgets the previous magazine" => let previous = Magazine::default());
+        planted!("an exchange loses the previous magazine" => let previous = Magazine::default());
         stock.put(previous);
         stock.exchanges += 1;
         tell!(stock => "exchanges at the depot: neither of its magazines can serve");

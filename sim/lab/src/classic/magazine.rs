@@ -8,7 +8,8 @@ pub(super) struct Magazine<T> {
 }
 
 impl<T> Default for Magazine<T> {
-    /// No magazine. It has room for nothing, so it is full and empty at the same time, and serves no request.
+    /// The placeholder for a missing magazine. A placeholder has no room, so it is full and empty at the same time, and
+    /// serves no request.
     fn default() -> Self {
         Self { rounds: Vec::new(), size: 0 }
     }
@@ -18,7 +19,7 @@ impl<T> Magazine<T> {
     pub(super) fn pop(&mut self) -> Option<T> {
         self.rounds.pop()
     }
-    /// A full magazine returns the round.
+    /// Fails if the magazine is full, and returns the round.
     pub(super) fn push(&mut self, round: T) -> Result<(), T> {
         if self.is_full() {
             return Err(round);
@@ -41,7 +42,7 @@ impl<T> Magazine<T> {
 pub(super) struct CpuCache<T> {
     pub(super) loaded: Magazine<T>,
     pub(super) previous: Magazine<T>,
-    /// Allocations and frees that these two have served.
+    /// The number of allocations and frees that the two magazines have served.
     pub(super) allocs: u64,
     pub(super) frees: u64,
 }
@@ -53,7 +54,7 @@ impl<T> CpuCache<T> {
     pub(super) fn swap(&mut self) {
         core::mem::swap(&mut self.loaded, &mut self.previous);
     }
-    /// Loads `fresh`; `loaded` becomes `previous`. Returns what was `previous`.
+    /// Loads `fresh`; `loaded` becomes `previous`. Returns the magazine that was `previous`.
     pub(super) fn load(&mut self, fresh: Magazine<T>) -> Magazine<T> {
         let loaded = core::mem::replace(&mut self.loaded, fresh);
         core::mem::replace(&mut self.previous, loaded)

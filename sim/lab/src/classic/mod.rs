@@ -217,7 +217,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
             tell!("makes a magazine of {size}: the depot has no empty one");
             // The CPU may have been used since, or this thread may be on another CPU. So the loop starts again with one more
             // magazine in the depot, where another CPU may find it first.
-            planted!("a new magazine is loaded without another look" => {
+            planted!("a new magazine is loaded without checking the CPU again" => {
                 cpu = self.this_cpu();
                 let previous = cpu.load(fresh);
                 tell!(cpu => "loads the new magazine");
@@ -227,7 +227,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
             self.depot.lock().put(fresh);
             cpu = self.this_cpu();
         }
-        planted!("a refused magazine loses the round" => return);
+        planted!("a refused magazine allocation loses the round" => return);
         self.slab_frees.add(1);
         tell!("frees {round:?} to the slab layer: there is no memory for a magazine");
         self.slab.free(round);
@@ -263,18 +263,18 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
             let mut cpu = cpu.0.lock();
             let magazines = cpu.unload();
             tell!(cpu => "drains a CPU");
-            planted!("a drain forgets the previous magazine" => let magazines = {
+            planted!("a drain skips the previous magazine" => let magazines = {
                 let [loaded, previous] = magazines;
                 [loaded, core::mem::replace(&mut cpu.previous, previous)]
             });
-            planted!("a drain frees under a CPU's lock" => {
+            planted!("a drain frees objects with a CPU lock held" => {
                 self.flush(magazines);
                 continue;
             });
             drop(cpu);
             self.flush(magazines);
         }
-        planted!("a drain forgets the depot" => return);
+        planted!("a drain skips the depot" => return);
         let mut stock = self.depot.lock();
         let lists = [core::mem::take(&mut stock.full), core::mem::take(&mut stock.empty)];
         tell!(stock => "drains the depot");

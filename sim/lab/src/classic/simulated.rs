@@ -1,25 +1,26 @@
-//! Functions of the layer that only a simulator of CPUs needs.
+//! Functions of the magazine layer that only a simulator of CPUs needs.
 
 use super::{Cache, PerCpu, Round, Slab};
 
 impl<T: Round, S: Slab<T>> Cache<T, S> {
-    /// Rounds of a new magazine. Cost: the depot's lock.
+    /// Returns the number of rounds in a new magazine. Takes the depot's lock.
     pub fn size(&self) -> usize {
         self.depot.lock().size
     }
 
-    /// Magazines that CPUs have exchanged at the depot so far. Cost: its lock.
+    /// Returns the number of magazines that CPUs have exchanged at the depot so far. Takes the depot's lock.
     pub fn exchanges(&self) -> u64 {
         self.depot.lock().exchanges
     }
 
-    /// Counts a visit to the depot that had to wait, for a simulator of CPUs, whose waits no lock here sees.
+    /// Counts a visit to the depot that had to wait. A simulator of CPUs calls it, because its waits never reach a real
+    /// lock.
     pub fn count_contention(&self) {
         self.depot.lock().contended += 1;
     }
 
-    /// Shows each magazine: its CPU, or `None` in the depot; its role there; its capacity; its rounds. A CPU without a magazine
-    /// has a capacity of 0. Cost: as [`stats`](Self::stats).
+    /// Shows each magazine: its CPU, or `None` in the depot; its role; its capacity; its rounds. A missing magazine has
+    /// a capacity of 0. Cost: the same as [`stats`](Self::stats).
     pub fn each_magazine(&self, mut show: impl FnMut(Option<u32>, &'static str, usize, &[T])) {
         for (PerCpu(cpu), number) in self.per_cpu.iter().zip(0..) {
             let cpu = cpu.lock();

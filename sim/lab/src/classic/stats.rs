@@ -4,40 +4,40 @@ use super::magazine::Magazine;
 use super::{Cache, PerCpu, Round, Slab};
 use uslab_magazine::sync::planted;
 
-/// The cache's counts since it was created, and the current place of every round. Exact while no other thread uses the cache;
-/// otherwise CPUs are read one after another.
+/// The cache's counts since its creation, and the current place of every round. The counts are exact while no other
+/// thread uses the cache; otherwise CPUs are read one after another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Allocations that a CPU's magazines served.
+    /// The number of allocations that CPUs' magazines served.
     pub cpu_allocs: u64,
-    /// Frees that a CPU's magazines took.
+    /// The number of frees that CPUs' magazines took.
     pub cpu_frees: u64,
-    /// Allocations that the slab layer served.
+    /// The number of allocations that the slab layer served.
     pub slab_allocs: u64,
-    /// Frees that the slab layer took.
+    /// The number of frees that the slab layer took.
     pub slab_frees: u64,
-    /// Rounds that reaps and drains returned from magazines to the slab layer.
+    /// The number of rounds that reaps and drains returned to the slab layer.
     pub flushed: u64,
-    /// Magazines that CPUs exchanged at the depot.
+    /// The number of magazines that CPUs exchanged at the depot.
     pub exchanges: u64,
-    /// Visits to the depot that had to wait for its lock.
+    /// The number of visits to the depot that had to wait for its lock.
     pub contended: u64,
-    /// Loaded and previous magazine of each CPU.
+    /// The loaded and previous magazine of each CPU.
     pub cpus: Vec<[MagazineStats; 2]>,
-    /// The depot's full magazines; the last one is taken first.
+    /// The depot's full magazines; the last in the list is taken first.
     pub full: Vec<MagazineStats>,
     /// The depot's empty magazines.
     pub empty: Vec<MagazineStats>,
-    /// Rounds of a new magazine: the paper's M.
+    /// The number of rounds in a new magazine: the paper's M.
     pub size: usize,
 }
 
-/// The fill of a magazine.
+/// The fill of one magazine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MagazineStats {
-    /// Rounds in it.
+    /// The number of rounds in the magazine.
     pub rounds: usize,
-    /// Rounds that it has room for; 0 if there is no magazine.
+    /// The magazine's capacity; 0 if the CPU lacks the magazine.
     pub size: usize,
 }
 
@@ -48,7 +48,7 @@ impl<T> From<&Magazine<T>> for MagazineStats {
 }
 
 impl<T: Round, S: Slab<T>> Cache<T, S> {
-    /// All counts. Cost: the lock of each CPU, one after another, then the depot's.
+    /// Returns all counts of the cache. Cost: the lock of each CPU, one after another, then the depot's.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         // A thread that exchanges holds its CPU's lock and requests the depot's. With the opposite order here, both would wait

@@ -1,4 +1,4 @@
-//! The state that traces of failed executions show.
+//! The displayed state in traces of failed executions.
 
 use super::Round;
 use super::depot::Stock;

@@ -1,4 +1,4 @@
-//! The verb `demo`.
+//! The verb `demo` of the lab.
 
 use super::command::Command;
 use super::demo::free;
@@ -13,9 +13,10 @@ use uslab_output::{Place, tell};
 
 /// Drive a textbook allocator by hand, and see its memory after each command.
 ///
-/// The memory is a line of 64 characters: letters are blocks in use, `+` is rounding, `=` headers and tags, `-` padding and freed
-/// bytes below a head, `.` free, `|` the start of another free piece, `_` never used, `#` retired, `~` loaded but not used.
-/// Blocks are called a, b, c in the order of their allocation. `uslab page` has the same demos as an interactive page.
+/// The memory is a line of 64 characters: letters are blocks in use, `+` is rounding, `=` headers and tags, `-` padding
+/// and freed bytes below a head, `.` free, `|` the start of another free piece, `_` never used, `#` retired, `~` loaded
+/// but not used. Blocks are named a, b, c in the order of their allocation. `uslab page` has the same demos as an
+/// interactive page.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// The allocator
@@ -25,12 +26,13 @@ pub struct Args {
     /// does
     #[arg(value_name = "COMMAND")]
     commands: Vec<String>,
-    /// Make this many random requests instead, the same for every allocator, in 1,024 bytes if it serves any size
+    /// Make this many random requests instead, the same for every allocator; an allocator that serves any size gets
+    /// 1,024 bytes
     #[arg(long, value_name = "N", conflicts_with = "commands", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     random: Option<u16>,
 }
 
-/// A command, and the scene after it.
+/// A command, and the scene after the command.
 #[derive(Debug, Serialize)]
 struct Done {
     command: String,
@@ -40,7 +42,8 @@ struct Done {
 
 impl Args {
     pub(crate) fn run(&self, seed: u64, json: Option<Place>) -> anyhow::Result<Outcome> {
-        let mut demo = if self.random.is_some() { self.name.make_to_race()? } else { self.name.make()? };
+        let mut demo =
+            if self.random.is_some() { self.name.allocator_for_race()? } else { self.name.make()? };
         let mut done = vec![];
         for command in self.commands(seed)? {
             let scene = demo.act(&command);

@@ -1,4 +1,4 @@
-//! A demo of an allocator, with named blocks.
+//! A demo of an allocator whose blocks have names.
 
 use super::command::Command;
 use super::demo::{Demo, capital, free};
@@ -7,13 +7,13 @@ use super::scene::{Is, Part, Scene};
 use crate::allocators::Work;
 use core::alloc::Layout;
 
-/// An allocator, and its live blocks and markers by name.
+/// An allocator, with its live blocks and markers by name.
 #[derive(Debug)]
 pub(super) struct Blocks<A: Shown> {
     allocator: A,
-    /// Live blocks by number, with the requested bytes.
+    /// Live blocks by number, with their requested bytes.
     live: Vec<(usize, A::Block, usize)>,
-    /// Markers, with the number of blocks that had been allocated by then.
+    /// Markers, each with the number of blocks allocated before the marker.
     markers: Vec<(A::Marker, usize)>,
     births: usize,
     last: Option<Layout>,
@@ -42,7 +42,7 @@ impl<A: Shown> Blocks<A> {
         let name = name(birth);
         let said = format!("{name} is at byte {} and has {}{more}.", range.start, range.len());
         self.live.push((birth, block, bytes));
-        Ok(said + &what_it_took(before, self.allocator.work()))
+        Ok(said + &steps_taken(before, self.allocator.work()))
     }
 
     fn free(&mut self, wanted: &str) -> Result<String, String> {
@@ -54,13 +54,13 @@ impl<A: Shown> Blocks<A> {
         let (birth, block, _) = self.live.remove(at);
         let name = name(birth);
         self.allocator.free(block);
-        let took = what_it_took(before, self.allocator.work());
+        let took = steps_taken(before, self.allocator.work());
         Ok(match (head, self.allocator.head()) {
             (Some(head), Some(now)) if now < head => {
                 format!("{name} is free, and the head goes back to byte {now}.{took}")
             }
             (Some(head), _) => {
-                format!("{name} is dead, and the head stays at byte {head}: others lie in the way.{took}")
+                format!("{name} is free, but the head stays at byte {head}: later blocks are in use.{took}")
             }
             _ => format!("{name} is free.{took}"),
         })
@@ -94,7 +94,7 @@ impl<A: Shown> Demo for Blocks<A> {
     fn tell(&mut self, command: &Command) -> Result<String, String> {
         match command {
             Command::Alloc { bytes: Some(bytes), align } => self.alloc(*bytes, *align),
-            Command::Alloc { bytes: None, .. } => Err("Of how many bytes? `alloc BYTES`.".to_owned()),
+            Command::Alloc { bytes: None, .. } => Err("Expected a size: `alloc BYTES`.".to_owned()),
             Command::Free { block } => self.free(block),
             Command::Mark => match self.allocator.mark() {
                 Some(marker) => {
@@ -113,7 +113,7 @@ impl<A: Shown> Demo for Blocks<A> {
                             self.live.retain(|(birth, ..)| birth < births);
                             let died = before - self.live.len();
                             let head = self.allocator.head().unwrap_or(0);
-                            Ok(format!("The head is back at byte {head}: {died} blocks are free at once."))
+                            Ok(format!("The head is back at byte {head}: {died} blocks are freed."))
                         }
                         Err(stale) => Err(format!("{}.", capital(&stale.to_string()))),
                     },
@@ -122,9 +122,9 @@ impl<A: Shown> Demo for Blocks<A> {
             }
             Command::Reset if self.allocator.reset() => {
                 let died = core::mem::take(&mut self.live).len();
-                Ok(format!("The head is back at byte 0: {died} blocks are free at once."))
+                Ok(format!("The head is back at byte 0: {died} blocks are freed."))
             }
-            Command::Get { .. } => Err("Only handles are asked for their objects.".to_owned()),
+            Command::Get { .. } => Err("Only demos of handles have `get`.".to_owned()),
             Command::Walk { .. } => Err("There are no structs here to walk over.".to_owned()),
             Command::Reset => Err("Only a linear allocator frees all at once.".to_owned()),
         }
@@ -138,7 +138,7 @@ impl<A: Shown> Demo for Blocks<A> {
     }
 }
 
-/// The name of a block by number: `a` to `z`, then `a2` to `z2`.
+/// Returns the name of a block by its number: `a` to `z`, then `a2` to `z2`.
 pub(super) fn name(number: usize) -> String {
     let letter = char::from(b'a' + (number % 26) as u8);
     if number < 26 { letter.to_string() } else { format!("{letter}{}", number / 26 + 1) }
@@ -148,7 +148,7 @@ pub(super) fn some(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-fn what_it_took(before: Work, after: Work) -> String {
+fn steps_taken(before: Work, after: Work) -> String {
     let [steps, splits, merges] =
         [after.steps - before.steps, after.splits - before.splits, after.merges - before.merges];
     let counts = [(steps, "look", "looks"), (splits, "split", "splits"), (merges, "merge", "merges")];

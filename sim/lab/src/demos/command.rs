@@ -3,10 +3,10 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// A command.
+/// A command of a demo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Allocates a block. Its name is the next letter; a refused request uses up its letter, too.
+    /// Allocates a block. The block's name is the next letter; a refused request uses up a letter, too.
     Alloc {
         /// The size in bytes; `None` if the allocator has only one size.
         bytes: Option<usize>,
@@ -23,25 +23,25 @@ pub enum Command {
         /// The handle's name.
         block: String,
     },
-    /// Saves the head. Markers are called m1, m2 and so on.
+    /// Saves the head's position. Markers are named m1, m2 and so on.
     Mark,
     /// Frees everything that was allocated after a marker.
     Pop {
         /// The marker's name.
         marker: String,
     },
-    /// Frees everything.
+    /// Frees all blocks.
     Reset,
     /// Reads a field of all structs.
     Walk {
-        /// The field, or `all`.
+        /// The field's name, or `all`.
         access: String,
         /// The memory layout: `structs`, `fields` or `numbers`.
         layout: String,
     },
 }
 
-/// A text that is not a command.
+/// The error of a text that is not a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no command: expected `alloc BYTES [ALIGN]`, `alloc`, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset` or `walk FIELD LAYOUT`"

@@ -9,9 +9,9 @@ pub trait Demo {
     /// Runs a command, and returns a sentence about its effect.
     ///
     /// # Errors
-    /// The reason for a refusal, in words; nothing has changed then.
+    /// Fails with the reason for a refusal, in words; a refused command changes nothing.
     fn tell(&mut self, command: &Command) -> Result<String, String>;
-    /// The current state of the memory, without a sentence.
+    /// Returns the current state of the memory, without a sentence.
     fn scene(&self) -> Scene;
 
     /// Runs a command, and returns the state after it.

@@ -1,4 +1,4 @@
-//! A handle table: handles that detect when their object is gone.
+//! The demo of a handle table: handles detect that their object was freed.
 
 use super::blocks::{name, some};
 use super::command::Command;
@@ -6,13 +6,14 @@ use super::demo::{Demo, capital};
 use super::scene::{Is, Part, Scene};
 use uslab::handle::{Handle, HandleTable, WrapPolicy};
 
-/// Bits of a generation. They allow three generations, so that a demo soon shows how they run out.
+/// The number of bits in a generation. The bits allow only three generations, so that a demo soon shows how generations
+/// run out.
 const BITS: u32 = 2;
-/// Bytes with which a slot is drawn.
+/// The bytes that a drawn slot occupies.
 const SLOT: usize = 16;
 const SLOTS: usize = 8;
 
-/// A table, and every handle that it returned, by name.
+/// A handle table, with every handle that it returned, by name.
 #[derive(Debug)]
 pub(super) struct Handles {
     table: HandleTable<String, u32, BITS>,
@@ -78,9 +79,7 @@ impl Demo for Handles {
                     Some(object) => Ok(format!(
                         "{block} finds {object}, which is not its object: the generation has wrapped, and nothing notices."
                     )),
-                    None => {
-                        Ok(format!("{block} is stale: its generation is not the slot's. It finds nothing."))
-                    }
+                    None => Ok(format!("{block} is stale: its generation differs from the slot's.")),
                 }
             }
             _ => Err("Expected `alloc`, `free HANDLE` or `get HANDLE`.".to_owned()),

@@ -1,4 +1,4 @@
-//! What a demo shows of each allocator, other than blocks in use.
+//! What a demo shows of each allocator in addition to blocks in use.
 
 use super::scene::{Is, Part};
 use crate::allocators::linear::StaleMark;
@@ -7,43 +7,43 @@ use core::alloc::Layout;
 use core::fmt::Debug;
 use core::ops::Range;
 
-/// An allocator whose memory can be shown.
+/// An allocator whose memory a demo can show.
 pub(super) trait Shown: Allocator<Block: Debug> + Debug {
-    /// A saved head, if the allocator can be rewound.
+    /// A saved position of the head, if the allocator can be rewound.
     type Marker: Debug;
 
-    /// Bytes of bookkeeping before and after each block in use.
+    /// The bytes of metadata before and after each block in use.
     const TAGS: (usize, usize) = (0, 0);
 
     /// Adds the parts of a range that contains no block in use.
     fn between(&self, range: Range<usize>, parts: &mut Vec<Part>);
-    /// Figures that matter for this allocator; `last` is the last request.
+    /// Returns figures that matter for the allocator; `last` is the last request.
     fn facts(&self, _last: Option<Layout>) -> Vec<(String, String)> {
         vec![]
     }
 
-    /// Saves the head; `None` if the allocator has none.
+    /// Saves the head's position; `None` if the allocator has no head.
     fn mark(&self) -> Option<Self::Marker> {
         None
     }
     /// Frees everything that was allocated after a marker.
     ///
     /// # Errors
-    /// The marker is stale.
+    /// Fails if the marker is stale.
     fn pop(&mut self, _: &Self::Marker) -> Result<(), StaleMark> {
         Ok(())
     }
-    /// Frees everything; returns `false` if the allocator cannot do that.
+    /// Frees all blocks; returns `false` if the allocator cannot free all blocks together.
     fn reset(&mut self) -> bool {
         false
     }
-    /// The head's position; `None` if the allocator has none.
+    /// Returns the head's position; `None` if the allocator has no head.
     fn head(&self) -> Option<usize> {
         None
     }
 }
 
-/// Splits a gap at the head: below it is padding, above it free memory.
+/// Splits a gap at the head into padding below the head and free memory above.
 fn below_a_head(head: usize, range: Range<usize>, parts: &mut Vec<Part>) {
     let head = head.clamp(range.start, range.end);
     parts.push(Part::of(range.start..head, Is::Padding));
@@ -122,7 +122,7 @@ impl Shown for Buddy {
     }
 }
 
-/// Between tags there is at most one free block, because neighbours are merged.
+/// A range between tags has at most one free block, because neighbours are merged.
 fn one_free_block(range: Range<usize>, end: usize, parts: &mut Vec<Part>) {
     // Separate tags mark the ends of the memory.
     let (front, behind) = (if range.start == 0 { 12 } else { 0 }, if range.end == end { 4 } else { 0 });

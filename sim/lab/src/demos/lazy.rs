@@ -1,4 +1,5 @@
-//! Kenwright's pool: blocks join the chain of free ones when they are first needed ("Fast Efficient Fixed-Size Memory Pool", 2012).
+//! The demo of Kenwright's pool ("Fast Efficient Fixed-Size Memory Pool", 2012), whose blocks join the free list when
+//! first needed.
 
 use super::blocks::{name, some};
 use super::command::Command;
@@ -12,10 +13,10 @@ const BLOCKS: usize = 16;
 
 type Pool = SafePool<IndexPool<HeapArea>>;
 
-/// The pool, and its blocks in use.
+/// Kenwright's pool, with its blocks in use.
 #[derive(Debug)]
 pub(super) struct Lazy {
-    /// Leaked, because the blocks borrow it: some hundred bytes for each demo that is created.
+    /// The pool is leaked, because the blocks borrow from it: some hundred bytes for each demo.
     pool: &'static Pool,
     live: Vec<(usize, PoolGuard<'static, IndexPool<HeapArea>>)>,
     /// The address of the first block.
@@ -30,7 +31,7 @@ impl Lazy {
         Ok(Self { pool: Box::leak(Box::new(pool)), live: vec![], base: None, births: 0 })
     }
 
-    /// The block's index. The first block of a new pool is block 0.
+    /// Returns a block's index. The first block of a new pool is block 0.
     fn index(&self, block: &PoolGuard<'_, IndexPool<HeapArea>>) -> usize {
         (block.address().addr() - self.base.unwrap_or(block.address().addr())) / BLOCK
     }
@@ -48,7 +49,7 @@ impl Demo for Lazy {
                 self.births += 1;
                 let now = self.pool.state();
                 let joined = match now.initialised - before.initialised {
-                    0 => "No block joins the chain: all have.".to_owned(),
+                    0 => "All blocks are in the chain already.".to_owned(),
                     _ => format!(
                         "Block {} joins the chain now: it is written for the first time.",
                         before.initialised

@@ -1,7 +1,7 @@
 //! Textbook allocators, driven by hand: the memory after each command.
 //!
-//! A demo is an allocator of the lab in a small memory, with a script that shows how it works. [`Demo::act`] runs one [`Command`]
-//! and returns the [`Scene`] after it; `uslab lab demo` prints them.
+//! A demo is an allocator of the lab in a small memory, with a script that shows how the allocator works. [`Demo::act`]
+//! runs one [`Command`] and returns the resulting [`Scene`]; `uslab lab demo` prints the scenes.
 //!
 //! ```
 //! use uslab_lab::demos::Name;
@@ -33,8 +33,8 @@ pub use names::{About, Name};
 pub use race::{Race, race, random};
 pub use scene::{Is, Part, Scene};
 
-/// Runs a demo from its beginning: `text` has a line with its name, then one for each command. Returns the scene after each of
-/// them; a line that is not a command gives a refusal. `None` if there is no such demo, or no memory.
+/// Runs a demo from its beginning. `text` has a line with the demo's name, then one line for each command. Returns the
+/// scene after each command; an invalid line gives a refusal. Returns `None` for an unknown demo, or without memory.
 pub fn play(text: &str) -> Option<Vec<Scene>> {
     let mut lines = text.lines();
     let name = lines.next()?;

@@ -1,4 +1,4 @@
-//! The demos by name, each with a description and a script.
+//! The demos by name, with a description and a script each.
 
 use super::blocks::Blocks;
 use super::demo::Demo;
@@ -13,33 +13,33 @@ use core::alloc::Layout;
 use serde::Serialize;
 use uslab::handle::WrapPolicy;
 
-/// The demos.
+/// A demo of one allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "experiments", derive(clap::ValueEnum))]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 #[serde(rename_all = "kebab-case")]
 pub enum Name {
-    /// A position that moves forward; everything is freed together.
+    /// An offset that only moves forward; everything is freed together.
     Linear,
-    /// The same with markers, to which it can be rewound.
+    /// A linear allocator with markers to which it can be rewound.
     Stack,
-    /// Slots of one size; the free ones are in a list.
+    /// Slots of one size, with the free slots in a list.
     Pool,
-    /// The same, but a block joins the list when it is first needed.
+    /// A pool whose blocks join the free list when first needed.
     LazyPool,
-    /// A list of free blocks by address: takes the first that is large enough.
+    /// A list of free blocks by address: takes the first block that is large enough.
     FirstFit,
     /// Takes the smallest block that is large enough.
     BestFit,
-    /// Powers of two that are halved and merged.
+    /// Blocks of powers of two that are halved and merged.
     Buddy,
     /// Lists by two levels of sizes, found by two bit scans.
     Tlsf,
-    /// Handles that detect when their object is gone: a slot retires after its last generation.
+    /// Handles that detect that their object was freed: a slot retires after its last generation.
     Handles,
-    /// The same with generations that wrap.
+    /// Handles whose generations wrap.
     HandlesWrap,
-    /// The lines that a walk over structs loads, as an array of structs and as arrays of fields.
+    /// The cache lines that a walk over structs loads, as an array of structs and as arrays of fields.
     Layout,
 }
 
@@ -47,17 +47,17 @@ pub enum Name {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct About {
-    /// Its name.
+    /// The demo's name.
     pub name: Name,
-    /// Its title on a page.
+    /// The demo's title on a page.
     pub title: &'static str,
     /// What to look at, in a few sentences.
     pub what: &'static str,
-    /// The commands that it accepts.
+    /// The commands that the demo accepts.
     pub takes: &'static [&'static str],
-    /// Commands that show how it works.
+    /// Commands that show how the allocator works.
     pub script: &'static [&'static str],
-    /// `true` if it serves any size, so that it can be compared with others on the same requests.
+    /// `true` if the allocator serves any size, so that it can race others on the same requests.
     pub races: bool,
 }
 
@@ -77,7 +77,7 @@ impl Name {
         Self::Layout,
     ];
 
-    /// The name on the command line.
+    /// Returns the demo's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Linear => "linear",
@@ -94,20 +94,20 @@ impl Name {
         }
     }
 
-    /// Creates it with 1,024 bytes, like all others that are compared.
+    /// Creates the demo with 1,024 bytes, the same for all demos that race.
     ///
     /// # Errors
-    /// Memory is short.
-    pub fn make_to_race(self) -> Result<Box<dyn Demo>, ConfigError> {
+    /// Fails if memory is short.
+    pub fn allocator_for_race(self) -> Result<Box<dyn Demo>, ConfigError> {
         match self {
             Self::Tlsf => Ok(Box::new(Blocks::new(Tlsf::new(1024, 2, Search::Bitmaps)?))),
             other => other.make(),
         }
     }
-    /// Creates it.
+    /// Creates the demo.
     ///
     /// # Errors
-    /// Memory is short.
+    /// Fails if memory is short.
     pub fn make(self) -> Result<Box<dyn Demo>, ConfigError> {
         let heap = |fit| Heap::new(1024, fit, Order::Address).map(Blocks::new);
         Ok(match self {
@@ -127,7 +127,7 @@ impl Name {
         })
     }
 
-    /// Its description.
+    /// Returns the demo's description.
     pub fn about(self) -> About {
         let (title, what, takes, script): (_, _, &'static [_], &'static [_]) = match self {
             Self::Linear => (
@@ -239,7 +239,6 @@ impl Name {
     }
 }
 
-/// After the first two frees, one policy serves 60 bytes from the first hole, the other from the smaller
-/// second one.
+/// After the first two frees, first fit serves 60 bytes from the first hole, best fit from the smaller second hole.
 const HOLES: &[&str] =
     &["alloc 200", "alloc 40", "alloc 72", "alloc 40", "free a", "free c", "alloc 60", "free b", "free d"];

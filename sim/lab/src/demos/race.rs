@@ -1,4 +1,4 @@
-//! The same random requests for several allocators.
+//! Runs the same random requests on several allocators.
 
 use super::blocks::name;
 use super::command::Command;
@@ -9,8 +9,8 @@ use rand_pcg::Pcg32;
 use rand_pcg::rand_core::Rng as _;
 use serde::Serialize;
 
-/// `n` commands from `seed`: blocks of 8 to 127 bytes, freed in any order, with about eight in use. The same on every machine. An
-/// allocator that refuses a block also refuses its free.
+/// Returns `n` commands generated from `seed`: blocks of 8 to 127 bytes, freed in any order, with about eight in use.
+/// The commands are the same on every machine. An allocator that refuses a block also refuses the block's free.
 pub fn random(seed: u64, n: usize) -> Vec<Command> {
     let mut numbers = Pcg32::new(seed, 0x6465_6d6f);
     let mut below = |bound: u32| ((u64::from(numbers.next_u32()) * u64::from(bound)) >> 32) as usize;
@@ -31,25 +31,25 @@ pub fn random(seed: u64, n: usize) -> Vec<Command> {
         .collect()
 }
 
-/// Several allocators with the same requests.
+/// Several allocators that serve the same requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Race {
     /// The requests.
     pub commands: Vec<String>,
-    /// Each allocator, with its memory before the first request and after each.
+    /// Each allocator, with its memory before the first request and after each request.
     pub scenes: Vec<(Name, Vec<Scene>)>,
 }
 
 /// Runs [random requests](random) on all demos that [race](super::About::races).
 ///
 /// # Errors
-/// Memory is short.
+/// Fails if memory is short.
 pub fn race(seed: u64, requests: usize) -> Result<Race, ConfigError> {
     let commands = random(seed, requests);
     let racers = Name::ALL.into_iter().filter(|name| name.about().races);
     let scenes = racers.map(|name| {
-        let mut demo = name.make_to_race()?;
+        let mut demo = name.allocator_for_race()?;
         let begin = demo.scene();
         let scenes = commands.iter().map(|command| demo.act(command));
         Ok::<_, ConfigError>((name, core::iter::once(begin).chain(scenes).collect()))

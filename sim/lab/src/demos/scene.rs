@@ -8,15 +8,15 @@ use serde::Serialize;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Scene {
-    /// The effect of the command, in a sentence.
+    /// A sentence about the command's effect.
     pub said: String,
-    /// `true` if the command was refused. Nothing changed then.
+    /// `true` if the command was refused. A refused command changes nothing.
     pub refused: bool,
-    /// The memory from its start to its end, without gaps.
+    /// The parts of the memory from its start to its end, without gaps.
     pub parts: Vec<Part>,
-    /// The free pieces: their number, the largest, and the sum, without headers and tags.
+    /// The number of free pieces, the largest, and the sum, without headers and tags.
     pub holes: Holes,
-    /// Other figures, by name.
+    /// Figures of the demo that have no field, by name.
     pub facts: Vec<(String, String)>,
 }
 
@@ -28,7 +28,7 @@ pub struct Part {
     pub at: usize,
     /// The length in bytes.
     pub bytes: usize,
-    /// The kind.
+    /// The kind of the bytes.
     #[serde(flatten)]
     pub is: Is,
 }
@@ -38,43 +38,43 @@ pub struct Part {
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 #[serde(tag = "is", content = "block", rename_all = "kebab-case")]
 pub enum Is {
-    /// In use: the requested bytes of a block.
+    /// The requested bytes of a block in use.
     Used(String),
-    /// Rounding: bytes of a block beyond the request.
+    /// Bytes of a block beyond the request, because of rounding.
     Rounding(String),
     /// Headers and tags.
     Tag,
-    /// Skipped for an alignment, or freed below a head.
+    /// Bytes skipped for an alignment, or freed below a head.
     Padding,
     /// One free piece.
     Free,
-    /// Free, and never used.
+    /// Free bytes that were never used.
     Untouched,
-    /// Never to be used again.
+    /// Bytes that are never used again.
     Retired,
-    /// Loaded with a neighbour, and not used.
+    /// Bytes that were loaded with a neighbour, and not used.
     Loaded,
 }
 
-/// Columns of [`Scene::strip`].
+/// The number of columns of [`Scene::strip`].
 const COLUMNS: usize = 64;
 
 impl Part {
-    /// A part with the bytes of `range`.
+    /// Creates a part with the bytes of `range`.
     pub fn of(range: Range<usize>, is: Is) -> Self {
         Self { at: range.start, bytes: range.len(), is }
     }
 }
 
 impl Scene {
-    /// The size of the memory in bytes.
+    /// Returns the size of the memory in bytes.
     pub fn bytes(&self) -> usize {
         self.parts.last().map_or(0, |part| part.at + part.bytes)
     }
 
-    /// The memory as a line of 64 characters, each for a 64th of it: a block's first letter if most of it is in use, `+`
-    /// rounding, `=` headers and tags, `-` padding, `.` free, `|` the start of another free piece, `_` never used, `#` retired,
-    /// `~` loaded but not used.
+    /// Draws the memory as a line of 64 characters. Each character shows a 64th of the memory: a block's first letter
+    /// if most of it is in use, `+` rounding, `=` headers and tags, `-` padding, `.` free, `|` the start of another
+    /// free piece, `_` never used, `#` retired, `~` loaded but not used.
     pub fn strip(&self) -> String {
         let column = |n: usize| {
             let range = n * self.bytes() / COLUMNS..(n + 1) * self.bytes() / COLUMNS;

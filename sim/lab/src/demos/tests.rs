@@ -6,14 +6,14 @@ fn command(text: &str) -> Command {
     text.parse().unwrap()
 }
 
-/// Runs a script. Returns all sentences, and the last scene.
+/// Runs a demo's script. Returns all sentences, and the last scene.
 fn run(name: Name, script: &[&str]) -> (Vec<String>, Scene) {
     let mut demo = name.make().unwrap();
     let scenes: Vec<_> = script.iter().map(|text| demo.act(&command(text))).collect();
     (scenes.iter().map(|scene| scene.said.clone()).collect(), scenes[scenes.len() - 1].clone())
 }
 
-/// Bytes of headers and tags of a free block.
+/// Returns the bytes of headers and tags of a free block.
 fn tags(name: Name) -> usize {
     match name {
         Name::FirstFit | Name::BestFit => 8,
@@ -22,7 +22,7 @@ fn tags(name: Name) -> usize {
     }
 }
 
-/// Checks that the parts cover the memory, and that the free ones are the holes that the allocator reports.
+/// Checks that the parts cover the memory, and that the free parts equal the holes that the allocator reports.
 fn check(name: Name, scene: &Scene) {
     let mut end = 0;
     for part in &scene.parts {
@@ -39,7 +39,7 @@ fn check(name: Name, scene: &Scene) {
     };
     assert_eq!(end, bytes, "{name:?}");
     assert_eq!(scene.strip().chars().count(), 64);
-    // The memory of these is not cut into holes.
+    // The memory of the excluded demos is not cut into holes.
     if matches!(name, Name::LazyPool | Name::Handles | Name::HandlesWrap | Name::Layout) {
         return;
     }
@@ -50,7 +50,7 @@ fn check(name: Name, scene: &Scene) {
 }
 
 #[test]
-fn scripts_run_and_every_scene_is_whole() {
+fn demo_scripts_run_with_complete_scenes() {
     for name in Name::ALL {
         let mut demo = name.make().unwrap();
         for text in name.about().script {
@@ -89,34 +89,34 @@ proptest! {
 }
 
 #[test]
-fn eight_blocks_of_32_fill_256_bytes_and_a_reset_frees_them_at_once() {
+fn reset_frees_eight_blocks_of_32_bytes() {
     let (said, last) = run(Name::Linear, Name::Linear.about().script);
     assert_eq!(said[7], "h is at byte 224 and has 32. It took 1 look.");
     assert_eq!(said[8], "No room for 32 bytes. Free: nothing.");
-    assert_eq!(said[9], "The head is back at byte 0: 8 blocks are free at once.");
-    // 5 bytes, 11 bytes of padding, 16 bytes.
+    assert_eq!(said[9], "The head is back at byte 0: 8 blocks are freed.");
+    // The memory has 5 bytes in use, 11 bytes of padding, and 16 bytes in use.
     assert_eq!(&last.strip()[..10], "j---kkkk..");
 }
 
 #[test]
-fn popping_to_a_marker_frees_what_came_after_it_and_nothing_else() {
+fn demo_pop_frees_only_blocks_after_the_marker() {
     let (said, last) = run(Name::Stack, &["alloc 32", "alloc 48", "mark", "alloc 64", "alloc 16", "pop m1"]);
     assert_eq!(said[2], "m1 is the head, byte 80.");
-    assert_eq!(said[5], "The head is back at byte 80: 2 blocks are free at once.");
+    assert_eq!(said[5], "The head is back at byte 80: 2 blocks are freed.");
     assert_eq!(last.strip().replace('.', ""), "a".repeat(8) + &"b".repeat(12));
 }
 
 #[test]
-fn a_pools_hole_serves_the_next_request_without_a_search() {
+fn pool_reuses_its_hole_without_a_search() {
     let (said, last) = run(Name::Pool, Name::Pool.about().script);
     assert_eq!(said[4], "d is at byte 96 and has 96. It took 1 look.", "b's slot");
     assert_eq!(said[5], "No room for 97 bytes. Free: 2016 bytes in 21 pieces, the largest 96.");
-    // 80 bytes in a slot of 96 waste 16.
+    // A block of 80 bytes in a slot of 96 wastes 16.
     assert!(last.parts.contains(&Part { at: 272, bytes: 16, is: Is::Rounding("c".to_owned()) }), "{last:?}");
 }
 
 #[test]
-fn first_fit_takes_the_first_hole_and_best_fit_the_smallest() {
+fn first_fit_and_best_fit_select_their_holes() {
     let place = |name| run(name, &Name::FirstFit.about().script[..7]).0[6].clone();
     assert!(place(Name::FirstFit).starts_with("e is at byte 16 "), "{}", place(Name::FirstFit));
     assert!(!place(Name::BestFit).starts_with("e is at byte 16 "), "{}", place(Name::BestFit));
@@ -125,7 +125,7 @@ fn first_fit_takes_the_first_hole_and_best_fit_the_smallest() {
 }
 
 #[test]
-fn buddies_are_split_and_merged() {
+fn demo_splits_and_merges_buddies() {
     let (said, last) = run(Name::Buddy, Name::Buddy.about().script);
     assert_eq!(said[0], "a is at byte 0 and has 128, 63 more than asked for. It took 4 looks, 3 splits.");
     assert_eq!(said[5], "c is free. It took 2 looks, 2 merges.");
@@ -133,9 +133,9 @@ fn buddies_are_split_and_merged() {
 }
 
 #[test]
-fn tlsf_begins_at_the_class_all_of_whose_blocks_are_large_enough() {
+fn tlsf_search_starts_at_a_class_of_large_enough_blocks() {
     let (_, scene) = run(Name::Tlsf, &["alloc 1000"]);
-    // 1008 with its header, rounded up to 1024: the power 10 is the seventh from 16 on.
+    // A request of 1008 bytes with its header is rounded up to 1024: the seventh power of two from 16 on.
     assert_eq!(
         scene.facts[2],
         ("class searched from".to_owned(), "first level 6, second level 0".to_owned())
@@ -163,15 +163,14 @@ fn impossible_demo_command_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_block_joins_the_lazy_chain_at_each_allocation() {
+fn lazily_initialized_pool_links_one_block_per_allocation() {
     let (said, last) = run(Name::LazyPool, Name::LazyPool.about().script);
     assert_eq!(
         said[0],
         "a is block 0. Block 0 joins the chain now: it is written for the first time. The next is block 1."
     );
     assert_eq!(said[3], "b is free: block 1 has the number 3 written into it, and is the next.");
-    // The freed blocks are allocated again, the last one first; each allocation still adds one more block to
-    // the list.
+    // The freed blocks are allocated again, last freed first; each allocation also adds one more block to the list.
     assert!(said[5].starts_with("d is block 0. Block 3 joins"), "{}", said[5]);
     assert!(said[6].starts_with("e is block 1. Block 4 joins"), "{}", said[6]);
     assert_eq!(last.strip(), format!("ddddeeeecccc....|...{}", "_".repeat(44)));
@@ -182,11 +181,11 @@ fn a_block_joins_the_lazy_chain_at_each_allocation() {
 }
 
 #[test]
-fn a_slot_retires_after_its_last_generation_or_wraps() {
+fn slot_retires_or_wraps_after_its_last_generation() {
     let (said, last) = run(Name::Handles, Name::Handles.about().script);
-    assert_eq!(said[4], "a is stale: its generation is not the slot's. It finds nothing.");
+    assert_eq!(said[4], "a is stale: its generation differs from the slot's.");
     assert!(said[9].ends_with("is retired: it is never used again."), "{}", said[9]);
-    assert_eq!(said[11], "a is stale: its generation is not the slot's. It finds nothing.");
+    assert_eq!(said[11], "a is stale: its generation differs from the slot's.");
     assert_eq!(&last.strip()[..24], format!("{}bbbbbbbbeeeeeeee", "#".repeat(8)));
     let (said, last) = run(Name::HandlesWrap, Name::HandlesWrap.about().script);
     assert_eq!(
@@ -201,7 +200,7 @@ fn a_slot_retires_after_its_last_generation_or_wraps() {
 }
 
 #[test]
-fn a_walk_loads_whole_lines() {
+fn demo_walk_loads_whole_cache_lines() {
     let (said, last) = run(Name::Layout, &["walk position.x structs"]);
     assert_eq!(
         said[0],
@@ -219,12 +218,12 @@ fn a_walk_loads_whole_lines() {
 }
 
 #[test]
-fn a_race_asks_all_for_the_same() {
+fn race_gives_each_allocator_the_same_requests() {
     let race = race(7, 60).unwrap();
     assert_eq!(race.commands.len(), 60);
     for (name, scenes) in &race.scenes {
         assert_eq!(scenes.len(), 61);
-        let mut demo = name.make_to_race().unwrap();
+        let mut demo = name.allocator_for_race().unwrap();
         let typed = race.commands.iter().map(|text| demo.act(&command(text)));
         assert_eq!(typed.collect::<Vec<_>>(), scenes[1..], "as when they are typed");
         assert!(scenes.iter().all(|scene| scene.bytes() == 1024), "{name:?}");
@@ -245,7 +244,7 @@ fn a_race_asks_all_for_the_same() {
 }
 
 #[test]
-fn names_are_those_of_the_command_line() {
+fn demo_names_equal_the_command_lines() {
     use clap::ValueEnum;
     for name in Name::ALL {
         assert_eq!(name.to_possible_value().unwrap().get_name(), name.name());

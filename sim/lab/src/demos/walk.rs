@@ -1,19 +1,19 @@
-//! The cache lines that a walk over structs loads: as an array of structs, as an array for each field, and as an array for each
-//! number.
+//! The cache lines that a walk over structs loads, in three layouts: an array of structs, an array per field, and an
+//! array per number.
 
 use super::command::Command;
 use super::demo::Demo;
 use super::scene::{Is, Part, Scene};
 
-/// A game's entity of 32 bytes: its fields with their sizes, in the struct's order.
+/// The fields of a game's 32-byte entity with their sizes, in the struct's order.
 pub(crate) const FIELDS: [(&str, u64); 4] = [("position", 12), ("velocity", 12), ("health", 4), ("team", 4)];
 pub(crate) const STRUCT: u64 = 32;
 
-/// The part of each struct that a walk uses.
+/// The parts of each struct that a walk uses.
 #[derive(Debug)]
 pub(crate) struct Access {
     pub(crate) name: &'static str,
-    /// Numbers of four bytes: the field, and the offset in it.
+    /// The numbers of four bytes that the walk uses: the field, and the offset in the field.
     pub(crate) numbers: &'static [(usize, u64)],
 }
 
@@ -23,10 +23,10 @@ pub(crate) const ACCESSES: [Access; 3] = [
     Access { name: "all", numbers: &[(0, 0), (0, 4), (0, 8), (1, 0), (1, 4), (1, 8), (2, 0), (3, 0)] },
 ];
 
-/// The memory layout of `n` structs.
+/// The memory layout of an array of structs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// One after the other.
+    /// Structs one after the other.
     Structs,
     /// An array for each field.
     Fields,
@@ -45,7 +45,7 @@ impl Layout {
         }
     }
 
-    /// The address of the number at offset `from` of a field of struct `i` of `n`. Arrays begin at cache lines.
+    /// Returns the address of the number at offset `from` of a field of struct `i` of `n`. Arrays begin at cache lines.
     fn place(self, n: u64, line: u64, i: u64, field: usize, from: u64) -> u64 {
         let array = |bytes: u64| (n * bytes).next_multiple_of(line);
         let before = &FIELDS[..field];
@@ -60,17 +60,17 @@ impl Layout {
 }
 
 impl Access {
-    /// Bytes that a walk over `n` structs uses.
+    /// Returns the bytes that a walk over `n` structs uses.
     pub(crate) fn used(&self, n: u64) -> u64 {
         4 * n * self.numbers.len() as u64
     }
-    /// The addresses that it uses, four bytes each.
+    /// Returns the addresses that a walk uses, four bytes each.
     fn places(&self, layout: Layout, n: u64, line: u64) -> impl Iterator<Item = u64> {
         (0..n).flat_map(move |i| {
             self.numbers.iter().map(move |(field, from)| layout.place(n, line, i, *field, *from))
         })
     }
-    /// For each line of memory, `true` if the walk loads it.
+    /// Returns for each cache line `true` if the walk loads it.
     pub(crate) fn loaded(&self, layout: Layout, n: u64, line: u64) -> Vec<bool> {
         // Each of eight arrays may leave part of a line unused.
         let mut loaded = vec![false; (n * STRUCT / line + 8) as usize];
@@ -81,17 +81,17 @@ impl Access {
     }
 }
 
-/// The demo's size: sixteen structs are eight lines of 64 bytes in each layout.
+/// The number of structs in the demo: sixteen structs are eight lines of 64 bytes in each layout.
 const STRUCTS: u64 = 16;
 const LINE: u64 = 64;
 
-/// Walks over structs.
+/// The demo of walks over structs.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     last: Option<(&'static Access, Layout)>,
 }
 
-/// The lines loaded, and the bytes used.
+/// Returns the number of lines loaded, and of bytes used.
 fn counts(access: &Access, layout: Layout) -> (u64, u64) {
     let lines = access.loaded(layout, STRUCTS, LINE).into_iter().filter(|loaded| *loaded).count() as u64;
     (lines, access.used(STRUCTS))

@@ -1,4 +1,4 @@
-//! The cost of rounding to powers of two, over all sizes, and its benefit: the buddy is found by arithmetic.
+//! The experiment on the cost of rounding to powers of two, and on its benefit: the buddy is found by arithmetic.
 
 use super::Context;
 use crate::allocators::{Allocator, Buddy};
@@ -10,9 +10,10 @@ use uslab::{Geometry, OrderRule};
 
 /// How much does a buddy allocator waste, and how much of that do slabs on top of it save?
 ///
-/// Every size up to the largest is requested once; nothing is sampled. Folklore says that a quarter of a buddy's memory is
-/// wasted; Russell (1977) computed 1.44 times the requested bytes. Both depend on the distribution of sizes, and on what is
-/// averaged. Then a walk through splits and merges, and their number by the size of the heap.
+/// Every size up to the largest is requested once; no size is sampled. Folklore says that a quarter of a buddy
+/// allocator's memory is wasted; Russell (1977) computed 1.44 times the requested bytes. The cost and the benefit of
+/// rounding depend on the distribution of sizes, and on what is averaged. The output also has a walk through splits and
+/// merges, and their number by the size of the heap.
 #[derive(Debug, Args)]
 pub struct Buddies {
     /// The largest size, in bytes, a power of two.
@@ -42,7 +43,7 @@ impl Mean {
         self.taken += taken * weight;
         self.ratio += taken / asked * weight;
     }
-    /// Bytes taken per byte requested; and the mean of each size's ratio.
+    /// Returns the bytes taken per byte requested, and the mean of each size's ratio.
     fn ratios(&self) -> [f64; 2] {
         [self.taken / self.asked, self.ratio / self.weight]
     }
@@ -52,7 +53,7 @@ fn layout(size: usize) -> anyhow::Result<Layout> {
     Layout::from_size_align(size, 1).context("a size")
 }
 
-/// The bytes that a block of `size` takes up.
+/// Returns the bytes that a block of `size` takes up.
 fn taken(buddy: &mut Buddy, size: usize) -> anyhow::Result<usize> {
     let block =
         buddy.alloc(layout(size)?).with_context(|| format!("no room for {size} bytes in an empty heap"))?;
@@ -61,7 +62,8 @@ fn taken(buddy: &mut Buddy, size: usize) -> anyhow::Result<usize> {
     Ok(taken)
 }
 
-/// The bytes that an object of `size` takes in a slab of the kernel's geometry, including its share of the slab's unused end.
+/// Returns the bytes that an object of `size` takes in a slab of the kernel's geometry, including its share of the
+/// slab's unused end.
 fn in_slab(size: usize, rule: &OrderRule) -> Option<f64> {
     let geometry = Geometry::new(size, 8, rule).ok()?;
     let slab = geometry.objects() * geometry.stride() + geometry.waste();
@@ -85,7 +87,7 @@ impl Buddies {
         let slabs_to = 4096.min(self.largest);
         let [mut even, mut octaves, mut small, mut slabs] = [(); 4].map(|()| Mean::default());
         let mut curve = Vec::new();
-        // Sizes smaller than the smallest block say nothing about powers of two.
+        // Sizes below the smallest block reveal nothing about powers of two.
         for size in 16..=self.largest {
             let bytes = taken(&mut buddy, size)?;
             even.add(size, bytes as f64, 1.0);
@@ -166,7 +168,7 @@ impl Buddies {
     }
 }
 
-/// The splits and merges of one small block in an empty heap.
+/// Counts the splits and merges of one small block in an empty heap.
 fn steps(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "The smallest block from an empty heap, and back",
@@ -193,7 +195,7 @@ fn steps(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A heap of 1024 bytes, step by step, with its free lists in the form of `/proc/buddyinfo`.
+/// Shows a heap of 1024 bytes, step by step, with its free lists in the form of `/proc/buddyinfo`.
 fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     let mut buddy = Buddy::new(1024)?;
     let orders = ["16", "32", "64", "128", "256", "512", "1024"];

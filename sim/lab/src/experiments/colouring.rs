@@ -1,5 +1,5 @@
-//! The purpose of slab colour: without it, the hot first words of objects are in a few sets of the cache (Bonwick, "The Slab
-//! Allocator", 1994, section 4).
+//! The experiment on slab colour. Without colour, the hot first words of objects share a few sets of the cache
+//! (Bonwick, "The Slab Allocator", 1994, section 4).
 
 use super::{Context, bounded};
 use crate::findings::clock::{self, Spread};
@@ -11,20 +11,21 @@ use rand::seq::SliceRandom;
 use std::hint::black_box;
 use uslab::{Geometry, OrderRule};
 
-/// Does it help to begin each slab's objects at another offset?
+/// Does it help to begin each slab's objects at a different offset?
 ///
-/// A walk reads the first word of each object in a cache, as programs do that keep hot fields at the front. The sets of the
-/// processor's first-level cache into which these words fall are computed; a walk that fills some sets and leaves others empty
-/// misses. With colour, a slab's objects begin one line later than those of the slab before, as far as the slab's slack allows.
-/// The modelled cache is this machine's, and the walk is timed: if misses and times disagree, the table shows it.
+/// A walk reads the first word of each object in a cache, as programs with hot fields at the front do. The experiment
+/// computes the sets of the first-level cache into which these words fall. A walk that fills some sets and leaves
+/// others empty misses. With colour, a slab's objects begin one line later than the previous slab's, as far as the
+/// slab's slack allows. The modelled cache is this machine's, and the walk is timed: the table shows if misses and
+/// times disagree.
 #[derive(Debug, Args)]
 pub struct Colouring {
     /// Bytes of an object, separated by commas.
     #[arg(long, value_name = "BYTES", value_delimiter = ',',
           default_value = "192,320,512,704,1000,1344,2048,2560", value_parser = clap::value_parser!(u32).range(64..=8192))]
     sizes: Vec<u32>,
-    /// Ways of the cache: lines in a set. Default: as this machine reports; 8 with --exact or --sets, or if it does not report
-    /// them.
+    /// Ways of the cache: lines in a set. Default: as this machine reports; 8 with --exact or --sets, or if the machine
+    /// reports none.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     ways: Option<u32>,
     /// Sets of the cache, a power of two. Default: as this machine reports; 64 with --exact or --ways.
@@ -37,13 +38,13 @@ fn sets(text: &str) -> Result<u32, String> {
     sets.ok_or_else(|| "expected a power of two up to 65536".to_owned())
 }
 
-/// A common cache, for counts that are the same on any machine.
+/// A common cache geometry, for counts that are the same on any machine.
 const USUAL: Cache = Cache { sets: 64, ways: 8, line: 64 };
-/// A difference in misses per thousand accesses that counts.
+/// The smallest difference in misses per thousand accesses that counts.
 const MISSES: f64 = 50.0;
-/// A relative difference in time that counts.
+/// The smallest relative difference in time that counts.
 const TIME: f64 = 0.1;
-/// The most bytes of all objects.
+/// The most bytes of all objects together.
 const MOST: u64 = 1 << 30;
 
 /// A set-associative cache that evicts the least recently used line.
@@ -80,13 +81,13 @@ impl Lines {
     }
 }
 
-/// The placement of a cache's slabs: Linux's geometry, without colour or with all colours that the slack allows.
+/// The placement of a cache's slabs: Linux's geometry, without colour or with all colours that fit into the slack.
 struct Slabs {
     bytes: usize,
     object: usize,
     objects: usize,
     colours: usize,
-    /// Bytes between two colours: a line.
+    /// The bytes between two colours: a cache line.
     line: usize,
 }
 
@@ -97,14 +98,14 @@ impl Slabs {
         let colours = if coloured { slack / line + 1 } else { 1 };
         Ok(Self { bytes: objects * object + slack, object, objects, colours, line })
     }
-    /// The addresses of the first `n` objects.
+    /// Returns the addresses of the first `n` objects.
     fn addresses(&self, n: usize) -> Vec<usize> {
         let slab = |i: usize| i * self.bytes + i % self.colours * self.line;
         (0..n).map(|i| slab(i / self.objects) + i % self.objects * self.object).collect()
     }
 }
 
-/// Misses per thousand accesses, in a walk that repeats; and the number of sets used.
+/// Returns the misses per thousand accesses in a repeated walk, and the number of sets used.
 fn missed(addresses: &[usize], cache: Cache) -> (f64, usize) {
     let mut cache = Lines::new(cache);
     addresses.iter().for_each(|a| cache.touch(*a));
@@ -131,7 +132,8 @@ impl Effect {
             _ => Self::None,
         }
     }
-    /// The effect, from the coloured walk's time relative to the plain one's; `None` if the rounds do not decide.
+    /// Returns the effect from the ratio of the coloured walk's time to the plain one's; `None` if the rounds do not
+    /// decide.
     fn of_time(ratio: Spread) -> Option<Self> {
         let yes = |holds| holds == Holds::Yes;
         match ratio {
@@ -143,7 +145,7 @@ impl Effect {
     }
     /// Returns whether the model and the clock agree.
     fn agrees(self, clock: Option<Self>) -> Holds {
-        clock.map_or(Holds::Undecided, |clock| Holds::if_so(self == clock))
+        clock.map_or(Holds::Undecided, |clock| Holds::then_some_text(self == clock))
     }
 }
 
@@ -156,7 +158,7 @@ enum Whose {
 }
 
 impl Colouring {
-    /// The cache that is modelled.
+    /// Returns the cache geometry to model.
     fn cache(&self, context: &Context<'_>) -> (Cache, Whose) {
         match (self.sets, self.ways, context.exact) {
             (None, None, true) => (USUAL, Whose::Usual),
@@ -176,7 +178,7 @@ impl Colouring {
         let mut findings = Findings::new("colouring", question, context.seed);
         let (cache, whose) = self.cache(context);
         let Cache { sets, ways, line } = cache;
-        // Three quarters of the cache's lines: with even use of the sets none would miss.
+        // The walk uses three quarters of the cache's lines: with even use of the sets, no access would miss.
         let objects = (u64::from(sets) * u64::from(ways) * 3 / 4).max(1) as usize;
         let largest = self.sizes.iter().copied().max().unwrap_or_default();
         let options = format!("--sets {sets} --ways {ways} --sizes {largest}");
@@ -196,9 +198,9 @@ impl Colouring {
         let title = format!(
             "First words of {objects} objects, walked again and again; {sets} sets of {ways} lines of {line} bytes, {}",
             match whose {
-                Whose::Given => "as --sets and --ways say",
-                Whose::Usual => "as many processors had",
-                Whose::Machines => "this machine's nearest cache as its system says",
+                Whose::Given => "as given by --sets and --ways",
+                Whose::Usual => "a common geometry of processors",
+                Whose::Machines => "this machine's first-level cache, as its system reports",
             }
         );
         let mut table = Table::new(title, &columns);
@@ -209,7 +211,7 @@ impl Colouring {
             let slabs = |coloured| Slabs::new(*size as usize, line as usize, coloured);
             let sides = [slabs(false)?, slabs(true)?];
             let (bytes, colours) = (sides[0].bytes, sides[1].colours);
-            // Shuffled, because processors prefetch at equal distances.
+            // The order is shuffled, because processors prefetch at equal distances.
             let mut order: Vec<usize> = (0..objects).collect();
             order.shuffle(&mut context.rng());
             let addresses = sides.map(|side| {
@@ -312,10 +314,10 @@ fn disagreements(findings: &mut Findings, whose: Whose, agreement: &[(&u32, Hold
     });
 }
 
-/// Nanoseconds per access without colour and with it, and their ratio, in memory with the same layouts. The next address depends
-/// on the value read, so that accesses do not overlap.
+/// Measures nanoseconds per access without and with colour, and their ratio, in memory with the same layouts. The next
+/// address depends on the value read, so that accesses do not overlap.
 fn times(context: &Context<'_>, cache: Cache, addresses: &[Vec<usize>; 2]) -> anyhow::Result<[Spread; 3]> {
-    // Aligned to a page, and to the size of a way.
+    // The memory is aligned to a page, and to the size of a way.
     let align = (cache.sets as usize * cache.line as usize).next_power_of_two().max(4096);
     let memory = |addresses: &Vec<usize>| -> anyhow::Result<_> {
         let bytes = addresses.iter().max().map_or(0, |last| last + cache.line as usize) + align;
@@ -353,18 +355,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_forgets_the_line_used_longest_ago() {
+    fn cache_set_evicts_the_least_recently_used_line() {
         let mut lines = Lines::new(Cache { sets: 2, ways: 2, line: 64 });
         for address in [0, 128, 0, 256, 0, 128, 64] {
             lines.touch(address);
         }
-        // 0, 128 and 256 share a set with two ways: 256 evicts 128, which then evicts 256.
+        // Addresses 0, 128 and 256 share a set with two ways: 256 evicts 128, which then evicts 256.
         assert_eq!((lines.misses, lines.used()), (5, 2));
     }
 
     /// Regression test: misses were shown although the measured times contradicted them.
     #[test]
-    fn a_model_that_the_clock_contradicts_is_flagged() {
+    fn cache_model_contradicted_by_measurement_is_flagged() {
         let time =
             |ratio: f64| Effect::of_time(Spread::of(vec![ratio - 0.01, ratio, ratio, ratio, ratio + 0.01]));
         assert_eq!([0.8, 1.0, 1.3].map(time), [Effect::Better, Effect::None, Effect::Worse].map(Some));
@@ -377,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_a_page_without_slack_have_no_colour() {
+    fn page_without_slack_has_one_colour() {
         let slabs = Slabs::new(2048, 64, true).unwrap();
         assert_eq!((slabs.colours, slabs.bytes % 4096), (1, 0));
         let coloured = Slabs::new(1344, 64, true).unwrap();

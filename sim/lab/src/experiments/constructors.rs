@@ -1,4 +1,5 @@
-//! The benefit of object caching: objects stay constructed while they are free (Bonwick, "The Slab Allocator", 1994).
+//! The experiment on object caching: objects stay constructed while they are free (Bonwick, "The Slab Allocator",
+//! 1994).
 
 use super::{Context, bounded, counted};
 use crate::findings::clock::{self, Spread};
@@ -11,8 +12,8 @@ use uslab_magazine::sync::Counter;
 
 /// How much does it save to keep objects constructed between uses?
 ///
-/// Objects are allocated and freed in bursts, from a cache that constructs an object once, and from one whose objects are
-/// constructed at each allocation. Construction writes some words of state and some locks and list heads.
+/// Objects are allocated and freed in bursts, from two caches: one constructs each object once, the other at each
+/// allocation. A construction writes some words of state, locks and list heads.
 #[derive(Debug, Args)]
 pub struct Constructors {
     /// Words that a constructor writes, separated by commas.
@@ -27,12 +28,12 @@ pub struct Constructors {
     bursts: u32,
 }
 
-/// An object of 512 bytes, of which a constructor sets the first words.
+/// An object of 512 bytes, whose first words a constructor sets.
 struct Object([u64; 64]);
 
 impl Object {
-    /// Each word depends on its address, like list heads that point to themselves, so that the compiler cannot use one wide
-    /// store.
+    /// Each word depends on its own address, like list heads that point to themselves, so that the compiler cannot use
+    /// one wide store.
     #[inline(never)]
     fn construct(&mut self, words: u16, constructed: &Counter) {
         constructed.add(1);
@@ -40,7 +41,7 @@ impl Object {
             *word = black_box(i as u64) ^ 0x5a5a;
         }
     }
-    /// A user's change: sets a word and resets it, like a lock that is taken and released.
+    /// Changes the object as a user does: sets a word and resets it, like a lock that is taken and released.
     fn use_up(&mut self) {
         let word = black_box(&mut self.0[63]);
         *word += 1;
@@ -89,7 +90,7 @@ impl Side {
     }
 }
 
-/// The number of constructions, divided by the burst size, with objects kept and without.
+/// Returns the number of constructions per burst size, with objects kept constructed and without.
 fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
     let count = |kept| {
         let side = Side::new(&counted()?, words, kept)?;
@@ -99,7 +100,7 @@ fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
     Ok([count(true)?, count(false)?])
 }
 
-/// Nanoseconds per object, from allocation to free: kept, constructed anew, and the second relative to the first.
+/// Returns the nanoseconds per object, from allocation to free: kept, constructed anew, and the ratio.
 fn times(context: &Context<'_>, words: u16, burst: u32, bursts: u32) -> anyhow::Result<[Spread; 3]> {
     let subsystem = Subsystem::new(Config::default())?;
     let sides = [Side::new(&subsystem, words, true)?, Side::new(&subsystem, words, false)?];

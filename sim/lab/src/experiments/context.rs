@@ -8,25 +8,25 @@ use uslab_buddy::PageConfig;
 use uslab_magazine::Cpus;
 use uslab_output::Progress;
 
-/// The options of every experiment.
+/// The options that every experiment has.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'p> {
-    /// Determines all random choices.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// `true` to leave out everything that is measured.
+    /// `true` to omit all measured values.
     pub exact: bool,
-    /// `true` for little work.
+    /// `true` to do less work.
     pub quick: bool,
-    /// Shows progress.
+    /// The progress display.
     pub progress: &'p Progress,
 }
 
 impl Context<'_> {
-    /// Random numbers from the seed, by a specified generator, so that they stay the same.
+    /// Returns random numbers from the seed, by a specified generator, so that they stay the same in later versions.
     pub(super) fn rng(&self) -> Pcg64 {
         Pcg64::seed_from_u64(self.seed)
     }
-    /// The number of interleaved rounds of timing.
+    /// Returns the number of interleaved timing rounds.
     pub fn rounds(&self) -> usize {
         if self.quick { 1 } else { 9 }
     }
@@ -36,16 +36,16 @@ impl Context<'_> {
     }
 }
 
-/// Checks options that are each in range but may request too much time or memory together.
+/// Checks options that are each in range but may together request too much time or memory.
 ///
 /// # Errors
-/// `asked` (of the things `of`) exceeds `most`; the message names the options.
+/// Fails if `asked`, a number of things `of`, exceeds `most`; the message names the options.
 pub(super) fn bounded(options: &str, asked: u64, most: u64, of: &str) -> anyhow::Result<()> {
     ensure!(asked <= most, "{options}: {asked} {of}; expected {most} at most");
     Ok(())
 }
 
-/// A subsystem for counts that are the same on any machine: it has four simulated CPUs, however many this machine has.
+/// Returns a subsystem with four simulated CPUs, for counts that are the same on any machine.
 pub(super) fn counted() -> anyhow::Result<Subsystem> {
     Ok(Subsystem::new(Config::new(PageConfig::default_for(Cpus::simulated(4, 1)?)))?)
 }

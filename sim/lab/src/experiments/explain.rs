@@ -11,11 +11,12 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 /// Show which allocator suits what: the cheat sheet, or one allocator's page.
 ///
-/// Shown are sizes, lifetimes, the worst case, waste, and programs that ship it; and the results of one workload: the longest
-/// operation in steps, bytes taken per byte requested, bytes outside the memory, and time.
+/// A page shows sizes, lifetimes, the worst case, waste, and programs that ship the allocator. A page also shows one
+/// workload's results: the longest operation in steps, bytes taken per byte requested, bytes outside the memory, and
+/// time.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// The allocator of the page. Left out: all of them, a line each.
+    /// The allocator of the page. Default: all allocators, one line each.
     #[arg(value_parser = pages())]
     name: Option<&'static CheatSheet>,
 }
@@ -25,7 +26,7 @@ fn pages() -> impl TypedValueParser<Value = &'static CheatSheet> {
     names.try_map(|name| cheat_sheet::of(&name).ok_or("expected a name of the sheet"))
 }
 
-/// The columns of measurements.
+/// The table's columns of measurements.
 const MEASURED: [&str; 5] =
     ["refused", "longest, steps", "taken of asked", "bytes beside", "~ns an operation"];
 
@@ -34,7 +35,7 @@ fn measured(run: &Run) -> Vec<Value> {
     vec![
         run.outcome.refused.into(),
         known(run.outcome.work.longest.into()),
-        known(run.taken_of_asked().into()),
+        known(run.peak_ratio().into()),
         Some(run.outcome.beside).filter(|bytes| *bytes > 0).into(),
         Value::Spread(run.nanoseconds, 1),
     ]
@@ -62,7 +63,7 @@ impl Explain {
     }
 }
 
-/// The overview of all pages, and the advice.
+/// Shows the overview of all pages, and the advice.
 fn all(findings: &mut Findings) {
     let columns = ["name", "sizes", "lifetimes", "worst case of an allocation", "waste", "who ships it"];
     let mut table = Table::new("The cheat sheet; `uslab lab explain NAME` has a page of each", &columns);
@@ -86,7 +87,7 @@ fn all(findings: &mut Findings) {
     );
 }
 
-/// One page.
+/// Shows one page.
 fn page(sheet: &CheatSheet, findings: &mut Findings) {
     findings.note(sheet.idea);
     let mut table = Table::new("What it is", &["what", "here"]);
@@ -110,7 +111,7 @@ fn page(sheet: &CheatSheet, findings: &mut Findings) {
     findings.table(table);
 }
 
-/// Measurements of these allocators.
+/// Shows measurements of the named allocators.
 fn under_load(context: &Context<'_>, names: &[Name], findings: &mut Findings) -> anyhow::Result<()> {
     let loaded = Load::of(context, "uniform:16..1024", "bimodal:20,2000,0.1", 10_000)?;
     let bytes = loaded.memory(None)?;
@@ -125,7 +126,7 @@ fn under_load(context: &Context<'_>, names: &[Name], findings: &mut Findings) ->
     }
     findings.table(table);
     let looked_into = names.iter().zip(&runs).filter(|(_, run)| run.known);
-    let bars = looked_into.map(|(name, run)| (name.shown(), run.taken_of_asked()));
+    let bars = looked_into.map(|(name, run)| (name.shown(), run.peak_ratio()));
     findings.bars(Bars::exact(
         "Bytes taken, each at the peak",
         Axis::linear("times what was asked for"),

@@ -12,21 +12,22 @@ use rand_pcg::Pcg64;
 
 /// Are there half as many holes as blocks?
 ///
-/// A heap is filled and kept at a number of blocks: a random block is freed, and one of a random size is allocated. Knuth's
-/// argument gives p/2 holes per block, where p is the fraction of allocations that leave a remainder; with many sizes p is almost
-/// 1, with few sizes it is not. Sizes are rounded up to a granule, which turns many sizes into few: each policy is tried with a
-/// granule of one byte and with the 16 bytes of most heaps. The rule says nothing about the quality of a policy.
+/// A heap is filled and kept at a number of blocks: each step frees a random block and allocates one of a random size.
+/// Knuth's argument gives p/2 holes per block, where p is the fraction of allocations that leave a remainder. With many
+/// sizes p is almost 1, with few sizes it is smaller. Rounding sizes up to a granule turns many sizes into few. Each
+/// policy runs with a granule of one byte, and with the 16 bytes of most heaps. The fifty-percent rule says nothing
+/// about the quality of a policy.
 #[derive(Debug, Args)]
 pub struct FiftyPercent {
     /// Blocks in use.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=500_000))]
     blocks: u32,
-    /// How often each block in use is freed and allocated anew.
+    /// How often each block in use is freed and replaced.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     turnovers: u32,
 }
 
-/// The most inspected blocks: about a minute.
+/// The most inspected blocks, which take about a minute.
 const MOST: u64 = 4_000_000_000;
 
 /// The distribution of requested sizes.
@@ -64,7 +65,8 @@ const BEST: usize = 2;
 /// The granules to which sizes are rounded up, in bytes.
 const GRANULES: [usize; 2] = [1, 16];
 
-/// Holes per block, the fraction of allocations that left a remainder, and steps per search; over the second half of the run.
+/// Holes per block, the fraction of allocations that left a remainder, and steps per search, over the second half of
+/// the run.
 struct Found {
     holes: f64,
     rest: f64,
@@ -82,7 +84,7 @@ impl FiftyPercent {
         sizes: Sizes,
     ) -> anyhow::Result<Found> {
         const ROOM: &str = "room: the heap is twice as large";
-        // Room for twice the used memory, so that nothing is refused.
+        // The heap has room for twice the used memory, so that nothing is refused.
         let mut heap = Headerless::new(blocks as usize * 4096, granule, fit, order);
         let mut held = Vec::new();
         for _ in 0..blocks {
@@ -118,7 +120,8 @@ impl FiftyPercent {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         let question = "are there half as many holes as blocks?";
         let mut findings = Findings::new("fifty-percent", question, context.seed);
-        // A search's length is proportional to the number of blocks: a quarter of the blocks is a sixteenth of the work.
+        // A search's length is proportional to the number of blocks: a quarter of the blocks is a sixteenth of the
+        // work.
         let blocks = if context.quick { (self.blocks / 4).max(10) } else { self.blocks };
         let options = format!("--blocks {} --turnovers {}", self.blocks, self.turnovers);
         let looks = u64::from(blocks).pow(2) * u64::from(self.turnovers);
@@ -192,7 +195,7 @@ impl FiftyPercent {
                 "{best:.3} holes a block to the byte, {best_rounded:.3} with a granule of 16: the rounding makes 128 sizes of 2,033, \
                  and so exact fits; less than 0.4 counts as far fewer"
             ),
-            holds: Holds::each([best, best_rounded].map(|holes| Holds::if_so(holes < 0.4))),
+            holds: Holds::each([best, best_rounded].map(|holes| Holds::then_some_text(holes < 0.4))),
             measured: false,
         });
         findings.note(format!(
@@ -216,7 +219,7 @@ mod tests {
 
     /// Regression test: the effect of rounding to 16 bytes was taken for a property of best fit.
     #[test]
-    fn to_the_byte_best_fit_leaves_nearly_half_as_many_holes_as_blocks() {
+    fn best_fit_leaves_about_half_as_many_holes_as_blocks() {
         let experiment = FiftyPercent { blocks: 1000, turnovers: 20 };
         let of = |policy: usize, granule| {
             let (_, fit, order) = POLICIES[policy];

@@ -1,8 +1,9 @@
-//! Fragmentation: the fraction of the free memory that is in one piece during a workload, and the influence of lifetimes.
+//! The experiment on fragmentation: the fraction of free memory in one piece during a workload, and the influence of
+//! lifetimes.
 //!
-//! The size of the largest free block shows how full the memory is rather than how fragmented it is. Its share of all free memory
-//! counts, with the same use under each allocator. One seed proves nothing: each figure is the median of ten seeds, with an
-//! interval, and differences are computed seed by seed.
+//! The size of the largest free block shows how full the memory is rather than how fragmented. The experiment therefore
+//! reports the block's share of all free memory, at the same fraction of use under each allocator. One seed proves
+//! nothing: each figure is the median of ten seeds, with an interval, and differences are computed seed by seed.
 
 mod lifetimes;
 mod over_time;
@@ -23,28 +24,29 @@ use policy::{Policy, Run, SEEDS, seeds, shown};
 
 /// Which part of the free memory is in one piece, and does that get worse with time?
 ///
-/// Random sizes with two kinds of lifetimes, most short and some long, in first fit, best fit, TLSF and buddy: the largest free
-/// block as a share of all free memory, with the same fraction of memory in use under each, over ten seeds. Then the same with
-/// one kind of lifetime that has the same mean; and in a longer run, the share and the steps of a search over time.
+/// The workload has random sizes and two kinds of lifetimes, most short and some long. The workload runs in first fit,
+/// best fit, TLSF and buddy, each with the same fraction of memory in use, over ten seeds. Reported is the largest free
+/// block as a share of all free memory. Two more runs follow: one kind of lifetime with the same mean, and a longer run
+/// that shows the share and the search steps over time.
 #[derive(Debug, Args)]
 pub struct Fragmentation {
     #[command(flatten)]
     load: Load,
-    /// Memory of the buddy allocator: bytes, or with K, M, G; a power of two. The others get as much as gives the same fraction
-    /// of use. Default: 1.25 times the peak of requested bytes, rounded up to a power of two.
+    /// Memory of the buddy allocator: bytes, or with K, M, G; a power of two. The other allocators get the memory that
+    /// gives the same fraction of use. Default: 1.25 times the peak of requested bytes, rounded up to a power of two.
     #[arg(long, value_name = "BYTES", value_parser = memory)]
     memory: Option<u64>,
 }
 
-/// Runs all policies with one seed and the same fraction of memory in use as the buddy's in `bytes`.
+/// Runs all policies with one seed. Each has the same fraction of memory in use as the buddy allocator in `bytes`.
 fn at_equal_use(bytes: usize, loaded: &Loaded) -> anyhow::Result<Vec<Run>> {
     let [buddy, others @ ..] = &Policy::ALL;
     let first = buddy.run(bytes, loaded)?;
     let share = first.in_use() / 100.0;
     let mut runs = vec![first];
     for policy in others {
-        // The bytes in use do not depend on the size of the memory: one run finds them, another one uses a memory of the right
-        // size.
+        // The bytes in use do not depend on the size of the memory: one run finds them, and a second run uses a memory
+        // of the right size.
         let alone = policy.run(bytes, loaded)?;
         let used = alone.in_use() / 100.0 * bytes as f64;
         runs.push(policy.run((used / share) as usize, loaded)?);
@@ -122,7 +124,7 @@ impl Fragmentation {
         first_fit_decays(&mut findings, &runs);
         lifetimes::run(context, &mut findings)?;
         over_time::run(context, &mut findings)?;
-        holes_that_serve_nobody(&mut findings)?;
+        unusable_holes(&mut findings)?;
         Ok(findings)
     }
 }
@@ -136,12 +138,12 @@ fn pools_keep_theirs(findings: &mut Findings, kept: &[f64]) {
             "pools by class keep {least:.0} % of it, a page, in each of {} seeds; 95 % counts as all",
             kept.len()
         ),
-        holds: Holds::if_so(least >= 95.0),
+        holds: Holds::then_some_text(least >= 95.0),
         measured: false,
     });
 }
 
-/// First fit against the two that are said to be better, seed by seed.
+/// Compares first fit with best fit and TLSF, which have a better reputation, seed by seed.
 fn first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
     let at = |policy| Policy::ALL.iter().position(|p| *p == policy).unwrap_or(0);
     let (buddy, tlsf) = (at(Policy::Named(Name::Buddy)), at(Policy::Named(Name::Tlsf)));
@@ -169,8 +171,8 @@ fn first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
     }
 }
 
-/// A heap full of small holes, and a page that fits into none of them.
-fn holes_that_serve_nobody(findings: &mut Findings) -> anyhow::Result<()> {
+/// Shows a heap full of small holes, and a page that fits into none of them.
+fn unusable_holes(findings: &mut Findings) -> anyhow::Result<()> {
     let mut heap = Heap::new(1 << 16, Fit::First, Order::Address)?;
     let small = Layout::from_size_align(16, 1).context("16 bytes")?;
     let blocks: Vec<_> = std::iter::from_fn(|| heap.alloc(small)).collect();
@@ -190,7 +192,7 @@ fn holes_that_serve_nobody(findings: &mut Findings) -> anyhow::Result<()> {
             holes.largest,
             if refused { "refused" } else { "served" }
         ),
-        holds: Holds::if_so(refused),
+        holds: Holds::then_some_text(refused),
         measured: false,
     });
     kept.into_iter().for_each(|block| heap.free(block));
@@ -209,8 +211,8 @@ mod tests {
         Load::of(&context, "uniform:16..1024", "bimodal:20,2000,0.1", 10_000).unwrap()
     }
 
-    /// Regression test: only the size of the largest block was compared, which mostly shows how full the memory is: the buddy
-    /// uses a third more of it.
+    /// Regression test: only the size of the largest block was compared. The size of the largest free block mostly
+    /// shows how full the memory is, and the buddy allocator uses a third more.
     #[test]
     fn policies_are_compared_with_the_same_share_of_memory_in_use() {
         let runs = at_equal_use(1 << 18, &loaded()).unwrap();
@@ -220,14 +222,15 @@ mod tests {
             assert_eq!(run.outcome.refused, 0, "{:?}", run.policy);
             assert!((run.in_use() - buddy).abs() < 1.0, "{:?}: {} and {buddy}", run.policy, run.in_use());
         }
-        // With the same memory it would not be so.
+        // With equal memory, the comparison would come out differently.
         let first = Policy::Named(Name::FirstFit).run(1 << 18, &loaded()).unwrap();
         assert!(first.in_use() < buddy - 5.0, "{}", first.in_use());
     }
 
-    /// A buddy's largest possible free block is half of the memory if half of it is free, and also if three quarters are.
+    /// A buddy allocator's largest possible free block is half of the memory, both if half and if three quarters of it
+    /// are free.
     #[test]
-    fn a_buddys_largest_block_is_judged_by_the_largest_it_could_have() {
+    fn buddy_largest_block_is_compared_with_the_largest_possible() {
         let sample = |largest, total| Sample {
             holes: crate::allocators::Holes { count: 2, largest, total },
             ..Sample::default()

@@ -1,7 +1,7 @@
 //! Counts the instructions of an operation by running this program again under valgrind.
 //!
-//! A case runs twice, with different numbers of operations; the difference is due to the operations alone, whatever the program's
-//! start takes. Exact for one build of the program: compilers differ.
+//! A case runs twice, with different numbers of operations. The difference is due to the operations alone, whatever the
+//! program's start takes. The count is exact for one build of the program, because compilers differ.
 
 use super::Context;
 use crate::allocators::heap::{Fit, Order};
@@ -15,7 +15,7 @@ use std::hint::black_box;
 use std::process::Command;
 use uslab::pool::{HeapArea, IndexPool, Initialise, SafePool};
 
-/// A pair to be counted: an allocation and a free, with the allocator and its heap.
+/// A case to count: an allocation and a free, with an allocator and the state of its heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[expect(missing_docs, reason = "an allocator and the state of its heap")]
 pub enum Case {
@@ -35,18 +35,18 @@ pub enum Case {
     LazyChecked,
 }
 
-/// Runs a case without output.
+/// Run a case without output.
 #[derive(Debug, Args)]
 pub struct Instructions {
     case: Case,
     operations: u32,
 }
 
-/// Bytes of the heaps, and of a request.
+/// The size of the heaps in bytes, and of a request.
 const HEAP: usize = 1 << 20;
 const REQUEST: usize = 100;
 
-/// Leaves many small holes, none of which serves a request, and a large one at the end.
+/// Fragments a heap: many small holes, none of which serves a request, and a large hole at the end.
 fn fragment<A: Allocator>(allocator: &mut A) -> anyhow::Result<Vec<A::Block>> {
     let small = Layout::from_size_align(40, 1)?;
     let blocks: Vec<_> = (0..HEAP / 128).map_while(|_| allocator.alloc(small)).collect();
@@ -68,7 +68,7 @@ fn pairs<A: Allocator>(mut allocator: A, full: bool, operations: u32) -> anyhow:
     Ok(())
 }
 
-/// Kenwright's pool, with blocks left that were never used, so that each allocation may add one.
+/// Runs Kenwright's pool with some never used blocks left, so that each allocation may add one.
 fn lent(policy: Initialise, checked: bool, operations: u32) -> anyhow::Result<()> {
     let blocks = 2 * operations as usize;
     let area = HeapArea::new(128 * blocks, 64)?;
@@ -104,10 +104,10 @@ impl Instructions {
     }
 }
 
-/// Instructions of an allocation and a free; `None` if valgrind is not installed.
+/// Returns the instructions of an allocation and a free; `None` if valgrind is not installed.
 ///
 /// # Errors
-/// valgrind is installed, and fails.
+/// Fails if valgrind is installed but fails.
 fn of_a_pair(case: Case) -> anyhow::Result<Option<f64>> {
     let program = std::env::current_exe().context("this program's own file")?;
     let name = case.to_possible_value().context("a case has a name")?;
@@ -131,11 +131,11 @@ fn of_a_pair(case: Case) -> anyhow::Result<Option<f64>> {
     Ok(Some((many - few) as f64 / f64::from(PAIRS)))
 }
 
-/// A table of the instructions of all `cases`, and the counts in their order. `None`, with a note instead of the table, if
-/// nothing is counted: without valgrind, and with `quick`, because the program is started twice for each case.
+/// Returns a table of the instructions of all `cases`, and the counts in the same order. Returns `None` and adds a note
+/// if nothing is counted: without valgrind, or with `quick`, because each case starts the program twice.
 ///
 /// # Errors
-/// valgrind is installed, and fails.
+/// Fails if valgrind is installed but fails.
 pub(super) fn table_of(
     context: &Context<'_>,
     findings: &mut Findings,

@@ -1,4 +1,5 @@
-//! The duration of single allocations, up to the slowest: the slowest one uses up a frame's budget, not the median.
+//! The experiment on the duration of single allocations, up to the slowest: the slowest one, not the median, uses up a
+//! frame's budget.
 
 use super::{Context, bounded};
 use crate::allocators::{Allocator, Linear, System};
@@ -16,11 +17,11 @@ use uslab::{Block, Config, Gfp, Malloc, Subsystem};
 
 /// How long does the slowest allocation take, and why?
 ///
-/// Frames of allocations of 16 to 1,024 bytes, each timed and written to, all freed at the end of the frame: from the system's
-/// malloc in a fresh heap and in a fragmented one, from a linear allocator that is reset, and from slabs. The cause of slow calls
-/// is determined: a page fault, the system that ran something else, or the allocator itself. Calls during which the system ran
-/// something else are shown, and left out of the statements about allocators. Frames run in rounds, the allocators alternately,
-/// and each round in a new heap.
+/// Each frame allocates blocks of 16 to 1,024 bytes, each timed and written to, and frees all of them at its end. The
+/// allocators are the system's malloc in a fresh heap and in a fragmented one, a linear allocator that is reset, and
+/// slabs. The experiment determines the cause of slow calls: a page fault, another program running on the CPU, or the
+/// allocator itself. Calls interrupted by another program are shown, but excluded from statements about allocators.
+/// Frames run in rounds, with the allocators alternating, and each round in a new heap.
 #[derive(Debug, Args)]
 pub struct Latency {
     /// The number of frames in all rounds together.
@@ -31,9 +32,9 @@ pub struct Latency {
     allocations: u32,
 }
 
-/// The duration in nanoseconds from which on the cause is determined.
+/// The duration in nanoseconds from which on a call's cause is determined.
 const SLOW: u64 = 1000;
-/// A frame at 60 Hz, in milliseconds.
+/// The length of a frame at 60 Hz, in milliseconds.
 const FRAME: f64 = 16.6;
 
 /// The causes of slow calls.
@@ -47,7 +48,7 @@ struct Causes {
 /// The durations of calls.
 struct Times {
     all: Histogram<u64>,
-    /// Durations without calls during which the system ran something else.
+    /// The durations without calls that another program interrupted.
     own: Histogram<u64>,
     causes: Causes,
 }
@@ -56,13 +57,13 @@ struct Times {
 struct Measured {
     allocs: Times,
     frees: Times,
-    /// The sum of all allocations and frees of the worst frame, in nanoseconds; and without calls during which the system ran
-    /// something else.
+    /// The duration of all allocations and frees of the worst frame, in nanoseconds: with and without calls that
+    /// another program interrupted.
     worst_frame: [u64; 2],
 }
 
 impl Measured {
-    /// The sum of all rounds.
+    /// Sums the durations of all rounds.
     fn sum(rounds: Vec<Self>) -> anyhow::Result<Self> {
         let mut sum = Self { allocs: Times::new()?, frees: Times::new()?, worst_frame: [0; 2] };
         for round in rounds {
@@ -74,7 +75,7 @@ impl Measured {
     }
 }
 
-/// The allocators that are timed, and the indices of those that claims are about.
+/// The timed allocators, and the indices of the allocators in claims.
 const NAMES: [&str; 4] = ["system malloc", "system malloc, fragmented", "linear, reset each frame", "slab"];
 const FRESH: usize = 0;
 const FRAGMENTED: usize = 1;
@@ -94,7 +95,7 @@ impl Times {
         self.causes.own += own;
         Ok(())
     }
-    /// Records a duration. Returns `true` if it counts as the allocator's own.
+    /// Records a duration. Returns `true` if the duration counts as the allocator's own.
     fn record(&mut self, nanoseconds: u64, clock: &mut Clock) -> bool {
         self.all.saturating_record(nanoseconds);
         let descheduled = nanoseconds >= SLOW && {
@@ -114,8 +115,9 @@ impl Times {
     }
 }
 
-/// Times calls, and determines the cause of slow ones: whatever happened since the last check is attributed to the slow call. A
-/// check takes longer than most calls, so it is made only after slow ones, and before a call if the last check is too long ago.
+/// Times calls, and determines the cause of slow calls: events since the last check are attributed to the slow call. A
+/// check takes longer than most calls. The slow check is therefore made only after slow calls, and before a call if the
+/// last check is too long ago.
 struct Clock {
     last: Instant,
     before: (i64, i64),
@@ -125,7 +127,7 @@ impl Clock {
     fn new() -> Self {
         Self { last: Instant::now(), before: usage() }
     }
-    /// The nanoseconds of a call, at least 1, and its result.
+    /// Returns the nanoseconds of a call, at least 1, and its result.
     #[inline(always)]
     fn time<T>(&mut self, call: impl FnOnce() -> T) -> (u64, T) {
         let mut start = Instant::now();
@@ -137,7 +139,7 @@ impl Clock {
         self.last = Instant::now();
         (((self.last - start).as_nanos() as u64).max(1), out)
     }
-    /// Returns whether there were faults, and switches to something else, since the last check.
+    /// Returns whether page faults and context switches occurred since the last check.
     fn since(&mut self) -> [bool; 2] {
         let now = usage();
         let since = [now.0 > self.before.0, now.1 > self.before.1];
@@ -150,7 +152,7 @@ fn histogram() -> anyhow::Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).context("a histogram")
 }
 
-/// The faults of this thread so far, and its switches to something else.
+/// Returns the page faults of the calling thread so far, and its context switches.
 fn usage() -> (i64, i64) {
     getrusage(UsageWho::RUSAGE_THREAD).map_or((0, 0), |u: Usage| {
         let switches = u.voluntary_context_switches() + u.involuntary_context_switches();
@@ -159,7 +161,7 @@ fn usage() -> (i64, i64) {
 }
 
 impl Latency {
-    /// `alloc` also writes to the memory that it allocates, because usable memory must be writable.
+    /// `alloc` also writes to the memory that it allocates, because a user needs writable memory.
     fn time<A, B>(
         &self,
         context: &Context<'_>,
@@ -228,7 +230,8 @@ impl Latency {
                         self.time(context, frames, &mut linear, written, Allocator::free)?
                     }
                     _ => {
-                        // In a separate subsystem, with this machine's mechanism for CPUs instead of the lab's simulated CPU.
+                        // The slabs are in a separate subsystem, with this machine's mechanism for CPUs instead of the
+                        // lab's simulated CPU.
                         let alloc = |_: &mut (), layout| {
                             let mut block = malloc.alloc_block(layout, Gfp::KERNEL).ok()?;
                             *black_box(&mut block.front_mut(1)[0]) = 1;
@@ -258,7 +261,7 @@ fn written<A: Allocator>(allocator: &mut A, layout: Layout) -> Option<A::Block> 
     Some(block)
 }
 
-/// Leaves 50,000 blocks of all sizes, with as many holes between.
+/// Fragments a heap: 50,000 blocks of all sizes remain, with as many holes between.
 fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::Result<Vec<A::Block>> {
     let mut rng = context.rng();
     let mut all = Vec::new();
@@ -273,15 +276,15 @@ fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::R
     Ok(kept)
 }
 
-/// The quantiles that are shown: one call in this many is at least as slow.
+/// The quantiles shown: one call in this many is at least as slow.
 const ONE_IN: [u64; 7] = [2, 10, 100, 1000, 10_000, 100_000, 1_000_000];
 
-/// The least duration of the slowest samples, one in `one_in`; `None` if there are too few samples.
+/// Returns the least duration among the slowest samples, one in `one_in`; `None` if there are too few samples.
 fn slowest(times: &Histogram<u64>, one_in: u64) -> Option<u64> {
     (times.len() >= one_in).then(|| times.value_at_quantile(1.0 - 1.0 / one_in as f64))
 }
 
-/// A table of calls by quantiles: all calls, or without those during which the system ran something else.
+/// Builds a table of calls by quantiles: all calls, or only calls that no other program interrupted.
 fn quantiles(title: String, all: &[(&str, Measured)], which: fn(&Times) -> &Histogram<u64>) -> Table {
     let columns = [
         "allocator",
@@ -382,7 +385,8 @@ fn report(findings: &mut Findings, all: &[(&str, Measured)]) {
     });
 }
 
-/// The number of samples in each non-empty bin, by its lower end in nanoseconds. There are four bins in each power of two.
+/// Returns the number of samples in each non-empty bin, by the bin's lower end in nanoseconds. Each power of two has
+/// four bins.
 fn bins(times: &Histogram<u64>) -> Vec<(f64, f64)> {
     let mut bins = std::collections::BTreeMap::new();
     for value in times.iter_recorded() {
@@ -393,8 +397,8 @@ fn bins(times: &Histogram<u64>) -> Vec<(f64, f64)> {
     bins.into_iter().map(|(bin, count)| (bin as f64, count as f64)).collect()
 }
 
-/// The tail is judged at a quantile that ten or more samples of a round exceed; descheduled calls do not count. Allocators are
-/// compared round by round.
+/// The tail is judged at a quantile that ten or more samples of a round exceed. Descheduled calls do not count.
+/// Allocators are compared round by round.
 fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<Measured>]) {
     let samples = all.iter().flatten().map(|measured| measured.allocs.own.len()).min().unwrap_or(0);
     let Some(one_in) = [10_000, 1000, 100].into_iter().find(|one_in| samples >= 10 * one_in) else {
@@ -430,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_quantile_is_shown_that_has_no_sample() {
+    fn quantile_without_samples_is_not_shown() {
         let mut times = histogram().unwrap();
         (1..=1000).for_each(|nanoseconds| times.saturating_record(nanoseconds));
         assert_eq!(slowest(&times, 2), Some(500));
@@ -439,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn bins_have_all_samples_and_four_of_them_a_power_of_two() {
+    fn latency_histogram_has_four_bins_per_power_of_two() {
         let mut times = histogram().unwrap();
         for nanoseconds in [1, 4, 5, 6, 7, 8, 9, 100, 111, 112, 127, 128] {
             times.saturating_record(nanoseconds);
@@ -449,10 +453,10 @@ mod tests {
     }
 
     #[test]
-    fn only_a_switch_takes_a_slow_call_out() {
+    fn only_a_context_switch_excludes_a_slow_call() {
         let mut times = Times::new().unwrap();
         let mut clock = Clock::new();
-        // As if the last check had been before a switch; then a check that finds none.
+        // The test pretends that the last check preceded a context switch; the next check finds none.
         clock.before.1 = -1;
         assert!(!times.record(SLOW, &mut clock), "something else ran");
         clock.before.1 = i64::MAX;

@@ -1,5 +1,5 @@
-//! The cost of memory layout: cache lines that are loaded and not used, computed; and a scene tree in four layouts, measured
-//! (Albrecht, "Pitfalls of Object Oriented Programming", 2009).
+//! The experiment on memory layout: unused bytes of loaded cache lines, computed; and a scene tree in four layouts,
+//! measured (Albrecht, "Pitfalls of Object Oriented Programming", 2009).
 
 use super::Context;
 use crate::demos::walk::{ACCESSES, Access, Layout as Arrangement, STRUCT};
@@ -12,10 +12,11 @@ use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 use std::hint::black_box;
 
-/// What is the cost of loading fields that are not used, and of objects that are spread over memory?
+/// What does it cost to load unused fields, and to spread objects over memory?
 ///
-/// First the lines that a walk over many structs loads, as an array of structs and as arrays of fields, computed from the layout.
-/// Then a tree of transforms (11,111 nodes, as in the talk) updated in four layouts, measured.
+/// The experiment first computes the lines that a walk over many structs loads, as an array of structs and as arrays of
+/// fields. The experiment then measures the update of a tree of transforms (11,111 nodes, as in the talk) in four
+/// layouts.
 #[derive(Debug, Args)]
 pub struct Layout {
     /// Number of structs in the walk.
@@ -31,14 +32,14 @@ fn line(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "expected a power of two from 8 to 4096".to_owned())
 }
 
-/// Lines loaded as structs, as an array for each field, and as an array for each number; and the bytes used.
+/// Returns the lines loaded as structs, as an array per field, and as an array per number; and the bytes used.
 fn traced(access: &Access, n: u64, line: u64) -> [u64; 4] {
     let lines = Arrangement::ALL
         .map(|layout| access.loaded(layout, n, line).into_iter().filter(|loaded| *loaded).count() as u64);
     [lines[0], lines[1], lines[2], access.used(n)]
 }
 
-/// Children of a node, and levels below the root: 11,111 nodes.
+/// The number of children of a node. With four levels below the root, the tree has 11,111 nodes.
 const FAN_OUT: usize = 10;
 const LEVELS: usize = 4;
 
@@ -55,18 +56,18 @@ fn local(rng: &mut Pcg64) -> Matrix {
     })
 }
 
-/// A node as an object: a separate allocation, with children behind pointers, and a name and flags between the hot fields.
+/// A node as a separate allocation, with children behind pointers, and a name and flags between the hot fields.
 struct Node {
     local: Matrix,
     world: Matrix,
     _name: [u8; 48],
     dirty: bool,
-    #[expect(clippy::vec_box, reason = "that is what is measured")]
+    #[expect(clippy::vec_box, reason = "this is measured")]
     children: Vec<Box<Node>>,
 }
 
 impl Node {
-    /// Allocates in another order than the walk's, like a program that has run for some time.
+    /// Allocates nodes in another order than the walk's, like a program that has run for some time.
     fn tree(rng: &mut Pcg64) -> Box<Self> {
         let mut levels: Vec<Vec<Box<Self>>> = Vec::new();
         for level in (0..=LEVELS).rev() {
@@ -105,19 +106,20 @@ impl Node {
     }
 }
 
-/// The same node in one array, in the order of the walk: a node is followed by its first child with all its descendants, then by
-/// the next child.
+/// A node in one array in walk order: a node is followed by its first child with all descendants, then by the next
+/// child.
 struct Placed {
     local: Matrix,
     world: Matrix,
     _name: [u8; 48],
     dirty: bool,
-    /// The distance from one child to the next; 0 without children.
+    /// The distance from one child to the next; 0 for a node without children.
     apart: usize,
 }
 
 impl Placed {
-    /// A tree with `levels` levels below its root; `local` returns the transform of a node by its path from the root.
+    /// Returns a tree with `levels` levels below its root; `local` returns the transform of a node by its path from the
+    /// root.
     fn tree(levels: usize, local: impl Fn(usize) -> Matrix) -> Vec<Self> {
         fn place(nodes: &mut Vec<Placed>, number: usize, levels: usize, local: &impl Fn(usize) -> Matrix) {
             let apart = if levels > 0 { (0..levels as u32).map(|level| FAN_OUT.pow(level)).sum() } else { 0 };
@@ -143,14 +145,14 @@ fn update_placed(nodes: &mut [Placed], at: usize, parent: &Matrix) {
     }
 }
 
-/// The tree as arrays, level after level, with only the data that a pass reads and writes.
+/// The tree as arrays, level by level, with only the data that an update reads and writes.
 struct Flat {
     local: Vec<Matrix>,
     world: Vec<Matrix>,
 }
 
 impl Flat {
-    /// Node `i`'s children are `10 i + 1 ..= 10 i + 10`, so each level is stored after the one above it.
+    /// Node `i`'s children are `10 i + 1 ..= 10 i + 10`, so each level follows its parents' level.
     fn update<const AHEAD: usize>(&mut self) {
         self.world[0] = self.local[0];
         for i in 1..self.local.len() {
@@ -173,7 +175,7 @@ const STEPS: [&str; 4] = [
     "4 the same, reading ahead",
 ];
 
-/// Milliseconds of an update in each step.
+/// Measures the milliseconds of an update in each layout.
 fn scene(context: &Context<'_>) -> Vec<Samples<1>> {
     let mut rng = context.rng();
     let identity: Matrix = core::array::from_fn(|i| core::array::from_fn(|j| f32::from(u8::from(i == j))));
@@ -246,7 +248,7 @@ impl Layout {
                 "positions are 12 of a struct's 32 bytes: {useful:.1} % of what the loaded lines hold, and {gain:.2} times fewer lines in \
                  arrays of fields"
             ),
-            // Within rounding of the stated numbers.
+            // The claim holds within rounding of the stated numbers.
             holds: match ((24.5..25.5).contains(&useful), (3.5..4.5).contains(&gain)) {
                 (true, true) => Holds::Yes,
                 (false, false) => Holds::No,
@@ -279,7 +281,7 @@ impl Layout {
                 source: "Albrecht 2009".into(),
                 found: format!("{} times; 4 to 9 count as about 6", all.shown(1)),
                 holds: match (all.between(4.0, 9.0), all.between(1.5, 20.0)) {
-                    // It is not 20 times, but it is faster.
+                    // The result is not 20 times as fast, but it is faster.
                     (Holds::No, Holds::Yes) => Holds::Partly,
                     (holds, _) => holds,
                 },
@@ -298,9 +300,9 @@ impl Layout {
 mod tests {
     use super::*;
 
-    /// The tutorial says 25 % and 4 times; the layout gives other values.
+    /// The tutorial claims 25 % and 4 times; the layout gives other values.
     #[test]
-    fn positions_are_37_percent_of_structs_and_arrays_gain_two_and_two_thirds() {
+    fn struct_of_arrays_loads_three_eighths_of_the_bytes() {
         let [structs, fields, scalars, used] = traced(&ACCESSES[1], 4096, 64);
         assert_eq!((structs, fields, scalars, used), (2048, 768, 768, 4096 * 12));
         assert!((used as f64 / (structs * 64) as f64 - 0.375).abs() < 1e-9);
@@ -308,20 +310,20 @@ mod tests {
         assert_eq!((structs, fields, scalars, used), (2048, 768, 256, 4096 * 4));
         assert!((used as f64 / (structs * 64) as f64 - 0.125).abs() < 1e-9);
         assert!((used as f64 / (fields * 64) as f64 - 1.0 / 3.0).abs() < 1e-9);
-        // All fields are used: structs waste nothing.
+        // The walk uses all fields, so structs waste nothing.
         let [structs, fields, scalars, _] = traced(&ACCESSES[2], 4096, 64);
         assert_eq!([structs, fields, scalars], [2048; 3]);
     }
 
-    /// A line of 64 bytes has sixteen floats; an entity uses four of them.
+    /// A line of 64 bytes has sixteen floats; an entity uses four floats of its line.
     #[test]
-    fn a_line_holds_sixteen_floats() {
+    fn cache_line_holds_sixteen_floats() {
         assert_eq!(traced(&ACCESSES[0], 16, 64)[2], 1);
         assert_eq!(traced(&ACCESSES[0], 17, 64)[2], 2);
     }
 
     #[test]
-    fn a_tree_in_an_array_is_the_same_tree() {
+    fn array_tree_equals_the_pointer_tree() {
         let identity: Matrix =
             core::array::from_fn(|i| core::array::from_fn(|j| f32::from(u8::from(i == j))));
         let locals: Vec<Matrix> = (0..111).map(|i| local(&mut Pcg64::seed_from_u64(i))).collect();
@@ -332,7 +334,8 @@ mod tests {
         let plain = flat.world.clone();
         flat.update::<16>();
         assert_eq!(plain, flat.world);
-        // Node `n` of the level below the root is followed by its ten children, so it is at 1 + 11 n.
+        // Each node of the level below the root is followed by its ten children, so node `n` of that level is at 1 + 11
+        // n.
         let level_by_level = |i: usize| match i {
             0 => 0,
             i if (i - 1) % 11 == 0 => 1 + (i - 1) / 11,

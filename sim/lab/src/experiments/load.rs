@@ -28,7 +28,7 @@ pub(super) struct Load {
     trace: Option<PathBuf>,
 }
 
-/// Operations, and their memory requirements.
+/// Operations of a workload, with their memory requirements.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) ops: Vec<Op>,
@@ -43,7 +43,7 @@ pub(super) struct Loaded {
 }
 
 impl Load {
-    /// The operations that these arguments specify.
+    /// Returns the operations that the command-line arguments specify.
     pub(super) fn of(
         context: &Context<'_>,
         sizes: &str,
@@ -97,23 +97,23 @@ impl Loaded {
                     smallest = smallest.min(layout.size());
                     live -= sizes.insert(id, layout.size()).unwrap_or(0);
                     live = live.checked_add(layout.size()).with_context(|| {
-                        format!("{name}: asks for {} bytes at a time, or more", usize::MAX)
+                        format!("{name}: requests {} bytes or more at a time", usize::MAX)
                     })?;
                 }
                 Op::Free { id } => live -= sizes.remove(&id).unwrap_or(0),
             }
             peak = peak.max(live);
         }
-        ensure!(peak > 0, "{name}: asks for nothing; expected an allocation");
+        ensure!(peak > 0, "{name}: has no allocation; expected at least one");
         let largest = Layout::from_size_align(size, align).context("the largest request")?;
         Ok(Self { ops, largest, smallest, peak, name })
     }
-    /// The operations in the form that [`drive`](crate::allocators::drive::drive) takes.
+    /// Iterates over the operations in the form that [`drive`](crate::allocators::drive::drive) takes.
     pub(super) fn iter(&self) -> impl Iterator<Item = Result<Op, std::convert::Infallible>> {
         self.ops.iter().copied().map(Ok)
     }
-    /// The given size, or twice the peak of the requested bytes, as a power of two of at least 64 KiB, which all allocators
-    /// accept.
+    /// Returns the given size. By default it is twice the peak of the requested bytes, as a power of two of at least 64
+    /// KiB, which all allocators accept.
     pub(super) fn memory(&self, said: Option<u64>) -> anyhow::Result<usize> {
         const MOST: usize = crate::allocators::memory::Memory::MOST;
         let bytes = match said {
@@ -154,7 +154,8 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
 mod tests {
     use super::*;
 
-    /// Regression test: 2^23 blocks of 2^40 bytes, twice, overflowed to 0, and got a memory of 64 KiB.
+    /// Regression test: the bytes of 2^23 blocks of 2^40 bytes, doubled, overflowed to 0, and the workload got a memory
+    /// of 64 KiB.
     #[test]
     fn sum_of_requested_bytes_does_not_overflow() {
         let block = |id, bytes| Op::Alloc { id, layout: Layout::from_size_align(bytes, 1).unwrap() };
@@ -165,14 +166,14 @@ mod tests {
             "two: asks for 9223372036854775808 bytes at a time; expected 1073741824 at most, half of the largest memory"
         );
         let error = Loaded::of((0..4).map(|id| block(id, half)).collect(), "four".to_owned()).unwrap_err();
-        assert_eq!(error.to_string(), "four: asks for 18446744073709551615 bytes at a time, or more");
+        assert_eq!(error.to_string(), "four: requests 18446744073709551615 bytes or more at a time");
         let resize = Op::Resize { id: 1, layout: Layout::from_size_align(half, 1).unwrap() };
         let again = vec![block(0, half), Op::Free { id: 0 }, block(1, half), resize];
         assert_eq!(Loaded::of(again, String::new()).unwrap().peak, half);
     }
 
     #[test]
-    fn memory_in_which_no_block_fits_is_refused() {
+    fn memory_too_small_for_any_block_is_refused() {
         let layout = Layout::from_size_align(1 << 20, 16).unwrap();
         let loaded = Loaded::of(vec![Op::Alloc { id: 0, layout }], "one".to_owned()).unwrap();
         assert_eq!(

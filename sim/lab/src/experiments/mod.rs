@@ -1,4 +1,4 @@
-//! The experiments: each file has the options and the work of one.
+//! The experiments: each file has the options and the work of one experiment.
 
 mod buddy;
 mod colouring;
@@ -25,10 +25,10 @@ use clap::Subcommand;
 pub use context::Context;
 use context::{bounded, counted};
 
-/// The experiments.
+/// The verb of an experiment, with its options.
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
-#[expect(missing_docs, reason = "each says itself what it is, here and in --help")]
+#[expect(missing_docs, reason = "each experiment describes itself, here and in --help")]
 pub enum Experiment {
     Constructors(constructors::Constructors),
     Layout(layout::Layout),
@@ -51,10 +51,10 @@ pub enum Experiment {
 }
 
 impl Experiment {
-    /// Runs it. Returns its findings; `None` if it only produces data for another run of this program.
+    /// Runs the experiment. Returns its findings; `None` if the verb only produces data for another run of the program.
     ///
     /// # Errors
-    /// Its options or files are invalid, or memory is short.
+    /// Fails if options or files are invalid, or memory is short.
     pub fn run(&self, context: &Context<'_>) -> anyhow::Result<Option<Findings>> {
         match self {
             Self::Constructors(experiment) => experiment.run(context).map(Some),

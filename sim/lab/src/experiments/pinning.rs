@@ -1,4 +1,4 @@
-//! Pinning: a few long-lived blocks among many short-lived ones keep free memory from being merged.
+//! The experiment on pinning: a few long-lived blocks among many short-lived ones keep free memory from being merged.
 
 use super::Context;
 use crate::allocators::registry::{self, Name, Trial};
@@ -10,8 +10,8 @@ use core::alloc::Layout;
 
 /// What does it save to keep long-lived blocks apart from short-lived ones?
 ///
-/// Memory is filled with blocks of one size, and all but one in N are freed: once all in one heap, once with the long-lived ones
-/// in a separate heap. The largest free piece is the most that a next large request can get.
+/// Memory is filled with blocks of one size, and all but one in N are freed. The first run uses one heap, the second a
+/// separate heap for the long-lived blocks. The largest free piece is the most that a large request can get.
 #[derive(Debug, Args)]
 pub struct Pinning {
     /// One block in this many stays.
@@ -26,7 +26,8 @@ pub struct Pinning {
 const MEMORY: usize = 8 << 20;
 const APART: usize = MEMORY / 16;
 
-/// Fills the heap, and frees the blocks for which `stays` returns `false`. Returns the number of blocks, and the holes.
+/// Fills the heap, and frees the blocks for which `stays` returns `false`. Fills a heap and frees blocks; returns the
+/// number of blocks, and the holes.
 struct Fill<F> {
     layout: Layout,
     stays: F,

@@ -1,4 +1,4 @@
-//! Runs one workload through every allocator: the resulting holes, and the time.
+//! The experiment that runs one workload through every allocator, and reports the resulting holes and the time.
 
 use super::Context;
 use super::load::{Load, Loaded, memory};
@@ -16,8 +16,9 @@ use std::hint::black_box;
 
 /// Which allocator leaves which holes under one workload, and how fast is it?
 ///
-/// The same operations go through every allocator, each in memory of the same size. Blocks are filled and verified. Counted are
-/// the free pieces at the end, refusals, and steps of searches; then the operations are timed once more, without the checks.
+/// The same operations run through every allocator, each in memory of the same size. Blocks are filled and verified.
+/// The experiment counts the free pieces at the end, refusals, and search steps. The operations are then timed once
+/// more, without the checks.
 #[derive(Debug, Args)]
 pub struct Race {
     #[command(flatten)]
@@ -30,7 +31,7 @@ pub struct Race {
     allocators: Vec<Name>,
 }
 
-/// Drives an allocator and counts.
+/// A trial that drives an allocator and counts.
 struct Counting<'l>(&'l Loaded);
 
 impl Trial for Counting<'_> {
@@ -40,7 +41,7 @@ impl Trial for Counting<'_> {
     }
 }
 
-/// Only runs the operations: blocks are in a vector, under numbers that were made dense in advance.
+/// A trial that only runs the operations: blocks are in a vector, under numbers that were made dense in advance.
 struct Timing<'l> {
     ops: &'l [Dense],
     blocks: usize,
@@ -115,17 +116,18 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The peak of taken bytes per peak of requested bytes.
-    pub(super) fn taken_of_asked(&self) -> f64 {
+    /// Returns the peak of taken bytes per peak of requested bytes.
+    pub(super) fn peak_ratio(&self) -> f64 {
         self.outcome.peak_taken as f64 / self.outcome.peak_asked.max(1) as f64
     }
 }
 
-/// Drives all of `names` through a workload, each in `bytes` of memory; then times them alternately, unless `exact` is set. An
-/// allocator that cannot serve the workload reports the reason, and does not affect the others.
+/// Drives all of `names` through a workload, each in `bytes` of memory. Times them alternately afterwards, unless
+/// `exact` is set. An allocator that cannot serve the workload reports the reason, and does not affect other
+/// allocators.
 ///
 /// # Errors
-/// No allocator can serve the workload, or memory is short.
+/// Fails if no allocator can serve the workload, or memory is short.
 pub(super) fn measure(
     context: &Context<'_>,
     stage: &'static str,
@@ -210,7 +212,7 @@ impl Race {
                 known(holes.count.into()),
                 known(holes.largest.into()),
                 known(Value::Number(part, 1)),
-                known(run.taken_of_asked().into()),
+                known(run.peak_ratio().into()),
                 known((work.steps as f64 / done).into()),
                 known(work.longest.into()),
                 Value::Spread(run.nanoseconds, 1),
@@ -229,7 +231,7 @@ impl Race {
         findings.bars(Bars::measured("Time of an operation", Axis::logarithmic("ns"), times));
         for (name, run) in names.iter().zip(&runs) {
             if let Err(unfit) = run {
-                findings.note(format!("No {} can be made for this workload: {unfit}.", name.shown()));
+                findings.note(format!("No {} can be created for this workload: {unfit}.", name.shown()));
             }
         }
         findings.note(
@@ -245,7 +247,7 @@ impl Race {
                 says: "a list is searched as long as it is, two levels of bitmaps in three steps".into(),
                 source: "Memory Allocators from Scratch".into(),
                 found: format!("the longest operation took {first} steps under first fit, {tlsf} under TLSF"),
-                holds: Holds::if_so(tlsf <= 3 && first > tlsf),
+                holds: Holds::then_some_text(tlsf <= 3 && first > tlsf),
                 measured: false,
             });
         }

@@ -1,5 +1,5 @@
-//! Robson's adversary: a program that makes any allocator that does not move blocks need far more memory than is in use ("An
-//! Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971).
+//! Robson's adversary: a program that forces any allocator that does not move blocks to take far more memory than is in
+//! use ("An Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971).
 
 use super::Context;
 use crate::allocators::heap::{Fit, Order};
@@ -16,15 +16,16 @@ type Handle = Handle32x32;
 
 /// How much memory can a program force an allocator to take, with little in use?
 ///
-/// The adversary never has more than M bytes in use. It allocates units. Then, size by size, it frees all blocks except those
-/// that cross a grid line, so that no hole is large enough for the next size, and allocates that size until M bytes are in use
-/// again. In the worst case, no allocator that does not move blocks needs less than about M, plus M/2 for each doubling of size.
+/// The adversary never has more than M bytes in use. The adversary first allocates units. For each next size, it frees
+/// all blocks except those that cross a grid line, so that no hole is large enough. The adversary then allocates the
+/// size until M bytes are in use again. In the worst case, every allocator that does not move blocks needs at least
+/// about M, plus M/2 for each doubling of size.
 #[derive(Debug, Args)]
 pub struct Robson {
     /// Bytes in use at most, a power of two.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 18, value_parser = memory)]
     live: usize,
-    /// The largest block, in units of 32 bytes, as a power of two. Not larger than the bytes in use.
+    /// The largest block, in units of 32 bytes, as a power of two. At most the bytes in use.
     #[arg(long, value_name = "DOUBLINGS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=12))]
     doublings: u32,
 }
@@ -34,19 +35,19 @@ fn memory(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| "expected a power of two from 4096 to 2097152".to_owned())
 }
 
-/// The name in tables.
+/// The name of the moving allocator in tables.
 const MOVING: &str = "moved together, by handles";
 
-/// Bytes of the smallest block with its header: every allocator here has such a block, by its tags and rounding.
+/// The bytes of the smallest block with its header, which every allocator here provides, by its tags and rounding.
 const UNIT: usize = 32;
 
-/// An allocator under attack: its blocks include their headers.
-trait Victim {
+/// An allocator under attack, whose block sizes include headers.
+trait AttackedAllocator {
     type Block;
     /// Allocates a block of `size` bytes, including its header.
     fn alloc(&mut self, size: usize) -> anyhow::Result<Self::Block>;
     fn free(&mut self, block: Self::Block);
-    /// The block's current range, including its header.
+    /// Returns the block's current range, including its header.
     fn range(&self, block: &Self::Block) -> Range<usize>;
 }
 
@@ -56,7 +57,7 @@ struct Fixed<A> {
     header: usize,
 }
 
-impl<A: Allocator> Victim for Fixed<A> {
+impl<A: Allocator> AttackedAllocator for Fixed<A> {
     type Block = A::Block;
     fn alloc(&mut self, size: usize) -> anyhow::Result<A::Block> {
         let layout = Layout::from_size_align(size - self.header, 1).context("a size")?;
@@ -71,18 +72,18 @@ impl<A: Allocator> Victim for Fixed<A> {
     }
 }
 
-/// A heap that compacts its blocks when the end is reached: users find them through handles.
-struct Moving {
+/// A heap that compacts its blocks when its end is reached; users find blocks through handles.
+struct CompactingHeap {
     places: HandleTable<Range<usize>>,
-    /// Handles of the blocks in the order of their places, including some freed ones.
+    /// The handles of the blocks in address order, including some freed ones.
     order: Vec<Handle>,
     head: usize,
     bytes: usize,
-    /// Bytes copied by compaction.
+    /// The number of bytes that compaction copied.
     copied: usize,
 }
 
-impl Moving {
+impl CompactingHeap {
     fn new(bytes: usize) -> Self {
         Self { places: HandleTable::new(), order: Vec::new(), head: 0, bytes, copied: 0 }
     }
@@ -100,7 +101,7 @@ impl Moving {
     }
 }
 
-impl Victim for Moving {
+impl AttackedAllocator for CompactingHeap {
     type Block = Handle;
     fn alloc(&mut self, size: usize) -> anyhow::Result<Handle> {
         if self.head + size > self.bytes {
@@ -121,13 +122,13 @@ impl Victim for Moving {
 }
 
 /// Runs the attack. Returns the end of the highest block that was ever in use, after each step.
-fn attack<V: Victim>(victim: &mut V, live: usize, doublings: u32) -> anyhow::Result<Vec<usize>> {
+fn attack<V: AttackedAllocator>(victim: &mut V, live: usize, doublings: u32) -> anyhow::Result<Vec<usize>> {
     let mut held: Vec<V::Block> = Vec::new();
     let (mut grid, mut top, mut steps) = (0, 0, Vec::new());
     for i in 0..=doublings {
         let size = UNIT << i;
         if i > 0 {
-            // Of the two grids of this size that contain the last grid, uses the one that more bytes cross.
+            // Two grids of this size contain the last grid: the attack uses the one that more bytes cross.
             let on = |grid: usize, range: &Range<usize>| {
                 (range.end + size - 1 - grid) / size > (range.start + size - 1 - grid) / size
             };
@@ -141,7 +142,7 @@ fn attack<V: Victim>(victim: &mut V, live: usize, doublings: u32) -> anyhow::Res
             }
             held = kept;
         }
-        // If blocks move, their places change with each allocation, but not the bytes in use.
+        // If blocks move, their places change with each allocation, but the bytes in use do not.
         let mut used: usize = held.iter().map(|block| victim.range(block).len()).sum();
         while used + size <= live {
             let block = victim.alloc(size)?;
@@ -168,10 +169,10 @@ impl Robson {
             "--doublings {doublings}: blocks of {} bytes, with {live} in use at most; expected 1 to {most}, or a larger --live",
             UNIT << doublings
         );
-        // The work grows with its square.
+        // The work grows with the square of the bytes in use.
         let quick = (live / 4).max(UNIT << doublings).max(4096).min(live);
         let live = if context.quick { quick } else { live };
-        // Enough for any allocator, so that nothing is refused.
+        // The heap is large enough for any allocator, so that nothing is refused.
         let heap = live * (doublings as usize + 2) + (UNIT << doublings);
         let stage = context.progress.stage("robson", 6);
         let mut runs = Vec::new();
@@ -192,8 +193,8 @@ impl Robson {
         ran("TLSF", attack(&mut Fixed { allocator, header: 4 }, live, doublings))?;
         let allocator = Buddy::new(heap.next_power_of_two())?;
         ran("buddy", attack(&mut Fixed { allocator, header: 0 }, live, doublings))?;
-        // Robson's bound does not apply to an allocator that moves blocks, so it has a separate claim.
-        let mut moving = Moving::new(live);
+        // Robson's bound does not apply to an allocator that moves blocks, so such an allocator has a separate claim.
+        let mut moving = CompactingHeap::new(live);
         let moved = attack(&mut moving, live, doublings);
         stage.at(6);
         drop(stage);
@@ -262,7 +263,7 @@ impl Robson {
             measured: false,
         });
         findings.claim(Claim {
-            says: "who moves blocks escapes the bound, as collectors do".into(),
+            says: "allocators that move blocks, such as compacting collectors, avoid the bound".into(),
             source: "Memory Allocators from Scratch".into(),
             found: match &moved {
                 Ok(steps) => format!(
@@ -273,7 +274,7 @@ impl Robson {
                 ),
                 Err(refused) => format!("not here: {refused}"),
             },
-            holds: Holds::if_so(moved.as_ref().is_ok_and(|steps| at(steps, last) <= 1.0)),
+            holds: Holds::then_some_text(moved.as_ref().is_ok_and(|steps| at(steps, last) <= 1.0)),
             measured: false,
         });
         let curve = |steps: &[usize]| (0..steps.len()).map(|i| ((UNIT << i) as f64, at(steps, i))).collect();

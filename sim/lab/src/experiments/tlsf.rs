@@ -1,5 +1,5 @@
-//! TLSF's two guarantees: waste bounded by the classes' steps, and time bounded for any state of the heap (Masmano, Ripoll,
-//! Crespo and Real, 2004).
+//! The experiment on TLSF's two guarantees: waste bounded by the steps of its classes, and time bounded for any state
+//! of the heap (Masmano, Ripoll, Crespo and Real, 2004).
 
 use super::Context;
 use crate::allocators::heap::{Fit, Order};
@@ -14,8 +14,8 @@ use core::alloc::Layout;
 
 /// How much does TLSF round up in the worst case, and how long does it search?
 ///
-/// The rounding of every size is computed, for each number of classes in a doubling. Steps are counted in an empty heap and in
-/// one full of holes too small to serve; instructions, too, if valgrind is installed.
+/// The rounding of every size is computed, for each number of classes in a doubling. Steps are counted in an empty heap
+/// and in a heap full of holes that are too small. Instructions are counted, too, if valgrind is installed.
 #[derive(Debug, Args)]
 pub struct TwoLevels {
     /// The largest size whose rounding is computed, in bytes.
@@ -27,12 +27,12 @@ pub struct TwoLevels {
     sizes: Vec<u32>,
 }
 
-/// Bytes up to which the picture goes, and the sizes that share a point.
+/// The largest size in the picture, in bytes, and the sizes that share a point.
 const SHOWN: usize = 2048;
 const STEP: usize = 8;
 
-/// The worst rounding of every [`STEP`] sizes, in % of the size. One size of each [`STEP`] would show nothing: classes below 256
-/// bytes begin at multiples of 8, which are not rounded.
+/// Returns the worst rounding of every [`STEP`] sizes, in % of the size. One size in each [`STEP`] would show nothing:
+/// classes below 256 bytes begin at multiples of 8, which are not rounded.
 fn rounding(classes: Classes) -> anyhow::Result<Vec<(f64, f64)>> {
     let over = |size: usize| {
         let up = classes.round_up(size).context("a class for each size")?;
@@ -127,7 +127,7 @@ impl TwoLevels {
         Ok(())
     }
 
-    /// Four classes per doubling from 16 bytes on: the classes of sizes, as in the tutorial's picture.
+    /// Shows the classes of sizes with four classes per doubling from 16 bytes on, as in the tutorial's picture.
     fn widget(&self, findings: &mut Findings) -> anyhow::Result<()> {
         let classes = Classes::new(2, SMALLEST);
         let mut table = Table::new(
@@ -160,7 +160,8 @@ impl TwoLevels {
     }
 }
 
-/// The steps of allocating 100 bytes among holes of 48, and the bytes of headers and links that the pair accessed.
+/// Returns the steps of allocating 100 bytes among holes of 48, and the bytes of headers and links that the allocation
+/// and free accessed.
 fn among_holes<A: Allocator>(mut allocator: A, holes: usize) -> anyhow::Result<[u64; 3]> {
     let small = Layout::from_size_align(40, 1)?;
     let blocks: Vec<_> = (0..2 * holes).map_while(|_| allocator.alloc(small)).collect();
@@ -266,12 +267,13 @@ fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Resul
 mod tests {
     use super::*;
 
-    /// Regression test: only multiples of 8 were drawn, which are not rounded below 256 bytes: the picture showed 0 % there.
+    /// Regression test: only multiples of 8 were drawn, which are not rounded below 256 bytes, so the picture showed 0
+    /// % for these sizes.
     #[test]
-    fn the_picture_shows_what_is_rounded_below_256_bytes() {
+    fn tlsf_picture_shows_rounding_below_256_bytes() {
         let points = rounding(Classes::new(4, SMALLEST)).unwrap();
         let at = |size: f64| points.iter().find(|(x, _)| *x == size).unwrap().1;
-        // 33 becomes 34, 65 becomes 68, 129 becomes 136, 257 becomes 272.
+        // Sizes are rounded up: 33 to 34, 65 to 68, 129 to 136, 257 to 272.
         for (size, up) in [(32.0, 34.0), (64.0, 68.0), (128.0, 136.0), (256.0, 272.0)] {
             let worst = (up - size - 1.0) * 100.0 / (size + 1.0);
             assert!((at(size) - worst).abs() < 1e-9, "{size}: {} and {worst}", at(size));

@@ -1,4 +1,5 @@
-//! Why a CPU has two magazines (Bonwick and Adams, "Magazines and Vmem", 2001): counts the visits to shared structures.
+//! The experiment on the two magazines of a CPU (Bonwick and Adams, "Magazines and Vmem", 2001), which counts the
+//! visits to shared structures.
 
 use super::{Context, bounded, counted};
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
@@ -8,9 +9,9 @@ use uslab_magazine::on_cpu;
 
 /// Why two magazines per CPU, when one would hold as much?
 ///
-/// One CPU allocates and frees objects in bursts, at every offset from a magazine's edge. Counted are visits to shared
-/// structures, which cost a lock and other CPUs' cache lines: without magazines, with one per CPU, with two, and with ten (the
-/// shipping caches have up to nineteen).
+/// One CPU allocates and frees objects in bursts, at every offset from a magazine's edge. The experiment counts visits
+/// to shared structures, which cost a lock and other CPUs' cache lines. The experiment runs without magazines, and with
+/// one, two and ten per CPU (the shipping caches have up to nineteen).
 #[derive(Debug, Args)]
 pub struct WhyMagazines {
     /// Objects in a magazine.
@@ -21,16 +22,16 @@ pub struct WhyMagazines {
     burst: Option<u32>,
 }
 
-/// Bursts at each offset, after the warm-up.
+/// The number of bursts at each offset, after the warm-up.
 const BURSTS: u32 = 64;
-/// The most allocations and frees in all: about a minute.
+/// The most allocations and frees in all, which take about a minute.
 const MOST: u64 = 2_000_000_000;
 
-/// A source of objects.
+/// A source of objects that counts its visits to shared structures.
 trait Source<'c> {
     fn alloc(&mut self) -> anyhow::Result<Block<'c>>;
     fn free(&mut self, object: Block<'c>);
-    /// Visits to shared structures so far.
+    /// Returns the visits to shared structures so far.
     fn visits(&self) -> u64;
 }
 
@@ -52,7 +53,7 @@ impl<'c> Source<'c> for Shipping<'c> {
     }
 }
 
-/// One magazine per CPU, in front of a depot that exchanges full ones for empty ones.
+/// One magazine per CPU, in front of a depot that exchanges full magazines for empty ones.
 struct Single<'c> {
     cache: &'c KmemCache,
     capacity: usize,
@@ -64,7 +65,7 @@ struct Single<'c> {
 impl<'c> Source<'c> for Single<'c> {
     fn alloc(&mut self) -> anyhow::Result<Block<'c>> {
         if self.loaded.is_empty() {
-            // The empty one is returned, a full one is taken.
+            // The exchange returns the empty magazine and takes a full one.
             self.visits += 2;
             self.loaded = match self.full.pop() {
                 Some(full) => full,
@@ -90,14 +91,14 @@ impl<'c> Source<'c> for Single<'c> {
     }
 }
 
-/// Visits per operation in bursts of `burst` allocations and as many frees: the mean over all offsets from a magazine's edge, and
-/// the worst.
+/// Returns visits per operation in bursts of `burst` allocations and as many frees: the mean over all offsets from a
+/// magazine's edge, and the worst.
 fn visits<'c>(source: &mut impl Source<'c>, burst: u32, capacity: u16) -> anyhow::Result<(f64, f64)> {
     let mut held: Vec<Block<'c>> = Vec::new();
     let operations = f64::from(2 * burst * BURSTS);
     let (mut sum, mut worst) = (0.0, 0.0f64);
     for _ in 0..capacity {
-        // Keeps one more object, for the next offset.
+        // The source keeps one more object, for the next offset.
         held.push(source.alloc()?);
         let mut before = 0;
         for round in 0..2 * BURSTS {
@@ -123,11 +124,11 @@ impl WhyMagazines {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         let question = "why two magazines a CPU, when one would hold as much?";
         let mut findings = Findings::new("why-magazines", question, context.seed);
-        // Halving both gives an eighth of the work.
+        // Halving both numbers gives an eighth of the work.
         let half = if context.quick { 2 } else { 1 };
         let capacity = (self.capacity / half).max(1);
         let longest = self.burst.map_or(3 * u32::from(capacity), |burst| (burst / u32::from(half)).max(1));
-        // The operations at all offsets, from each of four sources, allocations and frees, of each length.
+        // The number of operations at all offsets, from each of four sources, allocations and frees, of each length.
         let objects = u64::from(longest) * u64::from(longest + 1) / 2;
         let operations = objects * u64::from(2 * BURSTS) * u64::from(capacity) * 4 * 2;
         let options = format!("--capacity {} --burst {}", self.capacity, self.burst.unwrap_or(longest));

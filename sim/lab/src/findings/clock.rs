@@ -1,28 +1,29 @@
-//! Time, for experiments that need it: the CPU time of loops, and rounds in which each contender has a turn.
+//! Measures time: the CPU time of loops, in rounds in which the contenders alternate.
 //!
-//! The cost of a loop is the CPU time of its thread: time during which it is descheduled does not count, so a busy machine blurs
-//! it less than wall-clock time. Contenders run alternately, so that disturbances by the machine affect all alike. The median of
-//! the rounds counts, with an interval for it. A claim is decided only if the whole interval is on one side.
+//! The cost of a loop is the CPU time of its thread. Time during which the thread is descheduled does not count, so a
+//! busy machine distorts it less than wall-clock time. Contenders run alternately, so that disturbances of the machine
+//! affect all alike. The result is the median of the rounds, with an interval. A claim is decided only if the whole
+//! interval is on one side of its limit.
 
 use super::Holds;
 use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Duration;
 
-/// CPU time of the calling thread. Costs a system call, about 0.2 microseconds.
+/// Returns the CPU time of the calling thread. Cost: a system call, about 0.2 microseconds.
 pub fn cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Nanoseconds of CPU time that `work` took.
+/// Returns the nanoseconds of CPU time that `work` took.
 pub fn nanoseconds(work: impl FnOnce()) -> f64 {
     let start = cpu();
     work();
     (cpu() - start).as_nanos() as f64
 }
 
-/// The order of the contenders in a round: each round begins with another one, alternating forward and backward order, so that no
-/// contender always follows the same one.
+/// Returns the order of the contenders in a round. Each round begins with another contender and alternates direction,
+/// so that no contender always follows the same one.
 pub fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |i| {
         let i = (i + round) % contenders;
@@ -30,14 +31,13 @@ pub fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The measurements of a contender in each round, in the order of the rounds: round 3 of one contender is comparable with round 3
-/// of another.
+/// The measurements of a contender in each round. The same round of two contenders is comparable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples<const N: usize>(Vec<[f64; N]>);
 
-/// The median of some rounds, and an interval that contains it with a confidence of 95 % or more: of `n` sorted values the `k`-th
-/// from either end, by the binomial distribution. With fewer than six rounds it is the whole range. No distribution of times is
-/// assumed.
+/// The median of several rounds, and an interval that contains the true median with a confidence of 95 % or more. Of
+/// `n` sorted values, its ends are the `k`-th from either end, by the binomial distribution. With fewer than six rounds
+/// the interval is the whole range. No distribution of times is assumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
     /// The middle value, or the mean of the two in the middle.
@@ -65,10 +65,10 @@ pub fn rounds<const N: usize>(
     samples
 }
 
-/// As [`rounds`], for turns that may fail: the first failure ends it.
+/// Runs each contender as [`rounds`] does, for turns that may fail; the first failure ends the run.
 ///
 /// # Errors
-/// The error of a turn.
+/// Returns the error of a turn.
 pub fn try_rounds<const N: usize, E>(
     rounds: usize,
     contenders: usize,
@@ -86,29 +86,29 @@ pub fn try_rounds<const N: usize, E>(
 }
 
 impl<const N: usize> Samples<N> {
-    /// The spread of one of the measured values.
+    /// Returns the spread of one of the measured values.
     pub fn spread(&self, thing: usize) -> Spread {
         self.each(|round| round[thing])
     }
-    /// The spread of a value computed from each round's measurements.
+    /// Returns the spread of a value computed from each round's measurements.
     pub fn each(&self, of: impl Fn(&[f64; N]) -> f64) -> Spread {
         Spread::of(self.0.iter().map(of).collect())
     }
-    /// The ratio to `other` in the same round: a disturbance of a round affects both.
+    /// Returns the spread of the ratio to `other` in the same round: a disturbance of a round affects both contenders.
     pub fn times(&self, other: &Self, thing: usize) -> Spread {
         Spread::of(self.pairs(other).map(|(a, b)| a[thing] / b[thing]).collect())
     }
-    /// The measurements of this contender and of `other` in each round.
+    /// Iterates over the measurements of this contender and of `other` in each round.
     pub fn pairs<'s>(&'s self, other: &'s Self) -> impl Iterator<Item = (&'s [f64; N], &'s [f64; N])> {
         self.0.iter().zip(&other.0)
     }
 }
 
 impl Spread {
-    /// With fewer rounds, nothing is decided.
+    /// The fewest rounds that can decide a claim.
     const FEWEST: usize = 5;
 
-    /// The spread of these values.
+    /// Returns the spread of these values.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let (Some(first), Some(last)) = (values.first(), values.last()) else { return Self::default() };
@@ -120,7 +120,7 @@ impl Spread {
         let rounds = values.len();
         Self { low, high, rounds, median: median(values) }
     }
-    /// Returns whether the value is at most `limit`: decided if the interval is on one side, and there were five rounds or more.
+    /// Decides whether the value is at most `limit`: the interval must be on one side, with five rounds or more.
     pub fn at_most(self, limit: f64) -> Holds {
         match self {
             _ if self.rounds < Self::FEWEST => Holds::Undecided,
@@ -129,7 +129,7 @@ impl Spread {
             _ => Holds::Undecided,
         }
     }
-    /// Returns whether the value is at least `limit`.
+    /// Decides whether the value is at least `limit`.
     pub fn at_least(self, limit: f64) -> Holds {
         match self {
             _ if self.rounds < Self::FEWEST => Holds::Undecided,
@@ -138,7 +138,7 @@ impl Spread {
             _ => Holds::Undecided,
         }
     }
-    /// Returns whether the value is from `least` to `most`.
+    /// Decides whether the value is from `least` to `most`.
     pub fn between(self, least: f64, most: f64) -> Holds {
         match (self.at_least(least), self.at_most(most)) {
             (Holds::No, _) | (_, Holds::No) => Holds::No,
@@ -146,16 +146,17 @@ impl Spread {
             _ => Holds::Undecided,
         }
     }
-    /// The median with `decimals` decimals, and the interval after it.
+    /// Formats the median with `decimals` decimals, followed by the interval.
     pub fn shown(self, decimals: usize) -> String {
         let Self { median, low, high, .. } = self;
         format!("{median:.decimals$} ({low:.decimals$} to {high:.decimals$})")
     }
 }
 
-/// The number of values that are left out at either end, so that the median is between the others with a confidence of 95 %.
+/// Returns the number of values to omit at either end, so that the others enclose the median with a confidence of 95 %.
 fn left_out(n: usize) -> usize {
-    // The probability that at most `k` of `n` values are below the median: the binomial distribution's, term by term.
+    // The probability that at most `k` of `n` values are below the median is summed from the binomial distribution,
+    // term by term.
     let (mut term, mut sum, mut k) = (0.5_f64.powi(n as i32), 0.0, 0_usize);
     loop {
         sum += term;
@@ -167,7 +168,7 @@ fn left_out(n: usize) -> usize {
     }
 }
 
-/// The middle value, or the mean of the two in the middle; 0 if there are none.
+/// Returns the middle value, or the mean of the two middle values; 0 for an empty list.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_contender_runs_once_per_round_and_the_first_changes() {
+    fn contenders_take_turns_to_run_first() {
         for contenders in 1..6 {
             let first: Vec<usize> =
                 (0..contenders).map(|round| turns(round, contenders).next().unwrap()).collect();
@@ -210,8 +211,8 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_leaves_out_what_the_binomial_distribution_allows() {
-        // Tables of the sign test: ranks 1, 1, 2, 3 and 16 from either end.
+    fn confidence_interval_follows_the_binomial_distribution() {
+        // Tables of the sign test give ranks 1, 1, 2, 3 and 16 from either end.
         assert_eq!([1, 5, 8, 9, 12, 45].map(left_out), [0, 0, 0, 1, 2, 15]);
         let spread = Spread::of((1..=9).rev().map(f64::from).collect());
         assert_eq!(spread, Spread { median: 5.0, low: 2.0, high: 8.0, rounds: 9 });
@@ -221,7 +222,7 @@ mod tests {
 
     /// Regression test: verdicts changed from run to run, because they depended on a single number.
     #[test]
-    fn an_interval_with_the_limit_in_it_decides_nothing() {
+    fn interval_containing_the_limit_is_undecided() {
         let spread = Spread::of((1..=9).map(f64::from).collect());
         assert_eq!([1.0, 5.0, 8.0].map(|l| spread.at_most(l)), [Holds::No, Holds::Undecided, Holds::Yes]);
         assert_eq!([2.0, 5.0, 9.0].map(|l| spread.at_least(l)), [Holds::Yes, Holds::Undecided, Holds::No]);
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_the_same_round() {
+    fn ratios_compare_times_of_one_round() {
         let (mut round, mut samples) = (0, rounds(5, 2, |_| [0.0]));
         for i in 0..5 {
             round += 1;
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_in_the_middle() {
+    fn median_is_the_middle_value() {
         assert_eq!([vec![], vec![3.0, 1.0, 2.0], vec![4.0, 1.0, 2.0, 3.0]].map(median), [0.0, 2.0, 2.5]);
     }
 }

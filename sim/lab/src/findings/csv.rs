@@ -3,11 +3,11 @@
 use super::{Findings, Part, Table, Value};
 
 impl Findings {
-    /// The tables and pictures as CSV, a line for each value, so that one file holds them all: the part; the row, curve or bar;
-    /// the column or the position on the axis; and the value. The first three identify a value.
+    /// Writes tables and pictures as CSV, one line per value, so that one file holds all: the part; the row, curve or
+    /// bar; the column or axis position; and the value. The first three columns identify a value.
     ///
     /// # Errors
-    /// Does not depend on the findings.
+    /// Never fails because of the findings' contents.
     pub fn csv(&self) -> anyhow::Result<String> {
         let mut out = csv::Writer::from_writer(Vec::new());
         out.write_record(["part", "row", "column", "value"])?;
@@ -17,7 +17,7 @@ impl Findings {
                     for row in &table.rows {
                         let name = table.name(row);
                         for (column, value) in table.columns.iter().zip(row).skip(table.named_by) {
-                            // A line has a single number: the ends of an interval have separate lines.
+                            // A line has a single number, so the ends of an interval have separate lines.
                             let Value::Spread(spread, decimals) = value else {
                                 out.write_record([&table.title, &name, &column.name, &value.shown(false)])?;
                                 continue;
@@ -53,7 +53,7 @@ impl Findings {
 }
 
 impl Table {
-    /// The values of the columns that name this row.
+    /// Joins the values of the columns that name a row.
     fn name(&self, row: &[Value]) -> String {
         let words: Vec<_> = row.iter().take(self.named_by).map(|value| value.shown(false)).collect();
         words.join("; ")
@@ -66,7 +66,7 @@ mod tests {
     use crate::findings::show::tests::example;
 
     #[test]
-    fn findings_as_csv() {
+    fn findings_are_written_as_csv() {
         let expected = "\
 part,row,column,value
 Left at the end,buddy,holes,3
@@ -84,7 +84,7 @@ Steps of a search,<first fit>,steps,2000
     }
 
     #[test]
-    fn an_interval_has_a_line_for_each_of_its_ends() {
+    fn csv_has_a_row_for_each_end_of_an_interval() {
         let mut table = Table::new("Times", &["allocator", "~ns"]);
         table.row(vec!["buddy".into(), crate::findings::clock::Spread::of(vec![1.0, 2.0, 4.0]).into()]);
         let mut findings = Findings::new("example", "how long?", 7);
@@ -94,7 +94,7 @@ Steps of a search,<first fit>,steps,2000
     }
 
     #[test]
-    fn a_row_is_named_by_all_the_columns_that_name_it() {
+    fn row_name_joins_all_its_name_columns() {
         let mut table = Table::new("Holes", &["policy", "sizes", "holes"]).named_by(2);
         table.row(vec!["first fit".into(), "one".into(), 3u64.into()]);
         table.row(vec!["first fit".into(), "many".into(), 7u64.into()]);

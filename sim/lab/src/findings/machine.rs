@@ -1,4 +1,4 @@
-//! The machine and the compiler of a measurement, without which times mean little.
+//! The machine and compiler of a measurement, without which times mean little.
 
 use core::fmt::{Display, Formatter, Result};
 use serde::Serialize;
@@ -10,21 +10,21 @@ use std::process::Command;
 pub struct Machine {
     /// The processor's name, as the system reports it.
     pub processor: String,
-    /// The number of CPUs that may run this program.
+    /// The number of CPUs that may run the program.
     pub cpus: u32,
     /// Operating system and architecture.
     pub system: String,
-    /// The C library, whose malloc is the system's; absent if it does not report its version.
+    /// The C library, whose malloc is the system's; absent if its version is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub libc: Option<String>,
-    /// The compiler, with its optimisation and flags.
+    /// The compiler, with its optimisation level and flags.
     pub compiler: &'static str,
-    /// `true` if the program was optimised; otherwise its times mean little.
+    /// `true` if the program was optimised; times of an unoptimised program mean little.
     pub optimised: bool,
 }
 
 impl Machine {
-    /// The current machine.
+    /// Describes the current machine.
     pub fn this() -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -51,11 +51,11 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The first-level data cache of this machine's CPU 0; `None` if the system does not describe it.
+    /// Returns the first-level data cache of this machine's CPU 0; `None` if the system does not describe it.
     pub fn nearest() -> Option<Self> {
         Self::nearest_of(Path::new("/sys/devices/system/cpu/cpu0/cache"))
     }
-    /// The same, from a folder in the format of Linux's sysfs.
+    /// Reads the first-level data cache from a folder in the format of Linux's sysfs.
     fn nearest_of(folder: &Path) -> Option<Self> {
         let caches = (0..16).map(|i| folder.join(format!("index{i}"))).take_while(|cache| cache.exists());
         let said =
@@ -74,7 +74,7 @@ impl Cache {
     }
 }
 
-/// The output of `getconf`: glibc's own function for it is unsafe to call.
+/// Returns the output of `getconf`, because glibc's own function is unsafe to call.
 fn libc() -> Option<String> {
     let said = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
     let version = String::from_utf8(said.stdout).ok()?.trim().to_owned();
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_cache_for_data_is_found_in_sysfs() {
+    fn first_level_data_cache_is_read_from_sysfs() {
         let folder = tempfile::tempdir().unwrap();
         let file = |i: u32, name: &str, text: &str| {
             let index = folder.path().join(format!("index{i}"));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_says_what_times_depend_on() {
+    fn machine_description_lists_what_affects_times() {
         let machine = Machine::this();
         let shown = machine.to_string();
         assert!(

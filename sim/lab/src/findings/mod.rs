@@ -1,9 +1,9 @@
-//! The findings of an experiment as data: tables, pictures, and claims that hold or do not. They are shown as text, CSV, JSON and
-//! pages.
+//! The findings of an experiment as data: tables, pictures, and claims with verdicts. Findings are shown as text, CSV,
+//! JSON and pages.
 //!
-//! Measured values are marked, and can be [left out](Findings::without_measured): mostly times, but also page faults and
-//! instructions, which differ on another machine, build or run. All other values follow from the seed, byte for byte, on any
-//! machine.
+//! Measured values are marked, and can be [omitted](Findings::without_measured). Measured values are mostly times, but
+//! also page faults and instructions, which differ by machine, build or run. All other values follow from the seed,
+//! byte for byte, on any machine.
 //!
 //! | module | |
 //! |---|---|
@@ -25,16 +25,16 @@ use machine::Machine;
 pub use picture::{Axis, Bar, Bars, Chart, Series};
 use serde::{Serialize, Serializer};
 
-/// The findings of an experiment. Their serialised form is the interface of `uslab lab --json`.
+/// The findings of one experiment. The serialised form is the interface of `uslab lab --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Findings {
     /// The experiment's name on the command line.
     pub experiment: String,
-    /// The question.
+    /// The question that the experiment answers.
     pub question: String,
-    /// Determines all random choices.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// `true` for a run with less work, whose verdicts are not those of a full run.
+    /// `true` for a run with less work, whose verdicts may differ from a full run's.
     pub quick: bool,
     /// The machine of the measurements; absent if nothing was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,7 +43,7 @@ pub struct Findings {
     pub parts: Vec<Part>,
 }
 
-/// One finding.
+/// One part of the findings.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
@@ -53,59 +53,59 @@ pub enum Part {
     Chart(Chart),
     /// Bars to compare.
     Bars(Bars),
-    /// A source's statement, and what was found here.
+    /// The statement of a source, and its verdict.
     Claim(Claim),
-    /// A sentence.
+    /// A sentence for the reader.
     Note(String),
 }
 
-/// Rows of values under named columns. The first columns together name the row: no two rows have the same name.
+/// Rows of values under named columns. The first columns together name a row; no two rows have the same name.
 #[derive(Clone, Debug, Serialize)]
 pub struct Table {
-    /// A description.
+    /// A description of the table.
     pub title: String,
-    /// Its columns.
+    /// The table's columns.
     pub columns: Vec<Column>,
-    /// The number of columns, from the first one on, that name a row together.
+    /// The number of leading columns that together name a row.
     pub named_by: usize,
-    /// The rows, each with a value for each column.
+    /// The rows, with one value for each column.
     pub rows: Vec<Vec<Value>>,
 }
 
 /// A column of a table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Column {
-    /// Its name, with the unit.
+    /// The column's name, with the unit.
     pub name: String,
-    /// `true` if its values were measured, so that they differ by machine, build or run: times, page faults, instructions.
+    /// `true` if the column's values were measured and so differ by machine, build or run.
     pub measured: bool,
 }
 
 /// A value of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Words.
+    /// A text.
     Text(String),
     /// A count.
     Count(u64),
-    /// A ratio or a measure, and the decimals with which it is shown.
+    /// A ratio or a measure, and the number of decimals shown.
     Number(f64, usize),
-    /// A value measured in several rounds, and the decimals with which it is shown.
+    /// A value measured in several rounds, and the number of decimals shown.
     Spread(Spread, usize),
-    /// No value.
+    /// An empty cell.
     Nothing,
 }
 
-/// A source's statement, and what was found here.
+/// The statement of a source, and its verdict.
 #[derive(Clone, Debug, Serialize)]
 pub struct Claim {
-    /// The statement.
+    /// The statement of the source.
     pub says: String,
-    /// The source.
+    /// The source's name.
     pub source: String,
-    /// What was found here.
+    /// What the experiment found.
     pub found: String,
-    /// The verdict.
+    /// The verdict on the statement.
     pub holds: Holds,
     /// `true` if the verdict depends on measurements, and so differs by machine, build or run.
     pub measured: bool,
@@ -117,20 +117,20 @@ pub struct Claim {
 pub enum Holds {
     /// The claim holds.
     Yes,
-    /// It holds in some of the cases, or not to the stated extent.
+    /// The claim holds in some of the cases, or not to the stated extent.
     Partly,
-    /// It does not hold.
+    /// The claim does not hold.
     No,
-    /// The findings do not decide: runs or seeds differ by too much.
+    /// The findings do not decide the claim, because runs or seeds differ too much.
     Undecided,
 }
 
 impl Holds {
-    /// The verdict on a claim that can be decided with certainty.
-    pub fn if_so(so: bool) -> Self {
+    /// Returns the verdict on a claim that can be decided with certainty.
+    pub fn then_some_text(so: bool) -> Self {
         if so { Self::Yes } else { Self::No }
     }
-    /// The verdict on a claim about several things: [`Partly`](Self::Partly) if it holds for some of them.
+    /// Returns the verdict on a claim about several things: [`Partly`](Self::Partly) if it holds for some of them.
     pub fn each(parts: impl IntoIterator<Item = Self>) -> Self {
         let parts: Vec<Self> = parts.into_iter().collect();
         let any = |wanted| parts.contains(&wanted);
@@ -177,13 +177,13 @@ impl Findings {
         self.parts.push(Part::Note(note.into()));
     }
 
-    /// Removes everything that was measured.
+    /// Removes all measured values.
     #[must_use]
     pub fn without_measured(mut self) -> Self {
         self.parts = self.parts.into_iter().filter_map(Part::without_measured).collect();
         self
     }
-    /// Records this machine, if anything was measured.
+    /// Records the current machine, if anything was measured.
     #[must_use]
     pub fn on_this_machine(mut self) -> Self {
         self.machine = self.parts.iter().any(Part::is_measured).then(Machine::this);
@@ -210,7 +210,8 @@ impl Part {
 }
 
 impl Table {
-    /// Creates a table without rows, whose first column names the rows. Columns whose name begins with `~` are measured.
+    /// Creates a table without rows, whose first column names the rows. A column whose name begins with `~` is
+    /// measured.
     pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
         let column = |name: &&str| match name.strip_prefix('~') {
             Some(name) => Column { name: name.to_owned(), measured: true },
@@ -223,7 +224,7 @@ impl Table {
             rows: Vec::new(),
         }
     }
-    /// Makes the first `columns` columns together name the rows.
+    /// Sets the number of leading columns that together name a row.
     #[must_use]
     pub fn named_by(self, columns: usize) -> Self {
         Self { named_by: columns, ..self }
@@ -231,17 +232,17 @@ impl Table {
     /// Adds a row.
     ///
     /// # Panics
-    /// Panics if the number of values is not the number of columns.
+    /// Panics if the number of values differs from the number of columns.
     pub fn row(&mut self, row: Vec<Value>) {
         assert_eq!(row.len(), self.columns.len(), "{}: a value a column", self.title);
         self.rows.push(row);
     }
-    /// Returns `true` if a column has numbers, which are shown flush right. The first column names rows.
+    /// Returns `true` if a column has numbers, which are right-aligned. The first column always names rows.
     pub(super) fn is_numeric(&self, column: usize) -> bool {
         let number = |value: &Value| value.is_number();
         column > 0 && self.rows.iter().any(|row| number(&row[column]))
     }
-    /// Returns `None` for a table that would have only names left.
+    /// Removes measured columns; returns `None` if only names would remain.
     fn without_measured(mut self) -> Option<Self> {
         let keep: Vec<bool> = self.columns.iter().map(|c| !c.measured).collect();
         for row in &mut self.rows {
@@ -255,11 +256,11 @@ impl Table {
 }
 
 impl Value {
-    /// Returns `true` if it is shown flush right.
+    /// Returns `true` if the value is right-aligned.
     pub(super) fn is_number(&self) -> bool {
         matches!(self, Self::Count(_) | Self::Number(..) | Self::Spread(..))
     }
-    /// The value as text: numbers with their decimals; counts with separators if `grouped`, for human readers.
+    /// Formats the value: numbers with their decimals; counts with separators if `grouped`, for human readers.
     pub fn shown(&self, grouped: bool) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_plain_values() {
+    fn json_contains_plain_values() {
         let row: Vec<Value> = vec!["a".into(), 1u64.into(), 0.5.into(), Value::Nothing];
         assert_eq!(serde_json::to_string(&row).unwrap(), r#"["a",1,0.5,null]"#);
         let spread = Value::from(Spread::of(vec![1.0, 2.0, 4.0]));
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn compound_claim_is_decided_if_each_part_is() {
+    fn compound_claim_is_decided_if_each_part_is_decided() {
         use Holds::{No, Partly, Undecided, Yes};
         assert_eq!(Holds::each([Yes, Yes]), Yes);
         assert_eq!(Holds::each([No, No]), No);

@@ -1,4 +1,4 @@
-//! Findings as a page: one self-contained HTML file with its pictures inside, which needs no network.
+//! Writes findings as one self-contained HTML file with its pictures inside, which needs no network.
 
 use super::{Findings, Part, QUICK, Table};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -15,10 +15,10 @@ svg { max-width: 100%; height: auto } figure { margin: 1.5rem 0 } .claim { margi
 .meta { color: var(--faint) }";
 
 impl Findings {
-    /// All findings as a page.
+    /// Returns all findings as a page.
     ///
     /// # Errors
-    /// A picture cannot be drawn.
+    /// Fails if a picture cannot be drawn.
     pub fn page(&self) -> anyhow::Result<String> {
         let parts =
             self.parts.iter().map(|part| part.markup(self.quick)).collect::<anyhow::Result<Vec<_>>>()?;

@@ -1,75 +1,75 @@
-//! Pictures as data: curves over an axis, and bars to compare. Terminals and pages draw them differently.
+//! Pictures as data: curves over an axis, and bars. Terminals and pages draw them differently.
 
 use serde::Serialize;
 
 /// Curves over an axis.
 #[derive(Clone, Debug, Serialize)]
 pub struct Chart {
-    /// A description.
+    /// A description of the chart.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// The curves.
+    /// The curves of the chart.
     pub series: Vec<Series>,
-    /// `true` if heights were measured, and so differ by machine, build or run.
+    /// `true` if the heights were measured and so differ by machine, build or run.
     pub measured: bool,
 }
 
-/// An axis.
+/// An axis of a picture.
 #[derive(Clone, Debug, Serialize)]
 pub struct Axis {
-    /// Its quantity, with the unit.
+    /// The quantity on the axis, with its unit.
     pub name: String,
-    /// `true` if equal distances are equal ratios.
+    /// `true` if equal distances on the axis are equal ratios.
     pub logarithmic: bool,
 }
 
 /// A curve.
 #[derive(Clone, Debug, Serialize)]
 pub struct Series {
-    /// Its name in the legend.
+    /// The curve's name in the legend.
     pub name: String,
-    /// The points that it goes through, from left to right.
+    /// The points on the curve, from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
 /// Bars to compare.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bars {
-    /// A description.
+    /// A description of the bars.
     pub title: String,
-    /// The axis of lengths. If it is linear, bars begin at 0.
+    /// The axis of the bars' lengths. On a linear axis, bars begin at 0.
     pub axis: Axis,
     /// The bars, from top to bottom.
     pub bars: Vec<Bar>,
-    /// `true` if lengths were measured, and so differ by machine, build or run.
+    /// `true` if the lengths were measured and so differ by machine, build or run.
     pub measured: bool,
 }
 
 /// A bar.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bar {
-    /// Its name.
+    /// The bar's name.
     pub name: String,
-    /// Its length: 0 or more, in the axis's unit.
+    /// The bar's length: 0 or more, in the axis's unit.
     pub length: f64,
 }
 
 impl Axis {
-    /// A linear axis: equal distances are equal differences.
+    /// Creates a linear axis, on which equal distances are equal differences.
     pub fn linear(name: impl Into<String>) -> Self {
         Self { name: name.into(), logarithmic: false }
     }
-    /// A logarithmic axis: equal distances are equal ratios.
+    /// Creates a logarithmic axis, on which equal distances are equal ratios.
     pub fn logarithmic(name: impl Into<String>) -> Self {
         Self { name: name.into(), logarithmic: true }
     }
 }
 
 impl Bars {
-    /// Bars of counts, which are the same on any machine.
+    /// Creates bars of counts, which are the same on any machine.
     pub fn exact<N: Into<String>>(
         title: impl Into<String>,
         axis: Axis,
@@ -78,7 +78,7 @@ impl Bars {
         let bar = |(name, length): (N, f64)| Bar { name: name.into(), length };
         Self { title: title.into(), axis, bars: bars.into_iter().map(bar).collect(), measured: false }
     }
-    /// Bars of measured values.
+    /// Creates bars of measured values.
     pub fn measured<N: Into<String>>(
         title: impl Into<String>,
         axis: Axis,
@@ -86,8 +86,8 @@ impl Bars {
     ) -> Self {
         Self { measured: true, ..Self::exact(title, axis, bars) }
     }
-    /// The range of the axis. On a logarithmic axis, the shortest bar begins at a power of ten below its length, so that it is
-    /// visible; a length of 0 has no bar.
+    /// Returns the range of the axis. On a logarithmic axis, the shortest bar begins at a power of ten below its
+    /// length, so that it is visible. A length of 0 has no bar.
     pub(super) fn scale(&self) -> Scale {
         let lengths = || self.bars.iter().map(|bar| bar.length).filter(|length| *length > 0.0);
         let (least, most) = span(lengths()).unwrap_or((0.0, 0.0));
@@ -113,31 +113,31 @@ impl Scale {
         let high = if high > low { high } else { low + 1.0 };
         Self { low, high, logarithmic: axis.logarithmic && low > 0.0 }
     }
-    /// The position of a value on the axis, 0 to 1.
+    /// Returns the position of a value on the axis, 0 to 1.
     pub(super) fn part(&self, value: f64) -> f64 {
         let place = |x: f64| if self.logarithmic { x.ln() } else { x };
         let value = value.clamp(self.low, self.high);
         (place(value) - place(self.low)) / (place(self.high) - place(self.low))
     }
-    /// The value at a position.
+    /// Returns the value at a position on the axis.
     pub(super) fn at(&self, part: f64) -> f64 {
         match self.logarithmic {
             true => self.low * (self.high / self.low).powf(part),
             false => self.low + (self.high - self.low) * part,
         }
     }
-    /// The index of the part with a value, if the axis is divided into `steps` equal parts.
+    /// Returns the index of the part that contains a value, if the axis is divided into `steps` equal parts.
     pub(super) fn step(&self, value: f64, steps: usize) -> usize {
         ((self.part(value) * steps as f64) as usize).min(steps - 1)
     }
-    /// A description of the axis, after its name.
+    /// Returns a description of the axis, to follow its name.
     pub(super) fn shown(&self) -> String {
         let kind = if self.logarithmic { ", logarithmic" } else { "" };
         format!("from {} to {}{kind}", number(self.low), number(self.high))
     }
 }
 
-/// The least and the largest value; `None` if there are none.
+/// Returns the smallest and largest value; `None` without values.
 pub(super) fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |span, x| {
         let (low, high) = span.unwrap_or((x, x));
@@ -172,20 +172,20 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_bar_is_seen_and_the_longest_one_ends_the_axis() {
+    fn shortest_bar_is_visible_and_longest_bar_fills_the_axis() {
         let bars = |axis| Bars::exact("t", axis, [("a", 10.0), ("b", 0.0), ("c", 4000.0)]);
         let scale = bars(Axis::logarithmic("ns")).scale();
         assert_eq!((scale.low, scale.high, scale.part(4000.0), scale.part(0.0)), (1.0, 4000.0, 1.0, 0.0));
         assert!(scale.part(10.0) > 0.1);
         let scale = bars(Axis::linear("ns")).scale();
         assert_eq!((scale.low, scale.part(1000.0)), (0.0, 0.25));
-        // No lengths, and no division by zero.
+        // The bars have no lengths, and the scale must not divide by zero.
         let none = Bars::exact("t", Axis::logarithmic("ns"), [("a", 0.0)]).scale();
         assert_eq!((none.logarithmic, none.part(0.0)), (false, 0.0));
     }
 
     #[test]
-    fn an_axis_without_length_has_its_values_at_its_beginning() {
+    fn axis_of_equal_values_starts_at_its_origin() {
         let scale = Scale::of(&Axis::logarithmic("ns"), (8.0, 8.0));
         assert_eq!((scale.part(8.0), scale.step(8.0, 8)), (0.0, 0));
     }

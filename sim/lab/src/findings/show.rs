@@ -5,15 +5,15 @@ use super::{Bars, Chart, Claim, Findings, Holds, Part, QUICK, Series, Table};
 use comfy_table::CellAlignment;
 use std::fmt::Write;
 
-/// The width of a terminal for which pictures are drawn.
+/// The width of the terminal for which pictures are drawn.
 const LINE: usize = 80;
-/// A column's height in eighths of a line.
+/// The characters for a column's height, in eighths of a line.
 const EIGHTHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// A column filled from the left, in eighths of it.
+/// The characters for a column filled from the left, in eighths of its width.
 const LEFT_EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
 impl Findings {
-    /// All findings as text.
+    /// Returns all findings as text.
     pub fn text(&self) -> String {
         let mut out = format!("{}: {}\nseed {}", self.experiment, self.question, self.seed);
         if let Some(machine) = &self.machine {
@@ -25,7 +25,7 @@ impl Findings {
         }
         let mut claims_follow = false;
         for part in &self.parts {
-            // Claims are not separated by blank lines.
+            // Consecutive claims have no blank lines between them.
             if !(claims_follow && matches!(part, Part::Claim(_))) {
                 out.push('\n');
             }
@@ -44,7 +44,7 @@ impl Findings {
 }
 
 impl Holds {
-    /// The verdict in two words.
+    /// Returns the verdict in one or two words.
     pub fn shown(self) -> &'static str {
         match self {
             Self::Yes => "holds",
@@ -114,7 +114,7 @@ impl Bars {
     }
 }
 
-/// The width of the names, and the rest of a terminal's line between a name and its number, at most `most`.
+/// Returns the width of the names, and the rest of a terminal's line between a name and its number, at most `most`.
 fn widths(lines: &[(&str, String)], most: usize) -> (usize, usize) {
     let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
     let names = widest(&mut lines.iter().map(|(name, _)| name.chars().count()));
@@ -123,14 +123,13 @@ fn widths(lines: &[(&str, String)], most: usize) -> (usize, usize) {
 }
 
 impl Series {
-    /// The curve as a line of columns, with straight segments between its points.
+    /// Draws the curve as a line of columns, with straight segments between its points.
     fn curve(&self, x: &Scale, y: &Scale, width: usize) -> String {
         let column = |column: usize| {
             let at = x.at((column as f64 + 0.5) / width as f64);
             let after = self.points.partition_point(|p| p.0 < at);
             let (Some(left), Some(right)) = (self.points[..after].last(), self.points.get(after)) else {
-                // Before the first point and after the last one, the nearest point counts if it is in this
-                // column.
+                // Outside the curve's points, the nearest point counts if it is in this column.
                 let near = self.points.get(after).or(self.points.last())?;
                 return (x.step(near.0, width) == column).then_some(near.1);
             };
@@ -175,7 +174,7 @@ pub(crate) mod tests {
         findings
     }
 
-    /// Regression test: verdicts of a tenth of the work looked like any other.
+    /// Regression test: verdicts of a quick run looked like any other.
     #[test]
     fn quick_text_verdict_is_marked() {
         let mut findings = example();
@@ -187,7 +186,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn findings_as_text() {
+    fn findings_are_written_as_text() {
         let expected = "\
 example: what is left?
 seed 7

@@ -1,4 +1,5 @@
-//! Pictures as SVG, in the colour of the surrounding text and without a background: a page may be light or dark.
+//! Draws pictures as SVG, in the colour of the surrounding text and without a background, because a page may be light
+//! or dark.
 
 use super::picture::{Axis, Bars, Chart, Scale, number, span};
 use anyhow::anyhow;
@@ -9,8 +10,8 @@ use plotters::element::{DashedPathElement, DynElement, IntoDynElement};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Colours that people with any colour vision can distinguish (Okabe and Ito, "Color Universal Design", 2008). Their yellow is
-/// invisible on white pages and their black on dark ones: grey replaces both.
+/// Colours that people with any colour vision can distinguish (Okabe and Ito, "Color Universal Design", 2008). The
+/// palette's yellow is invisible on white pages and its black on dark pages, so grey replaces both colours.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -20,7 +21,7 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(128, 128, 128),
 ];
-/// Sizes in pixels: of a picture, of its lettering, and roughly of a letter.
+/// The width of a picture in pixels; the sizes of its lettering and, roughly, of a letter follow.
 const WIDTH: i32 = 900;
 const HEIGHT: i32 = 400;
 const LETTERS: i32 = 16;
@@ -32,7 +33,7 @@ type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 impl Chart {
-    /// The curves as an SVG picture, with a legend next to them.
+    /// Draws the curves as an SVG picture, with a legend next to them.
     pub(super) fn svg(&self) -> anyhow::Result<String> {
         let points = || self.series.iter().flat_map(|s| &s.points);
         let (Some(x), Some(y)) = (span(points().map(|p| p.0)), span(points().map(|p| p.1))) else {
@@ -45,7 +46,7 @@ impl Chart {
     }
 
     fn draw(&self, area: &Area<'_>, x: Scale, y: Scale) -> Drawn {
-        // A single curve is named by the title.
+        // The title names a single curve.
         let names =
             if self.series.len() > 1 { longest(self.series.iter().map(|s| s.name.as_str())) } else { 0 };
         let (plot, legend) = area.split_horizontally(WIDTH - names - 40);
@@ -79,7 +80,7 @@ impl Chart {
 }
 
 impl Bars {
-    /// The bars as an SVG picture, each with its number.
+    /// Draws the bars as an SVG picture, each with its number.
     pub(super) fn svg(&self) -> anyhow::Result<String> {
         let height = LINE * (self.bars.len() as i32 + 1) + 12;
         drawn(&self.title, height, |area| self.draw(area))
@@ -105,7 +106,7 @@ impl Bars {
     }
 }
 
-/// A picture with this height in pixels.
+/// Draws a picture with this height in pixels.
 fn drawn(title: &str, height: i32, draw: impl FnOnce(&Area<'_>) -> Drawn) -> anyhow::Result<String> {
     let mut svg = String::new();
     {
@@ -113,11 +114,11 @@ fn drawn(title: &str, height: i32, draw: impl FnOnce(&Area<'_>) -> Drawn) -> any
         draw(&area).map_err(|error| anyhow!("{title}: {error}"))?;
         area.present().map_err(|error| anyhow!("{title}: {error}"))?;
     }
-    // Black becomes the colour of the surrounding text.
+    // Black is replaced by the colour of the surrounding text.
     Ok(svg.replace("\"#000000\"", "\"currentColor\""))
 }
 
-/// The `i`th curve. When all colours are used, they repeat with dashes, which get longer each time.
+/// Draws the `i`th curve. When all colours are used, they repeat with dashes, which get longer each time.
 fn path<'d, C: Clone + 'static>(i: usize, points: Vec<C>) -> DynElement<'static, SVGBackend<'d>, C>
 where
     PathElement<C>: IntoDynElement<'static, SVGBackend<'d>, C>,
@@ -135,7 +136,7 @@ fn text(words: &str, at: (i32, i32), side: HPos) -> Text<'static, (i32, i32), St
     Text::new(words.to_owned(), at, font.pos(Pos::new(side, VPos::Center)))
 }
 
-/// The width of the longest of some words.
+/// Returns the width of the longest of some words.
 fn longest<'w>(words: impl Iterator<Item = &'w str>) -> i32 {
     words.map(|word| word.chars().count() as i32 * LETTER).max().unwrap_or(0)
 }
@@ -144,14 +145,14 @@ fn longest<'w>(words: impl Iterator<Item = &'w str>) -> i32 {
 struct Marked<'a>(Scale, &'a Axis);
 
 impl Marked<'_> {
-    /// Powers of two for sizes, powers of ten otherwise, with 2 and 5 between if there is room.
+    /// Returns marks at powers of two for sizes, and at powers of ten otherwise, with 2 and 5 between them if they fit.
     fn ratios(&self, most: usize) -> Vec<f64> {
         let most = most.clamp(2, 12);
         let powers = |base: f64, steps: &[f64], every: i32| -> Vec<f64> {
             let (from, to) = (self.0.low.log(base).floor() as i32, self.0.high.log(base).ceil() as i32);
             let powers = (from..=to).filter(|k| k.rem_euclid(every) == 0).map(|k| base.powi(k));
             let all = powers.flat_map(|power| steps.iter().map(move |step| power * step));
-            // The ends are data values, whose last digits may be off.
+            // The ends are data values, whose last digits may be inexact.
             let (low, high) = (self.0.low * (1.0 - 1e-9), self.0.high * (1.0 + 1e-9));
             all.filter(|x| (low..=high).contains(x)).collect()
         };
@@ -207,21 +208,21 @@ mod tests {
 
     /// A curve's key in the legend has the same colour, and is dashed if the curve is.
     #[test]
-    fn more_curves_than_colours_are_told_apart_by_dashes() {
+    fn curves_beyond_the_colours_are_dashed() {
         let svg = chart(10).svg().unwrap();
         let keys: std::collections::BTreeSet<_> = svg
             .lines()
             .filter(|line| line.starts_with("<polyline") && line.contains("stroke-width=\"2\""))
             .collect();
         let solid = |colour: &str| keys.iter().filter(|line| line.contains(colour)).count();
-        // A curve and its key; the first three colours repeat, with dashes.
+        // Each colour occurs in a curve and in its key; the first three colours repeat, with dashes.
         assert_eq!(solid("#E69F00"), 2, "{svg}");
         assert!(solid("#0072B2") > 4, "{svg}");
         assert!(svg.contains("curve 9") && !svg.contains("#000000"));
     }
 
     #[test]
-    fn marks_of_small_numbers_are_not_rounded_to_nothing() {
+    fn axis_labels_of_small_numbers_are_not_rounded_to_zero() {
         let axis = Axis::logarithmic("ms");
         let marks = |scale: (f64, f64), axis: &Axis, most| {
             let marks = Marked(Scale::of(axis, scale), axis).ratios(most);

@@ -8,7 +8,8 @@ use core::str::FromStr;
 
 const EXPECTED: &str = "steady, burst:COUNT,EVERY or poisson:PER_TICK";
 
-/// The number of blocks that are requested in each tick. Parsed from text, and printed as it was written.
+/// The number of blocks that are requested in each tick. The pattern is parsed from text, and printed as it was
+/// written.
 ///
 /// | text | |
 /// |---|---|
@@ -31,7 +32,7 @@ enum Kind {
 #[derive(Clone, Debug)]
 pub(super) struct Arriving {
     kind: Kind,
-    /// The time of the next arrival of a Poisson process; the first is at 0.
+    /// The time of the next arrival of a Poisson process; the first arrival is at 0.
     next: f64,
 }
 
@@ -42,7 +43,7 @@ impl Arrivals {
 }
 
 impl Arriving {
-    /// The number of arrivals in `tick`. Calls must have increasing ticks.
+    /// Returns the number of arrivals in `tick`. Successive calls must have increasing ticks.
     pub(super) fn at(&mut self, tick: u64, rng: &mut Rng) -> u64 {
         match self.kind {
             Kind::Burst { count, every } => {
@@ -62,7 +63,7 @@ impl Arriving {
             }
         }
     }
-    /// The first tick after `tick`, the last one passed to `at`, in which there can be arrivals.
+    /// Returns the earliest tick after `tick`, the last argument of `at`, that can have arrivals.
     pub(super) fn after(&self, tick: u64) -> u64 {
         match self.kind {
             Kind::Burst { every, .. } => (tick / every + 1) * every,
@@ -75,7 +76,7 @@ impl FromStr for Arrivals {
     type Err = SpecError;
 
     /// # Errors
-    /// The pattern is unknown, or a number is out of its range.
+    /// Fails if the pattern is unknown, or a number is out of its range.
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let spec = Spec::new("arrivals", EXPECTED, text);
         let (name, rest) = spec.parts();
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_when_they_should() {
+    fn arrival_patterns_create_blocks_at_their_ticks() {
         assert_eq!(counts("steady", 4), [1; 4]);
         assert_eq!(counts("burst:30,3", 7), [30, 0, 0, 30, 0, 0, 30]);
         let poisson = counts("poisson:1.5", 10_000);
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn no_block_comes_between_a_tick_and_the_one_that_is_told_to_be_next() {
+    fn next_arrival_tick_is_exact() {
         for text in ["steady", "burst:30,7", "poisson:0.01", "poisson:3"] {
             let all = counts(text, 2000);
             let (mut arriving, mut rng) = (text.parse::<Arrivals>().unwrap().begin(), Rng::new(1));

@@ -1,77 +1,77 @@
-//! Errors in a workload, each with the place and the accepted values.
+//! Errors in a workload, each with the place and the accepted input.
 
 use std::path::PathBuf;
 use uslab_trace::TraceError;
 
-/// An invalid distribution, as written on the command line.
+/// The error of an invalid distribution, as written on the command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {text:?}: {why}; expected {expected}")]
 pub struct SpecError {
     /// The kind of distribution: `sizes`, `lifetimes`, `arrivals`.
     pub what: &'static str,
-    /// The text.
+    /// The invalid text.
     pub text: String,
-    /// The reason.
+    /// The reason of the error.
     pub why: String,
     /// The accepted forms.
     pub expected: &'static str,
 }
 
-/// A file of operations that cannot be driven.
+/// The error of a file of operations that cannot be run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpsError {
     /// The file cannot be read, or a kernel's trace is invalid.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// A line is not an operation, or one that is impossible.
+    /// A line is not an operation, or its operation is impossible.
     #[error("{}:{line}: {why}: {text:?}; expected {expected}", path.display())]
     Line {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// The line number, from 1.
         line: u64,
         /// The line's text, shortened.
         text: String,
-        /// The reason.
+        /// The reason of the error.
         why: String,
         /// The accepted lines.
         expected: &'static str,
     },
-    /// The file holds no lines.
+    /// The file has no lines of text.
     #[error("{}: {why}; expected {expected}", path.display())]
     NoText {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// A description of what it is instead.
+        /// A description of the file's actual content.
         why: &'static str,
         /// The accepted lines.
         expected: &'static str,
     },
-    /// The file ends before the number in its header is reached.
+    /// The file ends before it has as many items as its header states.
     #[error("{}: ends after line {line}, with {found} of {said} {what}", path.display())]
     Early {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The number of its last line.
+        /// The number of the file's last line.
         line: u64,
-        /// What is counted.
+        /// The kind of items that are counted.
         what: &'static str,
-        /// The number found.
+        /// The number of items found.
         found: u64,
-        /// The number in the header.
+        /// The number of items that the header states.
         said: u64,
     },
-    /// There are more than the header states.
+    /// The file has more items than its header states.
     #[error("{}:{line}: more {what} than the {said} that the header says", path.display())]
     Late {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The number of the first surplus line.
         line: u64,
-        /// What is counted.
+        /// The kind of items that are counted.
         what: &'static str,
-        /// The number in the header.
+        /// The number of items that the header states.
         said: u64,
     },
 }

@@ -1,8 +1,8 @@
-//! A kernel's memory trace as operations: its objects, with the requested sizes.
+//! A kernel's memory trace as operations on its objects, with the requested sizes.
 //!
-//! Sizes are what the kernel's callers requested, not what its caches have. Frees of objects from before the trace, or of objects
-//! whose allocation had no event, have no block and are counted; pages are ignored. A trace has no alignments: 8 bytes are
-//! assumed, the kernel's least.
+//! Sizes are what the kernel's callers requested, not the object sizes of its caches. Frees of objects without a
+//! recorded allocation have no block and are only counted; pages are ignored. A trace has no alignments, so the
+//! kernel's smallest, 8 bytes, is assumed.
 
 use super::op::Op;
 use core::alloc::Layout;
@@ -24,23 +24,23 @@ pub struct KernelOps {
 }
 
 impl KernelOps {
-    /// Opens the trace at `path`, text of ftrace, `perf script` or `trace-cmd report`; `-` is standard input.
+    /// Opens the trace at `path`: text of ftrace, `perf script` or `trace-cmd report`; `-` is standard input.
     ///
     /// # Errors
-    /// As [`Recording::open`].
+    /// Fails for the reasons of [`Recording::open`].
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::of(Recording::open(path)?)
     }
-    /// The operations of a recording.
+    /// Returns the operations of a recording.
     ///
     /// # Errors
-    /// The temporary file for a long trace fails.
+    /// Fails if the temporary file for a long trace cannot be written.
     pub fn of(recording: Recording) -> Result<Self, TraceError> {
         let ops = recording.resolve(None::<&SlabInfo>)?;
         Ok(Self { ops, live: FxHashMap::default(), next: 0, unseen: 0 })
     }
 
-    /// Frees so far of objects whose allocation was not seen.
+    /// Returns the number of frees so far of objects whose allocation was not recorded.
     pub fn unseen(&self) -> u64 {
         self.unseen
     }
@@ -92,7 +92,7 @@ mod tests {
     use uslab_trace::Source;
 
     #[test]
-    fn objects_become_blocks_and_frees_of_others_are_counted() {
+    fn kernel_objects_become_blocks_and_unknown_frees_are_counted() {
         let alloc = |time, ptr: u32, bytes| {
             format!(
                 "  sh-1 [000] ..... 1.{time:06}: kmalloc: call_site=f+0x1/0x2 ptr=00000000{ptr:08x} bytes_req={bytes} \
@@ -102,7 +102,7 @@ mod tests {
         let free = |time, ptr: u32| {
             format!("  sh-1 [000] ..... 1.{time:06}: kfree: call_site=f+0x1/0x2 ptr=00000000{ptr:08x}\n")
         };
-        // A second allocation at one address implies a free without an event.
+        // A second allocation at one address implies a free that was not recorded.
         let text = [
             free(0, 0x10),
             alloc(1, 0x20, 100),

@@ -1,4 +1,4 @@
-//! The lifetimes of blocks.
+//! The lifetimes of generated blocks.
 
 use super::error::SpecError;
 use super::rng::Rng;
@@ -12,7 +12,7 @@ const MOST: u64 = 1 << 40;
 const LIFETIMES: &str = "fixed:TICKS, uniform:MIN..MAX, exponential:MEAN, bimodal:SHORT,LONG,SHARE (means, LONG may be \
      `forever`; the share of long ones, 0 to 1) or forever";
 
-/// A distribution of lifetimes, in ticks. Parsed from text, and printed as it was written.
+/// A distribution of lifetimes, in ticks. The distribution is parsed from text, and printed as it was written.
 ///
 /// | text | ticks |
 /// |---|---|
@@ -58,7 +58,7 @@ impl FromStr for Lifetimes {
     type Err = SpecError;
 
     /// # Errors
-    /// The distribution is unknown, or a number is out of its range.
+    /// Fails if the distribution is unknown, or a number is out of its range.
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let spec = Spec::new("lifetimes", LIFETIMES, text);
         let (name, rest) = spec.parts();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn each_distribution_gives_what_it_says() {
+    fn each_distribution_has_its_stated_values() {
         assert!(lifetimes("fixed:7").iter().all(|ticks| *ticks == Some(7)));
         assert!(lifetimes("forever").iter().all(Option::is_none));
         let uniform = lifetimes("uniform:1..999");
@@ -117,7 +117,7 @@ mod tests {
         let exponential = lifetimes("exponential:100");
         assert!((mean(&exponential) - 100.5).abs() < 3.0, "{}", mean(&exponential));
         assert_eq!(exponential.iter().flatten().min(), Some(&1));
-        // 0.95 * 20 + 0.05 * 5000, and half a tick for rounding up.
+        // The mean is 0.95 * 20 + 0.05 * 5000, and half a tick for rounding up.
         let bimodal = lifetimes("bimodal:20,5000,0.05");
         assert!((mean(&bimodal) - 269.5).abs() < 25.0, "{}", mean(&bimodal));
         let forever = lifetimes("bimodal:20,forever,0.25").iter().filter(|ticks| ticks.is_none()).count();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_is_told_with_what_is_accepted() {
+    fn invalid_distribution_is_refused_with_accepted_forms() {
         let wrong = |text: &str| text.parse::<Lifetimes>().unwrap_err().to_string();
         assert_eq!(
             wrong("bimodal:20,5000"),

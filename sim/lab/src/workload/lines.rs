@@ -1,10 +1,10 @@
-//! The lines of a file, plain or compressed, with their places for errors.
+//! The lines of a plain or compressed file, with their numbers for errors.
 
 use super::error::OpsError;
 use std::path::{Path, PathBuf};
 use uslab_trace::{NO_TRACE, Source, TraceError};
 
-/// Characters of a line that an error shows.
+/// The most characters of a line that an error shows.
 const SHOWN: usize = 80;
 
 /// The lines of a file, except blank ones.
@@ -13,10 +13,10 @@ pub(super) struct Lines {
     source: Source,
     path: PathBuf,
     chunk: String,
-    /// The offset of the next line in the chunk, and its number.
+    /// The offset of the next line in the chunk, and the line's number.
     at: usize,
     number: u64,
-    /// `true` if a line was returned.
+    /// `true` if a line was already returned.
     begun: bool,
 }
 
@@ -26,19 +26,19 @@ pub(super) struct Line<'l> {
     path: &'l Path,
     /// The line's number, from 1.
     pub(super) number: u64,
-    /// `true` if it is the first line that is not blank.
+    /// `true` if the line is the first non-blank line.
     pub(super) first: bool,
-    /// The text without blanks at its ends.
+    /// The line's text without blanks at its ends.
     pub(super) text: &'l str,
 }
 
 impl Lines {
-    /// Opens `path`, whose lines should be as `expected` describes; `-` is standard input.
+    /// Opens the file at `path`, whose lines should be as `expected` describes; `-` is standard input.
     pub(super) fn open(path: &Path, expected: &'static str) -> Result<Self, OpsError> {
         let no_text = |path, why| OpsError::NoText { path, why, expected };
         Source::open(path).map(Self::of).map_err(|error| match error {
             TraceError::Directory { path } => no_text(path, "a directory"),
-            // Other hints say what to do with the file, and apply here, too.
+            // Hints of other errors describe what to do with the file, and apply to recordings.
             TraceError::Binary { path, hint } if hint == NO_TRACE => no_text(path, "not text"),
             error => error.into(),
         })
@@ -49,7 +49,7 @@ impl Lines {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
-    /// The number of lines read so far.
+    /// Returns the number of lines read so far.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -58,7 +58,7 @@ impl Lines {
         loop {
             if self.at == self.chunk.len() {
                 let Some(chunk) = self.source.next_chunk()? else { return Ok(None) };
-                // A line that is not UTF-8 is not valid anyway, and will be reported.
+                // A line that is not UTF-8 is invalid anyway, and will be reported.
                 self.chunk = String::from_utf8_lossy(chunk.text).into_owned();
                 self.at = 0;
             }
@@ -77,7 +77,7 @@ impl Lines {
 }
 
 impl Line<'_> {
-    /// Returns `true` if it contains these column names, as the first line may, in letters of either case.
+    /// Returns `true` if the line contains these column names, in letters of either case, as a first line may.
     pub(super) fn names(&self, columns: &[&str]) -> bool {
         let mut fields = self.text.split(',').map(str::trim);
         self.first

@@ -1,4 +1,4 @@
-//! Operations generated from distributions.
+//! Generates operations from distributions.
 
 use super::Ops;
 use super::arrivals::{Arrivals, Arriving};
@@ -14,8 +14,8 @@ use std::collections::BinaryHeap;
 
 /// A workload defined by distributions and a seed.
 ///
-/// In each tick, first the blocks whose time has come are freed, the oldest first, then new ones are allocated. It ends after
-/// `operations` operations; the driver must free the blocks that are live then.
+/// In each tick, blocks whose lifetime ends are freed first, oldest first; then new blocks are allocated. The workload
+/// ends after `operations` operations; the driver must free the blocks that are still live.
 ///
 /// ```
 /// use uslab_lab::workload::{Op, Workload};
@@ -39,13 +39,13 @@ pub struct Workload {
     pub align: usize,
     /// The number of operations: allocations and frees together.
     pub operations: u64,
-    /// Determines all random choices.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
 impl Default for Workload {
-    /// Sizes of 16 to 1024 bytes, most blocks short-lived, one arrival per tick: the tutorial's fragmentation demo ("Memory
-    /// Allocators from Scratch"), 10,000 operations.
+    /// Returns the tutorial's fragmentation demo ("Memory Allocators from Scratch"): 10,000 operations, sizes of 16 to
+    /// 1024 bytes, most blocks short-lived, one arrival per tick.
     fn default() -> Self {
         let right = "the defaults are right";
         Self {
@@ -60,11 +60,11 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// The operations of this workload.
+    /// Returns the operations of this workload.
     ///
     /// # Errors
-    /// The alignment is invalid.
-    pub fn made(&self) -> Result<Made, SpecError> {
+    /// Fails if the alignment is invalid.
+    pub fn made(&self) -> Result<GeneratedOperations, SpecError> {
         if !self.align.is_power_of_two() || self.align > MOST_ALIGN {
             return Err(SpecError {
                 what: "alignment",
@@ -73,7 +73,7 @@ impl Workload {
                 expected: "a power of two up to 2^30",
             });
         }
-        Ok(Made {
+        Ok(GeneratedOperations {
             rng: Rng::new(self.seed),
             sizes: self.sizes.clone(),
             lifetimes: self.lifetimes.clone(),
@@ -86,18 +86,18 @@ impl Workload {
             deaths: BinaryHeap::new(),
         })
     }
-    /// The operations as a general [`Ops`].
+    /// Returns the operations as a general [`Ops`].
     ///
     /// # Errors
-    /// As [`made`](Self::made).
+    /// Fails for the reasons of [`made`](Self::made).
     pub fn ops(&self) -> Result<Ops, SpecError> {
-        Ok(Ops::Made(Box::new(self.made()?)))
+        Ok(Ops::GeneratedOperations(Box::new(self.made()?)))
     }
 }
 
 /// The operations of a [`Workload`].
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct GeneratedOperations {
     rng: Rng,
     sizes: Sizes,
     lifetimes: Lifetimes,
@@ -107,13 +107,13 @@ pub struct Made {
     /// The number of the next block.
     next: u64,
     tick: u64,
-    /// Arrivals left in this tick; `None` before the first operation.
+    /// The number of arrivals left in the current tick; `None` before the first operation.
     coming: Option<u64>,
-    /// The death times of blocks, the soonest first, then the oldest.
+    /// The death times of blocks, soonest first, then oldest block first.
     deaths: BinaryHeap<Reverse<(u64, u64)>>,
 }
 
-impl Made {
+impl GeneratedOperations {
     fn due(&mut self) -> Option<u64> {
         let Reverse((tick, id)) = *self.deaths.peek()?;
         if tick > self.tick {
@@ -124,7 +124,7 @@ impl Made {
     }
 }
 
-impl Iterator for Made {
+impl Iterator for GeneratedOperations {
     type Item = Op;
 
     fn next(&mut self) -> Option<Op> {
@@ -145,11 +145,11 @@ impl Iterator for Made {
                 if let Some(ticks) = self.lifetimes.sample(&mut self.rng) {
                     self.deaths.push(Reverse((self.tick + ticks, id)));
                 }
-                // Sizes and alignments were checked, so each layout is valid.
+                // Sizes and alignments were already checked, so each layout is valid.
                 return Some(Op::Alloc { id, layout: Layout::from_size_align(size, self.align).ok()? });
             }
             self.coming = None;
-            // Skips to the next arrival or death, which may be far off.
+            // The generator skips to the next arrival or death, which may be far off.
             let arrival = self.arriving.after(self.tick);
             self.tick = self.deaths.peek().map_or(arrival, |Reverse((death, _))| arrival.min(*death));
         }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_free_is_of_a_block_that_is_there() {
+    fn each_free_names_a_live_block() {
         for (lifetimes, arrivals) in [
             ("bimodal:20,forever,0.1", "steady"),
             ("exponential:50", "burst:30,100"),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_and_go_at_their_ticks() {
+    fn blocks_are_created_and_freed_at_their_ticks() {
         let workload = Workload {
             sizes: "fixed:8".parse().unwrap(),
             lifetimes: "fixed:2".parse().unwrap(),
@@ -209,9 +209,9 @@ mod tests {
         assert_eq!(ids, [('a', 0), ('a', 1), ('f', 0), ('a', 2), ('f', 1), ('a', 3), ('f', 2)]);
     }
 
-    /// Regression test: each tick was processed, and 2^32 ticks between two blocks never ended.
+    /// Regression test: each tick was processed, so 2^32 ticks between two blocks took too long.
     #[test]
-    fn ticks_in_which_nothing_happens_cost_nothing() {
+    fn empty_ticks_cost_no_operation() {
         let workload = Workload {
             lifetimes: "fixed:3".parse().unwrap(),
             arrivals: "burst:1,4294967296".parse().unwrap(),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_of_a_seed_never_change() {
+    fn workload_of_a_seed_never_changes() {
         let print = |seed| {
             let workload = Workload {
                 sizes: "lognormal:100,1.2".parse().unwrap(),
@@ -231,7 +231,7 @@ mod tests {
                 seed,
                 ..Workload::default()
             };
-            // FNV-1a over the text of all operations.
+            // The test hashes the text of all operations with FNV-1a.
             made(&workload)
                 .iter()
                 .flat_map(|op| format!("{op:?}").into_bytes())
@@ -239,7 +239,7 @@ mod tests {
                     (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
                 })
         };
-        // Recorded once: they must never change, on any machine.
+        // The recorded hashes must never change, on any machine.
         assert_eq!((print(1), print(2)), GOLDEN);
     }
     const GOLDEN: (u64, u64) = (716_922_117_284_149_679, 5_789_594_536_433_968_848);

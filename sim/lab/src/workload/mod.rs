@@ -17,8 +17,8 @@
 //! | [`rng`] | random numbers that stay the same |
 //! | [`error`] | errors in workloads |
 //!
-//! Generated lifetimes are a model. Wilson and others ("Dynamic Storage Allocation: A Survey and Critical Review", 1995) warn
-//! that random traces do not behave like programs: for claims about programs, use recorded ones.
+//! Generated lifetimes are a model. Wilson and others, in "Dynamic Storage Allocation: A Survey and Critical Review"
+//! (1995), warn that random traces do not behave like programs. Claims about programs need recorded traces.
 
 pub mod arrivals;
 pub mod error;
@@ -36,7 +36,7 @@ pub use arrivals::Arrivals;
 pub use error::{OpsError, SpecError};
 pub use kernel::KernelOps;
 pub use lifetimes::Lifetimes;
-pub use made::{Made, Workload};
+pub use made::{GeneratedOperations, Workload};
 pub use op::Op;
 pub use rng::Rng;
 pub use sizes::Sizes;
@@ -47,20 +47,20 @@ use std::path::Path;
 /// The operations of any workload.
 #[derive(Debug)]
 pub enum Ops {
-    /// Generated from distributions.
-    Made(Box<Made>),
-    /// Recorded, and read completely.
+    /// Operations generated from distributions.
+    GeneratedOperations(Box<GeneratedOperations>),
+    /// Recorded operations, read completely.
     Recorded(std::vec::IntoIter<Op>),
-    /// A kernel's trace, read lazily.
+    /// The operations of a kernel's trace, read lazily.
     Kernel(Box<KernelOps>),
 }
 
 impl Ops {
-    /// Opens a file: `.rep` is a malloc lab's trace, `.csv` has an operation on each line, anything else is a kernel's trace;
-    /// each may be compressed (and have `.gz`, `.xz` or `.zst` after its name).
+    /// Opens a file of operations, which may be compressed (`.gz`, `.xz` or `.zst`). `.rep` is a malloc lab's trace,
+    /// `.csv` has an operation on each line, and any other name is a kernel's trace.
     ///
     /// # Errors
-    /// The file cannot be read, or its contents do not match its name: see [`OpsError`].
+    /// Fails if the file cannot be read, or its contents do not match its name: see [`OpsError`].
     pub fn open(path: &Path) -> Result<Self, OpsError> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let packed = [".gz", ".xz", ".zst"].into_iter().find_map(|suffix| name.strip_suffix(suffix));
@@ -82,7 +82,7 @@ impl Iterator for Ops {
 
     fn next(&mut self) -> Option<Self::Item> {
         match self {
-            Self::Made(made) => made.next().map(Ok),
+            Self::GeneratedOperations(made) => made.next().map(Ok),
             Self::Recorded(ops) => ops.next().map(Ok),
             Self::Kernel(ops) => ops.next().map(|op| op.map_err(OpsError::from)),
         }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_what_its_name_says_and_may_be_compressed() {
+    fn workload_file_format_follows_its_name() {
         let folder = tempfile::tempdir().unwrap();
         let put = |name: &str, bytes: &[u8]| {
             let path = folder.path().join(name);
@@ -105,7 +105,7 @@ mod tests {
         let read = |path: &Path| Ops::open(path).unwrap().collect::<Result<Vec<_>, _>>().unwrap();
         let plain = read(&put("short.rep", rep));
         let packed = zstd::encode_all(&rep[..], 1).unwrap();
-        // The content determines the kind of compression.
+        // The file's content, not its name, determines the kind of compression.
         for name in ["short.rep.zst", "short.rep.gz", "short.rep.xz"] {
             assert_eq!(read(&put(name, &packed)), plain);
         }

@@ -1,11 +1,11 @@
 //! Recorded operations: the malloc lab's traces, and CSV.
 //!
-//! A `.rep` file (Bryant and O'Hallaron's malloc lab) begins with four numbers, each on a line: a heap size, the number of ids,
-//! the number of operations, and a weight. Then each line has an operation: `a ID BYTES`, `r ID BYTES`, `f ID`. A CSV file has
-//! lines of `op,id,size[,align]`, with the same letters or `alloc`, `resize`, `free`; a free has no size and alignment; the first
-//! line may name the columns.
+//! A `.rep` file (Bryant and O'Hallaron's malloc lab) begins with four numbers, each on a line: a heap size, the number
+//! of ids, the number of operations, and a weight. Each further line has an operation: `a ID BYTES`, `r ID BYTES` or `f
+//! ID`. A CSV file has lines of `op,id,size[,align]`, with the letters of a `.rep` file or `alloc`, `resize`, `free`. A
+//! free has no size and alignment. The first line may name the columns.
 //!
-//! The whole file is read and checked before it is driven: an operation on a block that does not exist is an error at its line.
+//! The whole file is read and checked before it runs: an operation on a missing block is an error at its line.
 
 use super::error::OpsError;
 use super::lines::{Line, Lines};
@@ -13,7 +13,7 @@ use super::op::Op;
 use core::alloc::Layout;
 use rustc_hash::FxHashMap;
 
-/// The alignment that malloc guarantees, with which these traces were recorded.
+/// The alignment that malloc guarantees, in bytes, which recorded traces assume.
 const MALLOC_ALIGN: usize = 16;
 /// The largest alignment, in bytes.
 pub(super) const MOST_ALIGN: usize = 1 << 30;
@@ -25,19 +25,19 @@ pub(super) const CSV: &str = "`alloc,ID,SIZE[,ALIGN]`, `resize,ID,SIZE[,ALIGN]` 
      `op,id,size[,align]`";
 const SIZE: &str = "1 to 2^40 bytes";
 
-/// The state of all blocks.
+/// The existing blocks while a file is read.
 #[derive(Debug, Default)]
-struct Trail {
+struct BlockStates {
     /// For each id that occurred, `true` if its block exists.
     live: FxHashMap<u64, bool>,
 }
 
-impl Trail {
-    /// The operation of a line, if it is possible in this state. `size` is absent in a free.
+impl BlockStates {
+    /// Returns the operation of a line, if it is possible in this state. `size` is absent in a free.
     fn op(
         &mut self,
         line: &Line<'_>,
-        what: What,
+        what: RecordKind,
         id: u64,
         size: Option<&str>,
         align: usize,
@@ -56,32 +56,32 @@ impl Trail {
             None => Err(line.wrong(format!("block {id} was never allocated"), expected)),
         };
         let op = match what {
-            What::Alloc if state == Some(true) => {
-                return Err(line.wrong(format!("block {id} is there already"), "an id that is not in use"));
+            RecordKind::Alloc if state == Some(true) => {
+                return Err(line.wrong(format!("block {id} exists already"), "an id that is not in use"));
             }
-            What::Alloc => Op::Alloc { id, layout: layout(align)? },
-            What::Resize => {
+            RecordKind::Alloc => Op::Alloc { id, layout: layout(align)? },
+            RecordKind::Resize => {
                 known("a block that is in use")?;
                 Op::Resize { id, layout: layout(align)? }
             }
-            What::Free => {
+            RecordKind::Free => {
                 known("a block that is in use")?;
                 Op::Free { id }
             }
         };
-        self.live.insert(id, what != What::Free);
+        self.live.insert(id, what != RecordKind::Free);
         Ok(op)
     }
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum What {
+enum RecordKind {
     Alloc,
     Resize,
     Free,
 }
 
-impl What {
+impl RecordKind {
     fn of(text: &str) -> Option<Self> {
         match text {
             "a" | "alloc" => Some(Self::Alloc),
@@ -105,7 +105,7 @@ pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
             .map_err(|_| line.wrong("no header", "four numbers first: heap size, ids, operations, weight"))?;
     }
     let [_, ids, said, _]: [u64; 4] = header;
-    let (mut ops, mut trail) = (vec![], Trail::default());
+    let (mut ops, mut trail) = (vec![], BlockStates::default());
     while let Some(line) = lines.next_line()? {
         if ops.len() as u64 == said {
             let (path, line) = (lines.path().to_owned(), lines.number());
@@ -113,8 +113,8 @@ pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
         }
         let words: Vec<_> = line.text.split_whitespace().collect();
         let (what, id, size) = match words[..] {
-            [what @ ("a" | "r"), id, size] => (What::of(what), id, Some(size)),
-            ["f", id] => (Some(What::Free), id, None),
+            [what @ ("a" | "r"), id, size] => (RecordKind::of(what), id, Some(size)),
+            ["f", id] => (Some(RecordKind::Free), id, None),
             _ => (None, "", None),
         };
         let (Some(what), Ok(id)) = (what, id.parse::<u64>()) else {
@@ -145,7 +145,7 @@ pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
 
 /// Reads a CSV file.
 pub(super) fn csv(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
-    let (mut ops, mut trail) = (vec![], Trail::default());
+    let (mut ops, mut trail) = (vec![], BlockStates::default());
     while let Some(line) = lines.next_line()? {
         let fields: Vec<_> = line.text.split(',').map(str::trim).collect();
         if line.names(&["op", "id"]) {
@@ -153,10 +153,10 @@ pub(super) fn csv(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
         }
         // The columns of a free may be empty.
         let given = fields.iter().rposition(|field| !field.is_empty()).map_or(0, |last| last + 1);
-        let parsed = match (fields.first().and_then(|op| What::of(op)), &fields[..given]) {
-            (Some(What::Free), [_, id]) => Some((What::Free, id, None, None)),
-            (Some(what), [_, id, size]) if what != What::Free => Some((what, id, Some(*size), None)),
-            (Some(what), [_, id, size, align]) if what != What::Free => {
+        let parsed = match (fields.first().and_then(|op| RecordKind::of(op)), &fields[..given]) {
+            (Some(RecordKind::Free), [_, id]) => Some((RecordKind::Free, id, None, None)),
+            (Some(what), [_, id, size]) if what != RecordKind::Free => Some((what, id, Some(*size), None)),
+            (Some(what), [_, id, size, align]) if what != RecordKind::Free => {
                 Some((what, id, Some(*size), Some(align)))
             }
             _ => None,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malloc_labs_trace_is_read() {
+    fn malloc_lab_trace_is_parsed() {
         let ops = read_rep("20000\n2\n5\n1\na 0 512\na 1 128\nr 0 640\nf 1\nf 0\n").unwrap();
         let expected = [
             Op::Alloc { id: 0, layout: layout(512, 16) },
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_csv_file_is_read() {
+    fn csv_workload_is_parsed() {
         let ops =
             read_csv("op,id,size,align\nalloc,7,100,64\n\na,8,10\nresize,7,200,64\nfree,7,,\nf,8").unwrap();
         let expected = [
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_that_names_the_columns_is_the_first_one_with_text_in_either_case() {
+    fn csv_header_is_the_first_nonempty_line() {
         for text in ["\n\nop,id,size\na,1,8\n", "Op,ID,Size\na,1,8\n", " OP , Id\na,1,8\n"] {
             assert_eq!(read_csv(text).map(|ops| ops.len()), Ok(1), "{text}");
         }
@@ -232,12 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn an_id_may_be_used_again_after_its_free() {
+    fn block_id_can_be_reused_after_its_free() {
         assert_eq!(read_csv("a,1,8\nf,1\na,1,8\n").unwrap().len(), 3);
     }
 
     #[test]
-    fn each_invalid_line_is_refused_with_its_place_and_accepted_forms() {
+    fn invalid_workload_line_is_refused_with_its_number() {
         let rep_of = |ops: &str, ids: u64| {
             read_rep(&format!("1000\n{ids}\n{}\n1\n{ops}\n", ops.lines().count())).unwrap_err()
         };

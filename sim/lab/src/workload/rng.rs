@@ -1,11 +1,12 @@
 //! Random numbers that are the same on any machine and in any later version.
 //!
-//! - The generator is a named algorithm with a published definition: PCG XSL RR 128/64 (O'Neill, "PCG: A Family of Simple Fast
-//!   Space-Efficient Statistically Good Algorithms", 2014). State and stream are set directly, not by a library's seeding
-//!   function, which may change.
-//! - Integers below a bound are the high half of a product, a one-line rule that is written here.
-//! - Logarithms, powers and the like come from the crate `libm`, in software: the standard library uses the platform's, which
-//!   differ in the last bit. What remains are IEEE 754 additions and multiplications, which are the same everywhere.
+//! - The generator is a named algorithm with a published definition: PCG XSL RR 128/64 (O'Neill, "PCG: A Family of
+//!   Simple Fast Space-Efficient Statistically Good Algorithms", 2014). State and stream are set directly, because a
+//!   library's seeding function may change.
+//! - An integer below a bound is the high half of a product, a one-line rule in this file.
+//! - Logarithms and powers come from the crate `libm`, in software. The standard library uses the platform's functions,
+//!   which differ in the last bit. The remaining operations are IEEE 754 additions and multiplications, which are the
+//!   same everywhere.
 
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng as _;
@@ -16,39 +17,39 @@ pub struct Rng {
     generator: Pcg64,
 }
 
-/// The generator's stream: any constant.
+/// The stream of the generator, an arbitrary constant.
 const STREAM: u128 = 0x6c61_625f_776f_726b_6c6f_6164_5f73_6c61;
 
 impl Rng {
     /// Creates the sequence of `seed`.
     pub fn new(seed: u64) -> Self {
         let mut generator = Pcg64::new(u128::from(seed) << 64 | u128::from(!seed), STREAM);
-        // Otherwise seeds that differ in one bit would begin alike.
+        // Skipping four numbers keeps seeds that differ in one bit from beginning alike.
         for _ in 0..4 {
             generator.next_u64();
         }
         Self { generator }
     }
 
-    /// A number below `bound`; 0 if that is 0.
+    /// Returns a number below `bound`; 0 if `bound` is 0.
     ///
     /// Some values are more likely than others by `bound / 2^64`.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.generator.next_u64()) * u128::from(bound)) >> 64) as u64
     }
-    /// A number in the range, ends included.
+    /// Returns a number in the range, ends included.
     pub fn within(&mut self, least: u64, most: u64) -> u64 {
         least + self.below((most - least).saturating_add(1))
     }
-    /// A number from 0 to less than 1, in steps of `2^-53`.
+    /// Returns a number from 0 to less than 1, in steps of `2^-53`.
     pub fn unit(&mut self) -> f64 {
         (self.generator.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
-    /// A number from the exponential distribution with this mean.
+    /// Returns a number from the exponential distribution with this mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * libm::log(1.0 - self.unit())
     }
-    /// A number from the normal distribution with mean 0 and deviation 1 (Box and Muller, 1958).
+    /// Returns a number from the normal distribution with mean 0 and deviation 1 (Box and Muller, 1958).
     pub fn normal(&mut self) -> f64 {
         let radius = libm::sqrt(-2.0 * libm::log(1.0 - self.unit()));
         radius * libm::cos(core::f64::consts::TAU * self.unit())
@@ -59,12 +60,12 @@ impl Rng {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Weighted {
     values: Vec<usize>,
-    /// The sum of weights up to each value, including its own.
+    /// The cumulative weights: the sum up to each value, including its own.
     ends: Vec<u64>,
 }
 
 impl Weighted {
-    /// `None` if there is no weight, or their sum exceeds a `u64`.
+    /// Returns `None` if there is no weight, or their sum exceeds a `u64`.
     pub(super) fn new(pairs: impl IntoIterator<Item = (usize, u64)>) -> Option<Self> {
         let (mut values, mut ends, mut sum) = (vec![], vec![], 0_u64);
         for (value, weight) in pairs.into_iter().filter(|(_, weight)| *weight > 0) {
@@ -86,8 +87,8 @@ mod tests {
 
     #[test]
     fn random_sequence_of_a_seed_never_changes() {
-        // Recorded once, and confirmed by another implementation of the published definition in another language. They must never
-        // change.
+        // The numbers were recorded once, and confirmed by another implementation of the published definition in
+        // another language. The recorded numbers must never change.
         let mut rng = Rng::new(1);
         assert_eq!([0; 4].map(|_| rng.below(1000)), [72, 715, 602, 800]);
         assert_eq!((rng.unit() * 1e15) as u64, 364_190_357_484_221);
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_hold_at_their_ends() {
+    fn random_values_include_their_bounds() {
         let mut rng = Rng::new(0);
         assert_eq!((rng.below(0), rng.below(1), rng.within(5, 5)), (0, 0, 5));
         rng.within(0, u64::MAX);
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_as_often_as_they_weigh() {
+    fn weighted_values_occur_by_their_weights() {
         let weighted = Weighted::new([(8, 1), (16, 0), (32, 3)]).unwrap();
         let mut rng = Rng::new(3);
         let picks: Vec<_> = (0..10_000).map(|_| weighted.pick(&mut rng)).collect();

@@ -1,4 +1,4 @@
-//! The sizes of requests.
+//! The sizes of generated requests.
 
 use super::error::SpecError;
 use super::lines::Lines;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// The largest request, in bytes.
 pub const MOST: u64 = 1 << 30;
-/// The default bound of a log-normal distribution.
+/// The default upper bound of a log-normal distribution, in bytes.
 const CUT: u64 = 1 << 20;
 /// The most sizes of a Zipf distribution.
 const RANKS: u64 = 1 << 20;
@@ -18,7 +18,7 @@ const RANKS: u64 = 1 << 20;
 const EXPECTED: &str = "fixed:BYTES, uniform:MIN..MAX, lognormal:MEDIAN,SIGMA[,MAX], zipf:EXPONENT,MIN..MAX[,STEP] or \
      histogram:FILE (lines of size,count)";
 
-/// A distribution of sizes. Parsed from text, and printed as it was written.
+/// A distribution of sizes. The distribution is parsed from text, and printed as it was written.
 ///
 /// | text | bytes |
 /// |---|---|
@@ -70,7 +70,7 @@ impl FromStr for Sizes {
     type Err = SpecError;
 
     /// # Errors
-    /// The distribution is unknown, a number is out of its range, or a file is not a histogram.
+    /// Fails if the distribution is unknown, a number is out of its range, or a file is not a histogram.
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let spec = Spec::new("sizes", EXPECTED, text);
         let (name, rest) = spec.parts();
@@ -105,7 +105,7 @@ fn zipf(spec: &Spec<'_>, rest: &str) -> Result<Weighted, SpecError> {
     if ranks > RANKS {
         return spec.wrong(format!("{ranks} sizes, and {RANKS} are the most"));
     }
-    // In integers, so that no sum depends on its order; the first weighs 2^40, and no weight is 0.
+    // Weights are integers, so that no sum depends on its order. The first weighs 2^40, and no weight is 0.
     let weight = |rank: u64| (libm::pow(rank as f64, -exponent) * (1_u64 << 40) as f64) as u64;
     let weighted = Weighted::new((0..ranks).map(|i| ((least + i * step) as usize, weight(i + 1).max(1))));
     weighted.map_or_else(|| spec.wrong("no sizes"), Ok)
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn each_distribution_gives_what_it_says() {
+    fn each_distribution_has_its_stated_values() {
         assert_eq!(sizes("fixed:64", 3), [64; 3]);
         assert!(sizes("uniform:16..4096", 1000).iter().all(|size| (16..=4096).contains(size)));
         let mut normal = sizes("lognormal:100,1.2", 10_001);
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(sizes("lognormal:1,10", 1000).into_iter().min(), Some(1));
         let zipf = sizes("zipf:1,16..64", 10_000);
         let share = |size| zipf.iter().filter(|s| **s == size).count() as f64 / 10_000.0;
-        // 1, 1/2, 1/3, 1/4 of 25/12.
+        // The weights are 1, 1/2, 1/3 and 1/4 of 25/12.
         for (size, expected) in [(16, 0.48), (32, 0.24), (48, 0.16), (64, 0.12)] {
             assert!((share(size) - expected).abs() < 0.015, "{size}: {}", share(size));
         }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_is_read_from_a_file() {
+    fn size_histogram_is_read_from_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sizes.csv");
         let text = format!("histogram:{}", path.display());
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_is_told_with_what_is_accepted() {
+    fn invalid_distribution_is_refused_with_accepted_forms() {
         assert_eq!(
             wrong("unifrm:1..2"),
             format!("sizes \"unifrm:1..2\": unknown distribution \"unifrm\"; expected {EXPECTED}")

@@ -4,7 +4,7 @@ use super::error::SpecError;
 use core::fmt::Display;
 use core::str::FromStr;
 
-/// A text that is being parsed.
+/// The text of a distribution during parsing.
 #[derive(Clone, Copy)]
 pub(super) struct Spec<'t> {
     what: &'static str,
@@ -25,7 +25,7 @@ impl<'t> Spec<'t> {
         })
     }
 
-    /// The name, and the text after the colon.
+    /// Returns the name, and the text after the colon.
     pub(super) fn parts(&self) -> (&'t str, &'t str) {
         self.text.split_once(':').unwrap_or((self.text, ""))
     }

@@ -7,11 +7,11 @@ use uslab_buddy::MAX_ORDER;
 
 pub(super) const ORDERS: usize = MAX_ORDER as usize + 1;
 
-/// Pages of a block of the largest order. No block extends over two chunks.
+/// The number of pages in a block of the largest order. No block extends over two chunks.
 pub(super) const CHUNK: usize = 1 << MAX_ORDER;
 const WORDS: usize = CHUNK / 64;
 
-/// Which pages are free, and which have events.
+/// The set of free pages, and of pages with events.
 #[derive(Debug, Default)]
 pub(super) struct FreePages {
     chunks: BTreeMap<u64, Chunk>,
@@ -19,14 +19,14 @@ pub(super) struct FreePages {
 
 #[derive(Clone, Debug, Default)]
 struct Chunk {
-    /// Pages on a free list.
+    /// The pages on a free list.
     free: [u64; WORDS],
-    /// Pages with an event anywhere in the trace.
+    /// The pages with an event anywhere in the trace.
     known: [u64; WORDS],
 }
 
 impl FreePages {
-    /// Makes the set of the pages that have events; the second value of each is `true` if it is free.
+    /// Creates the set of the pages with events; each page's second value is `true` if it is free.
     pub(super) fn of(known: &[(u64, bool)]) -> Self {
         let mut pages = Self::default();
         for &(pfn, free) in known {
@@ -37,7 +37,7 @@ impl FreePages {
         pages
     }
 
-    /// Makes a page free, or not free. Returns `true` if it was free.
+    /// Sets whether a page is free. Returns `true` if the page was free.
     pub(super) fn set(&mut self, pfn: u64, free: bool) -> bool {
         let chunk = self.chunks.entry(pfn / CHUNK as u64).or_default();
         let (word, bit) = (&mut chunk.free[pfn as usize % CHUNK / 64], 1 << (pfn % 64));
@@ -46,7 +46,7 @@ impl FreePages {
         was
     }
 
-    /// The free blocks among some pages by order, up to order `most`.
+    /// Returns the free blocks within a range of pages by order, up to order `most`.
     pub(super) fn blocks(&self, pages: &Range<u64>, most: u8) -> [u64; ORDERS] {
         let mut sum = [0; ORDERS];
         for (number, chunk) in self.chunks.range(chunks(pages)) {
@@ -63,15 +63,15 @@ impl FreePages {
         sum
     }
 
-    /// Makes pages without an event free if they are parts of blocks that the kernel's table counts, by order.
+    /// Marks pages without an event as free if they are parts of blocks that the kernel's table counts, by order.
     ///
-    /// A block cannot contain a page that is known to be in use. If some of its pages are known to be free, its first page must
-    /// be one of them: the kernel takes pages from the lower half of a block that it splits, so the first page leaves before all
-    /// others. If none is known to be free, its buddy must have pages with events: the block is then the rest of a larger one.
-    /// The table has the number of blocks, which are placed from the largest order down, the candidates with the most free pages
-    /// first.
+    /// A block cannot contain a page that is known to be in use. If some pages of a block are known to be free, its
+    /// first page must be one of them. The kernel takes pages from the lower half of a block that it splits, so the
+    /// first page leaves before all others. If no page of a block is known to be free, its buddy must have pages with
+    /// events: the block is then the rest of a larger one. The table has the number of blocks. They are placed from the
+    /// largest order down, candidates with the most free pages first.
     ///
-    /// Blocks far from all events get no place. They never change and never merge.
+    /// Blocks far from all events get no place. Such blocks never change and never merge.
     pub(super) fn place(&mut self, pages: &Range<u64>, table: &[u64]) {
         let most = table.len().saturating_sub(1).min(MAX_ORDER.into()) as u8;
         let chunk_pages = |number: u64| number * CHUNK as u64..(number + 1) * CHUNK as u64;
@@ -113,7 +113,7 @@ impl FreePages {
         }
     }
 
-    /// The number of bits set in the part of the words that belongs to a block.
+    /// Returns the number of bits set in the part of the words that belongs to a block.
     fn count(&self, block: u64, order: u8, bits: impl Fn(&Chunk, usize) -> u64) -> u64 {
         let Some(chunk) = self.chunks.get(&(block / CHUNK as u64)) else { return 0 };
         let at = block as usize % CHUNK;
@@ -125,12 +125,12 @@ impl FreePages {
     }
 }
 
-/// The numbers of the chunks that these pages touch.
+/// Returns the numbers of the chunks that contain these pages.
 fn chunks(pages: &Range<u64>) -> Range<u64> {
     pages.start / CHUNK as u64..pages.end.div_ceil(CHUNK as u64)
 }
 
-/// The free blocks of a chunk by order, up to order `most`.
+/// Returns the free blocks of a chunk by order, up to order `most`.
 fn blocks(free: &[u64; WORDS], most: u8) -> [u64; ORDERS] {
     /// A mask for each order: the bit of the first page of each block of `2^order` pages in a word.
     const FIRST: [u64; 6] = [
@@ -156,6 +156,6 @@ fn blocks(free: &[u64; WORDS], most: u8) -> [u64; ORDERS] {
         *whole = groups.filter(|words| words.iter().all(|word| *word == u64::MAX)).count() as u64;
     }
     whole[usize::from(most) + 1..].fill(0);
-    // A block that is whole contains two whole blocks of the order below, which are not on a list.
+    // A completely free block contains two such blocks of the order below, which are not on a list.
     std::array::from_fn(|order| whole[order] - 2 * whole[order + 1])
 }

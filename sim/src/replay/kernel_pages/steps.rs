@@ -1,4 +1,4 @@
-//! The events of pages; facts that are missing in the trace are found from the next event of the same page.
+//! The events of pages. Facts missing in the trace are inferred from the next event of the same page.
 
 use super::free_pages::{CHUNK, ORDERS};
 use crate::trace::{MarkId, Op, OpKind, PageFreeOrigin, PageMove, PageMoveKind};
@@ -20,13 +20,13 @@ pub(super) struct Step {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StepKind {
-    /// They were taken from a free list.
+    /// The pages were taken from a free list.
     Taken,
-    /// They were drained from a per-CPU list to a free list.
+    /// The pages were drained from a per-CPU list to a free list.
     Drained,
-    /// They were handed out to a user.
+    /// The pages were allocated to a user.
     Alloc,
-    /// Their user freed them.
+    /// The user freed the pages.
     Freed,
 }
 
@@ -35,13 +35,13 @@ impl Step {
         self.pfn..self.pfn + (1 << self.order)
     }
 
-    /// Returns `true` if the order of the two events in the trace means nothing: equal times on different CPUs.
+    /// Returns `true` if the order of the two events in the trace is arbitrary: equal times on different CPUs.
     pub(super) fn is_simultaneous(&self, other: &Self) -> bool {
         self.time_ns == other.time_ns && self.cpu != other.cpu
     }
 }
 
-/// The events of pages in the trace's order; and the trace's marks, each with the number of events before it.
+/// Returns the events of pages in the trace's order; and the trace's marks, each with the number of preceding events.
 pub(super) fn steps(
     ops: &[Op],
     moves: &[PageMove],
@@ -82,8 +82,8 @@ pub(super) fn steps(
     (steps, marks)
 }
 
-/// Returns `true` if `mm_page_alloc_extfrag` takes the pages that it names: for most of these pages the next event is then not
-/// `mm_page_alloc_zone_locked`.
+/// Returns `true` if `mm_page_alloc_extfrag` takes the pages that it names: for most of these pages the next event is
+/// then not `mm_page_alloc_zone_locked`.
 fn fallback_takes(ops: &[Op], moves: &[PageMove]) -> bool {
     let mut named = FxHashSet::default();
     let (mut takes, mut only_names) = (0, 0);
@@ -103,7 +103,7 @@ fn fallback_takes(ops: &[Op], moves: &[PageMove]) -> bool {
     takes > only_names
 }
 
-/// For each order, `true` if per-CPU lists hold it: from the trace's events, or by default.
+/// Returns for each order `true` if per-CPU lists hold it, by the trace's events or by default.
 pub(super) fn percpu_orders(moves: &[PageMove]) -> [bool; ORDERS] {
     let mut told = [None; ORDERS];
     for page_move in moves {
@@ -117,28 +117,28 @@ pub(super) fn percpu_orders(moves: &[PageMove]) -> [bool; ORDERS] {
     std::array::from_fn(|order| told[order].unwrap_or(order <= usize::from(LARGEST_PERCPU)))
 }
 
-/// The list that freed pages went to.
+/// The destination of freed pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freed {
-    /// The free lists.
+    /// The pages moved to the free lists.
     ToLists,
-    /// A per-CPU list.
+    /// The pages moved to a per-CPU list.
     ToPerCpu,
-    /// One of the two: no event shows which, and none of these pages had an event before.
+    /// No event shows the list, and none of the pages had an earlier event.
     HandedOver,
-    /// None: with the same time stamp another CPU takes the pages from a list, so that happened first.
+    /// The pages moved to no list: with the same time stamp another CPU takes them from a list, so that happened first.
     TakenFirst,
 }
 
-/// Facts found from the next event of each page.
+/// The facts inferred from the next event of each page.
 pub(super) struct Answers {
-    /// For each event that frees pages, the list that they went to.
+    /// For each event that frees pages, the destination of the pages.
     pub(super) freed: Vec<Option<Freed>>,
-    /// The pages that have events, with `true` if the page was free when the trace began.
+    /// The pages with events, with `true` if the page was free when the trace began.
     pub(super) known: Vec<(u64, bool)>,
 }
 
-/// Finds, for each event, the facts that follow from later events. Per-CPU lists hold the orders `percpu`.
+/// Infers, for each event, the facts that follow from later events. Per-CPU lists hold the orders `percpu`.
 pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
     const NO_STEP: u32 = u32::MAX;
     let mut first: FxHashMap<u64, Box<[u32; CHUNK]>> = FxHashMap::default();
@@ -186,7 +186,7 @@ pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
         }
         settle(run, steps, &mut freed);
         if step.kind == StepKind::Freed {
-            // The pages had been handed out before, and small blocks go to a per-CPU list.
+            // The pages had been allocated earlier, and small blocks move to a per-CPU list.
             freed[at].get_or_insert(Freed::ToPerCpu);
         }
     }
@@ -199,8 +199,9 @@ pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
     Answers { freed, known: first.into_iter().flat_map(known).collect() }
 }
 
-/// Decides for a run: memory that is handed over goes all the same way, so the frees whose answer is known decide for the others.
-/// Large blocks that were never handed out are the memory that the kernel starts with, and go to the free lists.
+/// Decides for a run of frees. All memory of a handover moves the same way, so frees whose destination is known decide
+/// for the others. Large blocks that were never allocated are the memory with which the kernel starts, and move to the
+/// free lists.
 fn settle(run: &mut Vec<usize>, steps: &[Step], freed: &mut [Option<Freed>]) {
     let count = |answer| run.iter().filter(|&&at| freed[at] == Some(answer)).count();
     let (to_lists, to_percpu) = (count(Freed::ToLists), count(Freed::ToPerCpu));

@@ -1,4 +1,5 @@
-//! Scripts with results worked out by hand, and random ones compared with an allocator that keeps lists and merges step by step.
+//! Scripts with results worked out by hand, and random scripts compared with an allocator that keeps lists and merges
+//! step by step.
 
 use super::*;
 use crate::trace::{Recording, Source};
@@ -8,8 +9,8 @@ use std::fmt::Write as _;
 use std::io::Cursor;
 use std::path::Path;
 
-/// A trace that is built line by line. Each event is a microsecond later than the one before, unless [`line`](Self::line) gives
-/// it a time.
+/// A trace that is built line by line. Each event is a microsecond later than the previous one, unless
+/// [`line`](Self::line) gives it a time.
 #[derive(Default)]
 struct Script {
     text: String,
@@ -49,14 +50,14 @@ impl Script {
              alloc_migratetype=0 fallback_migratetype=1 fragmenting=0 change_ownership=1"
         ))
     }
-    /// The marks of the moments when the kernel's tables are read.
+    /// Adds the marks of a moment when the kernel's tables are read.
     fn snap(&mut self, moment: &str) -> &mut Self {
         self.now(&format!("tracing_mark_write: SNAP {moment} begin"))
             .now(&format!("tracing_mark_write: SNAP {moment} slabinfo done"))
             .now(&format!("tracing_mark_write: SNAP {moment} buddyinfo done"))
     }
 
-    /// The rebuilt lists at `after`, for the given kernel's blocks at `before` and `after`.
+    /// Returns the rebuilt lists at `after`, for the given kernel's blocks at `before` and `after`.
     fn run(&self, before: &[u64], after: &[u64]) -> PagesAt {
         let row = |blocks: &[u64]| {
             let full = blocks.iter().copied().chain(std::iter::repeat(0)).take(11);
@@ -75,7 +76,7 @@ impl Script {
     fn run_beside(&self, tables: &[(&str, String)]) -> FxHashMap<String, PagesAt> {
         self.read(tables).0
     }
-    /// The rebuilt lists, and the machine's zones.
+    /// Returns the rebuilt lists, and the machine's zones.
     fn read(&self, tables: &[(&str, String)]) -> (FxHashMap<String, PagesAt>, Vec<(ZoneKind, u32)>) {
         let text = |path: &Path| tables.iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| text);
         let tables = Tables::of(Path::new("a"), |path| Ok(text(path))).expect("tables");
@@ -90,9 +91,9 @@ impl Script {
         (rebuild(&ops, &moves, mark, &tables, resolver.counts()), machine_zones(&ops, mark, &tables))
     }
 
-    /// Checks that the lists rebuilt from the events are exactly those of the kernel's table.
+    /// Checks that the lists rebuilt from the events equal the kernel's table.
     #[track_caller]
-    fn comes_to(&self, before: &[u64], after: &[u64]) {
+    fn assert_lists_become(&self, before: &[u64], after: &[u64]) {
         let at = self.run(before, after);
         assert_eq!((&at.error.causes[..], at.error.pages), (&[][..], 0), "{at:?}\n{}", self.text);
     }
@@ -100,8 +101,8 @@ impl Script {
 
 #[test]
 fn drained_pages_merge_up_to_order_three() {
-    // Eight pages are drained one by one, so that blocks of each order merge. 8 + 9 -> 8/1; 11 is alone; 10 merges with it and
-    // with 8/1 to 8/2; 14 + 15 -> 14/1; 12 is alone; the last one, 13, merges all to 8/3.
+    // Eight pages are drained one by one, so that blocks of each order merge. 8 + 9 -> 8/1; 11 is alone; 10 merges with
+    // it and with 8/1 to 8/2; 14 + 15 -> 14/1; 12 is alone; the last one, 13, merges all to 8/3.
     let script = |pages: &[u64]| {
         let mut script = Script::default();
         for pfn in 8..16 {
@@ -114,27 +115,28 @@ fn drained_pages_merge_up_to_order_three() {
         script.snap("after");
         script
     };
-    script(&[8]).comes_to(&[], &[1]);
-    script(&[8, 11]).comes_to(&[], &[2]);
-    script(&[8, 11, 9]).comes_to(&[], &[1, 1]);
-    script(&[8, 11, 9, 10]).comes_to(&[], &[0, 0, 1]);
-    script(&[8, 11, 9, 10, 14, 12]).comes_to(&[], &[2, 0, 1]);
-    script(&[8, 11, 9, 10, 14, 12, 15]).comes_to(&[], &[1, 1, 1]);
-    script(&[8, 11, 9, 10, 14, 12, 15, 13]).comes_to(&[], &[0, 0, 0, 1]);
+    script(&[8]).assert_lists_become(&[], &[1]);
+    script(&[8, 11]).assert_lists_become(&[], &[2]);
+    script(&[8, 11, 9]).assert_lists_become(&[], &[1, 1]);
+    script(&[8, 11, 9, 10]).assert_lists_become(&[], &[0, 0, 1]);
+    script(&[8, 11, 9, 10, 14, 12]).assert_lists_become(&[], &[2, 0, 1]);
+    script(&[8, 11, 9, 10, 14, 12, 15]).assert_lists_become(&[], &[1, 1, 1]);
+    script(&[8, 11, 9, 10, 14, 12, 15, 13]).assert_lists_become(&[], &[0, 0, 0, 1]);
     // Neighbours that are not buddies do not merge.
-    script(&[9, 10]).comes_to(&[], &[2]);
+    script(&[9, 10]).assert_lists_become(&[], &[2]);
 }
 
 #[test]
 fn a_block_is_split_to_take_a_smaller_one() {
-    // 16 pages, from page 16 on, are freed and merge. One page is taken from the front: 17/0, 18/1, 20/2 and 24/3 remain.
+    // From page 16 on, 16 pages are freed and merge. One page is taken from the front: 17/0, 18/1, 20/2 and 24/3
+    // remain.
     let mut script = Script::default();
     script.freed(16, 4).snap("before").taken(16, 0).snap("after");
-    script.comes_to(&[0, 0, 0, 0, 1], &[1, 1, 1, 1]);
+    script.assert_lists_become(&[0, 0, 0, 0, 1], &[1, 1, 1, 1]);
     // A block of order 1 is taken from the middle of the rest.
     let mut script = Script::default();
     script.freed(16, 4).snap("before").taken(16, 0).taken(20, 1).snap("after");
-    script.comes_to(&[0, 0, 0, 0, 1], &[1, 2, 0, 1]);
+    script.assert_lists_become(&[0, 0, 0, 0, 1], &[1, 2, 0, 1]);
 }
 
 #[test]
@@ -142,14 +144,14 @@ fn only_small_blocks_are_freed_to_a_per_cpu_list() {
     let mut script = Script::default();
     script.taken(16, 4).alloc(16, 4).taken(32, 3).alloc(32, 3).snap("before");
     script.freed(32, 3).freed(16, 4).snap("after");
-    script.comes_to(&[], &[0, 0, 0, 0, 1]);
+    script.assert_lists_become(&[], &[0, 0, 0, 0, 1]);
     // The event of the drain shows that the block was on a per-CPU list, and puts it on the free list.
     script.drained(32, 3).snap("after");
-    script.comes_to(&[], &[0, 0, 0, 1, 1]);
-    // The next event, which takes the block from a free list, shows that it never was on a per-CPU list.
+    script.assert_lists_become(&[], &[0, 0, 0, 1, 1]);
+    // The next event, which takes the block from a free list, shows that the block never was on a per-CPU list.
     let mut script = Script::default();
     script.taken(32, 3).alloc(32, 3).snap("before").freed(32, 3).snap("after").taken(32, 3);
-    script.comes_to(&[], &[0, 0, 0, 1]);
+    script.assert_lists_become(&[], &[0, 0, 0, 1]);
 }
 
 #[test]
@@ -159,14 +161,14 @@ fn orders_of_per_cpu_lists_follow_the_kernels_events() {
     let mut script = Script::default();
     script.freed(0x400, 10).snap("before").now(refill).alloc(0x400, 9).freed(0x400, 9).snap("after");
     let huge = |n, block| [0, 0, 0, 0, 0, 0, 0, 0, 0, n, block];
-    script.comes_to(&huge(0, 1), &huge(1, 0));
+    script.assert_lists_become(&huge(0, 1), &huge(1, 0));
     script.drained(0x400, 9).snap("after");
-    script.comes_to(&huge(0, 1), &huge(0, 1));
+    script.assert_lists_become(&huge(0, 1), &huge(0, 1));
     // Before 5.13 per-CPU lists held single pages only.
     let direct = "mm_page_alloc_zone_locked: page=0 pfn=0x8 order=1 migratetype=0 percpu_refill=0";
     let mut script = Script::default();
     script.now(direct).alloc(8, 1).snap("before").freed(8, 1).snap("after");
-    script.comes_to(&[], &[0, 1]);
+    script.assert_lists_become(&[], &[0, 1]);
 }
 
 #[test]
@@ -174,65 +176,65 @@ fn run_of_pages_without_events_moves_to_one_list() {
     // The event that takes the last page decides for the run of pages without earlier events.
     let mut script = Script::default();
     script.freed(8, 0).freed(9, 0).freed(10, 0).freed(11, 0).snap("before").taken(11, 0).snap("after");
-    script.comes_to(&[0, 0, 1], &[1, 1]);
-    // These went to a per-CPU list, as the next event of the first page shows.
+    script.assert_lists_become(&[0, 0, 1], &[1, 1]);
+    // The pages moved to a per-CPU list, as the next event of the first page shows.
     let mut script = Script::default();
     script.taken(4, 0).freed(8, 0).freed(9, 0).alloc(8, 0).snap("before").snap("after");
-    script.comes_to(&[], &[]);
+    script.assert_lists_become(&[], &[]);
 }
 
 #[test]
 fn fallback_events_are_understood_for_both_kinds_of_kernels() {
-    // One kernel writes the event of the fallback first, and then takes a page of the block: the first or another.
+    // One kernel writes the fallback's event first, and then takes a page of the block.
     let mut script = Script::default();
     script.freed(16, 4).freed(32, 4).snap("before");
     script.fallback(16, 0).taken(16, 0).fallback(32, 0).taken(35, 0).snap("after");
-    script.comes_to(&[0, 0, 0, 0, 2], &[2, 2, 2, 2]);
+    script.assert_lists_become(&[0, 0, 0, 0, 2], &[2, 2, 2, 2]);
     // The other kernel takes two pages and writes no other event.
     let mut script = Script::default();
     script.freed(16, 4).snap("before").fallback(16, 1).taken(18, 0).snap("after").alloc(16, 1);
-    script.comes_to(&[0, 0, 0, 0, 1], &[1, 0, 1, 1]);
+    script.assert_lists_become(&[0, 0, 0, 0, 1], &[1, 0, 1, 1]);
 }
 
 #[test]
 fn simultaneous_events_of_two_cpus_may_have_any_order() {
-    // Page 8 was taken by CPU 1, then freed by CPU 0.
+    // CPU 1 took page 8, then CPU 0 freed it.
     let taken =
         |pfn| format!("mm_page_alloc_zone_locked: page=0 pfn={pfn} order=0 migratetype=0 percpu_refill=1");
     let alloc = "mm_page_alloc: page=1 pfn=0x8 order=0 migratetype=0 gfp_flags=GFP_KERNEL";
     let mut script = Script::default();
     script.snap("before").line(0, 9, "mm_page_free: page=0 pfn=0x8 order=0").line(1, 9, &taken("0x8"));
     script.line(1, 9, alloc).snap("after");
-    script.comes_to(&[1], &[]);
+    script.assert_lists_become(&[1], &[]);
     // Events of one CPU are in the right order: the page was freed to the free lists.
     let mut script = Script::default();
     script.snap("before").line(1, 9, "mm_page_free: page=0 pfn=0x8 order=0").snap("after");
-    script.line(1, 9, &taken("0x8")).comes_to(&[], &[1]);
-    // Page 9 was drained by CPU 0, then taken by CPU 1.
+    script.line(1, 9, &taken("0x8")).assert_lists_become(&[], &[1]);
+    // CPU 0 drained page 9, then CPU 1 took it.
     let mut script = Script::default();
     script.taken(9, 0).alloc(9, 0).snap("before").freed(9, 0).line(1, 9, &taken("0x9"));
     script.line(0, 9, "mm_page_pcpu_drain: page=0 pfn=0x9 order=0 migratetype=0").snap("after");
-    script.comes_to(&[], &[]);
+    script.assert_lists_become(&[], &[]);
 }
 
 #[test]
 fn pages_without_events_are_placed_by_events_of_their_block() {
-    // Before the trace, 8/3 was free, and so was one block of order 3 that has no event. A page of the first one is taken.
+    // Before the trace, 8/3 was free, and so was one block of order 3 that has no event. A page of block 8/3 is taken.
     let mut script = Script::default();
     script.snap("before").taken(8, 0).snap("after");
-    script.comes_to(&[0, 0, 0, 2], &[1, 1, 1, 1]);
+    script.assert_lists_become(&[0, 0, 0, 2], &[1, 1, 1, 1]);
     // The free block is the second half of a larger one, whose first half was taken.
     let mut script = Script::default();
     script.taken(8, 2).snap("before").drained(8, 2).snap("after");
-    script.comes_to(&[0, 0, 1], &[0, 0, 0, 1]);
+    script.assert_lists_become(&[0, 0, 1], &[0, 0, 0, 1]);
     // A block whose first taken page is in the middle was not free: only page 10 was.
     let mut script = Script::default();
     script.snap("before").taken(10, 0).snap("after");
-    script.comes_to(&[1, 0, 0, 1], &[0, 0, 0, 1]);
+    script.assert_lists_become(&[1, 0, 0, 1], &[0, 0, 0, 1]);
     // A page in use excludes every block around it.
     let mut script = Script::default();
     script.snap("before").taken(8, 0).freed(12, 0).snap("after");
-    script.comes_to(&[0, 0, 1, 1], &[1, 1, 0, 1]);
+    script.assert_lists_become(&[0, 0, 1, 1], &[1, 1, 0, 1]);
 }
 
 #[test]
@@ -257,7 +259,7 @@ fn blocks_do_not_merge_over_the_end_of_a_zone() {
 }
 
 #[test]
-fn merging_ends_with_the_largest_order_of_the_kernels_table() {
+fn blocks_merge_up_to_the_kernels_largest_order() {
     let mut script = Script::default();
     script.taken(8, 3).alloc(8, 3).snap("before").drained(8, 3).snap("after");
     let table = |large: u64| format!("Node 0, zone DMA 0 0 {large}\n");
@@ -271,19 +273,19 @@ fn merging_ends_with_the_largest_order_of_the_kernels_table() {
 #[test]
 fn missing_page_events_are_reported_by_cause() {
     let causes = |at: &PagesAt| at.error.causes.iter().map(|c| (c.cause, c.count)).collect::<Vec<_>>();
-    // Compaction takes 16/4 from its list without an event. The kernel's table shows it; the trace shows it only when a page is
-    // freed.
+    // Compaction takes 16/4 from its list without an event. The kernel's table shows the change; the trace shows it
+    // only when a page is freed.
     let mut script = Script::default();
     script.freed(16, 4).taken(4, 0).snap("before").freed(17, 0).snap("after");
     let at = script.run(&[0, 0, 0, 0, 1], &[]);
     assert_eq!((causes(&at), at.error.pages), (vec![(PageCauseKind::LeftWithoutEvent, 1)], 15));
     assert_eq!(at.rebuilt[..4], [1, 1, 1, 1]);
-    // One of two blocks without events is taken. The other one could be the rest of the block of page 4.
+    // One of two blocks without events is taken. The other block could be the rest of the block of page 4.
     let mut script = Script::default();
     script.taken(4, 0).snap("before").snap("after");
     let at = script.run(&[0, 0, 0, 2], &[0, 0, 0, 1]);
     assert_eq!((causes(&at), at.error.pages, at.rebuilt[3]), (vec![(PageCauseKind::PlaceUnknown, 8)], 8, 2));
-    // The reason is unknown. Contradictions earlier than `before` do not count, because the table includes their effect.
+    // The cause is unknown. Contradictions earlier than `before` do not count, because the table includes their effect.
     let mut script = Script::default();
     script.taken(4, 0).taken(4, 0).snap("before").snap("after");
     assert_eq!(causes(&script.run(&[], &[1])), [(PageCauseKind::Unknown, 1)]);
@@ -292,7 +294,7 @@ fn missing_page_events_are_reported_by_cause() {
     script.taken(4, 0).snap("before").now("tracing_mark_write: SNAP after slabinfo done").drained(4, 0);
     script.now("tracing_mark_write: SNAP after buddyinfo done");
     assert_eq!(causes(&script.run(&[], &[])), [(PageCauseKind::MovedWhileRead, 1)]);
-    // The header counts more events than there are.
+    // The header counts more events than the trace has.
     let mut script = Script::default();
     script.text.push_str("# entries-in-buffer/entries-written: 7/20   #P:4\n");
     script.taken(4, 0).snap("before").snap("after");
@@ -300,7 +302,7 @@ fn missing_page_events_are_reported_by_cause() {
 }
 
 #[test]
-fn trace_without_page_list_events_rebuilds_nothing() {
+fn trace_without_page_events_rebuilds_no_free_list() {
     let mut script = Script::default();
     script.alloc(8, 0).snap("before").snap("after");
     let rows = "Node 0, zone DMA 1\n".to_owned();
@@ -339,7 +341,7 @@ impl Lists {
 }
 
 proptest! {
-    /// The trace begins in the middle of the work: pages that were free then are known only from the table.
+    /// The trace begins in the middle of the work: pages that were free by then are known only from the table.
     #[test]
     fn rebuilt_lists_equal_the_lists_of_a_reference_allocator(
         ops in prop::collection::vec((0..3_u8, 0..5_usize, 0..64_usize), 1..300),
@@ -353,7 +355,7 @@ proptest! {
             if at == begin.min(ops.len() - 1) {
                 before = Some(lists.counts());
                 script = Script::default();
-                // Some pages have events before the first table, so that there is something to rebuild.
+                // Some pages have events before the first table, so that the lists have something to rebuild.
                 script.snap("before");
             }
             match what {
@@ -386,8 +388,8 @@ proptest! {
     }
 }
 
-/// Of 1,100 pages, 700 are free at `before` and ten are on CPU lists; four were handed out in the trace. So 386 were handed out
-/// earlier.
+/// Of 1,100 pages, 700 are free at `before` and ten are on CPU lists; four were allocated in the trace. The remaining
+/// 386 pages were allocated earlier.
 #[test]
 fn machine_has_the_kernels_zones_without_pages_held_before_the_trace() {
     let mut script = Script::default();

@@ -154,7 +154,7 @@ class Page {
     if (!rows.length) $('values').append(made('p', { className: 'quiet' }, 'Every design is switched off.'));
     $('caption').textContent = (validated
       ? `Shaded, with filled marks: up to ${validated} CPUs the profile was held against measurements; beyond them it is simulated only.`
-      : 'All of it is simulated only: no machine was measured beside this profile.') + (report.size === undefined ? '' : ` ${START}`) + (layer ? ` ${LINEAR}` : '');
+      : 'Everything is simulated: no machine was measured for this profile.') + (report.size === undefined ? '' : ` ${START}`) + (layer ? ` ${LINEAR}` : '');
     $('meaning').textContent = `Curves of ${noun(this.designs.length, 'design')}, each with a mark of its own; marks that are not filled are simulated only.${log.y ? ' On a logarithmic axis a value of 0 lies at the lower edge.' : ''}`;
     if ($<HTMLDetailsElement>('twin').open) this.tables();
   }

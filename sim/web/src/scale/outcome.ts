@@ -2,7 +2,7 @@
 
 import type { Path } from '../views.ts';
 
-/** The result of a run. */
+/** The result of a run in virtual time. */
 export type Outcome = {
 /** The number of CPUs. */
 cpus: number,
@@ -16,9 +16,9 @@ operations_per_us: number,
 waiting: number,
 /** Lines that travelled, per operation. */
 lines_per_operation: number,
-/** The locks of what CPUs share above the slabs. */
+/** The locks of the levels that CPUs share above the slabs. */
 depot: LockCounts,
-/** The locks of the lists of slabs. */
+/** The locks of the slab lists. */
 lists: LockCounts,
 /** The lock of the page allocator. */
 zone: LockCounts,
@@ -26,55 +26,55 @@ zone: LockCounts,
 paths: Record<Path, number>,
 /** Slabs of all caches at the end. */
 slabs: number,
-/** Objects of a magazine, a sheaf or an array of the first cache at the end; 0 if the design has none. */
+/** Objects in a magazine, sheaf or array of the first cache at the end; 0 if the design has no such container. */
 container: number, };
 
-/** Counts of a lock, or of all locks of a kind. */
+/** Counts of one lock, or of all locks of a kind. */
 export type LockCounts = {
-/** The number of acquisitions. */
+/** The number of lock acquisitions. */
 taken: number,
-/** Acquisitions that had to wait. */
+/** The number of lock acquisitions that had to wait. */
 contended: number,
-/** Nanoseconds of waiting, summed over all CPUs. */
+/** Nanoseconds spent waiting for locks, summed over all CPUs. */
 waited_ns: number, };
 
-/** The prices of a machine. */
+/** The prices of one machine's locks, cache lines and allocator steps. */
 export type Profile = {
 /** The machine's name. */
 name: string,
-/** The most CPUs for which predictions with this profile were compared with measurements; 0 if none were. */
+/** The highest CPU count at which predictions from the profile were compared with measurements; 0 if none were. */
 validated_cpus: number,
-/** An allocation or free that its CPU's own layer serves. */
+/** The price of an allocation or free that the CPU's own layer serves. */
 own: Price,
-/** Taking and releasing a lock that no other CPU wants and whose line is here. */
+/** The price of taking and releasing an uncontended lock whose line the CPU holds. */
 lock: Price,
-/** The work under a depot's lock. */
+/** The price of the work under a depot's lock. */
 exchange: Price,
-/** Moving one object out of a slab or into it, under the lists' lock. */
+/** The price of moving one object out of a slab or into a slab, under the list lock. */
 object: Price,
-/** Each further object that is moved in the same way under one hold of that lock. */
+/** The price of each further object moved under the same hold of the list lock. */
 batched: Price,
-/** Moving a slab from one list to another. */
+/** The price of moving a slab from one list to another. */
 relist: Price,
-/** Creating or freeing a slab: its pages, and its metadata. */
+/** The price of creating or freeing a slab, with its pages and metadata. */
 slab: Price,
-/** Distances, nearest first; the last one applies to all CPUs. */
+/** Distances between CPUs, nearest first; the last level applies to all CPUs. */
 levels: Array<Level>, };
 
-/** A price, with its source. */
+/** A price in nanoseconds, with the source of its measurement. */
 export type Price = {
-/** Nanoseconds. */
+/** The price in nanoseconds. */
 ns: number,
-/** The range of most measurements, in nanoseconds. */
+/** The range of most measurements of the price, in nanoseconds. */
 spread: [number, number],
-/** The source: what was measured, how and on which machine. */
+/** The source of the price: what was measured, how, and on which machine. */
 source: string, };
 
-/** A group of CPUs that are near each other: CPUs whose numbers are equal when divided by `cpus`. */
+/** A group of neighbouring CPUs. Two CPUs are in one group if their numbers divided by `cpus` give the same quotient. */
 export type Level = {
 /** The number of CPUs in a group; 0 means all. */
 cpus: number,
-/** The time to move a line that one CPU has written to another CPU of the group. */
+/** The time to move a cache line between two CPUs of the group, after one has written it. */
 line: Price, };
 
 /** Workloads, and what each does; in brackets the N that is meant without one. */

@@ -3,23 +3,23 @@
 import type { Outcome, Profile } from './outcome.ts';
 
 /**
- * What came of it.
+ * The report of an experiment.
  */
 export type ScaleReport = {
 /**
- * What things cost.
+ * The prices of the simulated machine.
  */
 profile: Profile,
 /**
- * Bytes of an object; a trace has its own, and no chance.
+ * The size of an object in bytes; absent for a trace, which has its own sizes and no random decisions.
  */
 size?: number,
 /**
- * Operations of each CPU.
+ * The number of operations of each CPU.
  */
 operations_per_cpu?: number,
 /**
- * Where chance began.
+ * The seed of random decisions.
  */
 seed?: number,
 /**
@@ -28,7 +28,7 @@ seed?: number,
 curves: Array<Curve>, };
 
 /**
- * A design under a workload, by CPUs.
+ * A design under a workload, by number of CPUs.
  */
 export type Curve = {
 /**
@@ -36,15 +36,15 @@ export type Curve = {
  */
 workload: string,
 /**
- * The design, and what was set.
+ * The design, with its options.
  */
 design: string,
 /**
- * One for each CPU count.
+ * The outcome for each number of CPUs.
  */
 points: Array<Outcome>,
 /**
- * Operations in a microsecond at each point with all prices of the profile at the upper end of their spread, and at the lower one;
- * empty if these were not run.
+ * The operations per microsecond at each point with all prices at the upper end of their spread, and at the lower
+ * end; empty if not run.
  */
 bounds: Array<[number, number]>, };

@@ -1,15 +1,15 @@
 // Generated from sim/src: `WRITE=1 cargo test -p uslab-sim typescript` writes it.
 
 /**
- * One execution.
+ * A failed execution.
  */
 export type Story = {
 /**
- * Version of this form.
+ * The version of the format.
  */
 version: number,
 /**
- * Name of the model or command.
+ * The name of the model or command.
  */
 title: string,
 /**
@@ -17,15 +17,15 @@ title: string,
  */
 steps: Array<Step>,
 /**
- * Threads that wait for a lock at the end.
+ * The threads that wait for a lock at the end.
  */
 waiting: Array<Waiting>,
 /**
- * The error.
+ * The error that ended the execution.
  */
 end: string,
 /**
- * The thing that the error is about, if it is known.
+ * The number of the thing that the error concerns, if known.
  */
 about?: number, };
 
@@ -38,7 +38,7 @@ export type Step = {
  */
 thread: string,
 /**
- * The thread's role, a CPU say.
+ * The thread's role, for example a CPU.
  */
 role: string | null,
 /**
@@ -50,12 +50,12 @@ did: string,
  */
 changes: Array<Change>,
 /**
- * Seconds after the start, if the story has times.
+ * The seconds since the start, if the execution has times.
  */
 at?: number, };
 
 /**
- * A part of a thing that a step changed, or that the story mentions for the first time.
+ * A part of a thing that a step changed, or that the execution mentions for the first time.
  */
 export type Change = {
 /**
@@ -63,7 +63,7 @@ export type Change = {
  */
 thing: number,
 /**
- * Name of the part.
+ * The name of the part.
  */
 part: string,
 /**
@@ -84,10 +84,10 @@ export type Waiting = {
  */
 thread: string,
 /**
- * Name of the lock.
+ * The name of the lock.
  */
 lock: string,
 /**
- * Position in the source.
+ * The position in the source.
  */
 at: string, };

@@ -1,4 +1,4 @@
-//! The subsystem of the caches of `uslab.h` in this library: the process's global one.
+//! The subsystem of this library's caches of `uslab.h`: the process's global subsystem.
 
 use core::cell::Cell;
 use nix::libc;
@@ -7,18 +7,17 @@ use uslab::{CacheError, Census, Fork, KmemCache, KmemCacheBuilder, SlabInfo, Sub
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicBool, AtomicPtr};
 
-/// The subsystem, once it has started.
 static STARTED: AtomicPtr<Subsystem> = AtomicPtr::new(core::ptr::null_mut());
 
 fn started() -> Option<&'static Subsystem> {
     // Acquire: pairs with the Release in `start`.
     let started = STARTED.load(Acquire);
-    // SAFETY: the global one, which is never freed.
+    // SAFETY: the pointer is null or the global subsystem, which is never freed.
     unsafe { started.as_ref() }
 }
 
 fn start() -> Result<&'static Subsystem, CacheError> {
-    // Constructors of other libraries may run before this one's.
+    // Constructors of other libraries may run before the constructor of this library.
     register();
     let subsystem = Subsystem::global()?;
     // Release: pairs with the Acquire in `started`.
@@ -26,28 +25,28 @@ fn start() -> Result<&'static Subsystem, CacheError> {
     Ok(subsystem)
 }
 
-/// Runs when the library is loaded: so a program's own fork handlers run before these take the locks, and after these have
-/// released them.
+/// Registers the fork handlers when the library is loaded. A program's own fork handlers then run before the library's
+/// handlers take the locks, and again after the locks are released.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = register;
 
 extern "C" fn register() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
-    // Relaxed: only decides which thread registers.
+    // Relaxed: the swap only decides which thread registers.
     if !REGISTERED.swap(true, Relaxed) {
-        // SAFETY: functions of this library, which is never unloaded.
+        // SAFETY: the handlers are functions of this library, which is never unloaded.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     }
 }
 
 std::thread_local! {
-    /// Subsystem whose locks the forking thread holds; `None` if it starts during the fork.
+    /// The subsystem whose locks the forking thread holds; `None` if the subsystem starts during the fork.
     static FORKING: Cell<Option<&'static Subsystem>> = const { Cell::new(None) };
 }
 
 extern "C" fn before_fork() {
-    // The thread-local first: it may need a malloc.
+    // The thread-local is accessed first, because it may need a malloc.
     FORKING.set(started());
     // SAFETY: `in_parent` or `in_child` follows on this thread.
     FORKING.get().into_iter().for_each(|subsystem| unsafe { subsystem.before_fork() });
@@ -57,8 +56,8 @@ extern "C" fn in_parent() {
     FORKING.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_parent() });
 }
 extern "C" fn in_child() {
-    // SAFETY: the thread is the copy of the one that took all locks in `before_fork`, and the only one. The C library's `vfork`
-    // and `posix_spawn` run no handlers.
+    // SAFETY: the thread is the copy of the thread that took all locks in `before_fork`, and the only thread. The C
+    // library's `vfork` and `posix_spawn` run no handlers.
     FORKING.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_child() });
 }
 

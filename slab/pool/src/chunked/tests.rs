@@ -1,4 +1,4 @@
-//! Chunks are added, moved, filled up and freed; and the places of allocations after much churn.
+//! Tests that chunks are added, moved, filled and freed, and measures the pages of allocations after much churn.
 
 use super::super::ReservedPool;
 use super::*;
@@ -14,15 +14,15 @@ fn take(pool: &mut ChunkedPool, n: usize) -> Vec<NonNull<u8>> {
     (0..n).map(|_| pool.alloc(OBJECT).unwrap()).collect()
 }
 fn give(pool: &mut ChunkedPool, slot: NonNull<u8>) {
-    // SAFETY: the tests free what they allocated, once.
+    // SAFETY: the tests free each allocation once.
     unsafe { pool.free(slot) }.unwrap();
 }
 fn fill(pool: &ChunkedPool) -> Vec<usize> {
     let fill: Vec<_> = pool.fill().collect();
-    // Back to front, the same.
+    // The list from back to front has equal chunks.
     let mut at = pool.back;
     for live in fill.iter().rev() {
-        // SAFETY: a chunk of the list.
+        // SAFETY: the pointer is a listed chunk.
         let chunk = unsafe { at.unwrap().as_ref() };
         assert_eq!(chunk.live, *live);
         at = chunk.prev;
@@ -32,7 +32,7 @@ fn fill(pool: &ChunkedPool) -> Vec<usize> {
 }
 
 #[test]
-fn full_chunks_go_to_the_back_and_the_one_with_a_hole_to_the_front() {
+fn full_chunks_move_to_the_back() {
     let mut pool = pool();
     let n = pool.capacity();
     assert!((50..64).contains(&n));
@@ -49,11 +49,11 @@ fn full_chunks_go_to_the_back_and_the_one_with_a_hole_to_the_front() {
 }
 
 #[test]
-fn purging_gives_empty_chunks_back_and_no_other() {
+fn purge_releases_only_empty_chunks() {
     let mut pool = pool();
     let n = pool.capacity();
     let slots = take(&mut pool, 5 * n);
-    // All of chunks 0, 2 and 4; one of 1; none of 3.
+    // Frees all slots of chunks 0, 2 and 4, one slot of chunk 1, and no slot of chunk 3.
     for slot in slots[..n].iter().chain(&slots[2 * n..3 * n]).chain(&slots[4 * n..]).chain([&slots[n]]) {
         give(&mut pool, *slot);
     }
@@ -68,7 +68,7 @@ fn purging_gives_empty_chunks_back_and_no_other() {
 }
 
 #[test]
-fn a_refused_chunk_is_an_error_value() {
+fn refused_chunk_is_an_error_value() {
     let faults = Faults::new(1);
     let slots = SlotLayout::new(64, 8).unwrap();
     let mut pool = ChunkedPool::with_faults(slots, 4096, Backend::Heap, faults.clone()).unwrap();
@@ -80,7 +80,7 @@ fn a_refused_chunk_is_an_error_value() {
 }
 
 #[test]
-fn chunks_that_hold_no_slot_are_refused() {
+fn chunk_smaller_than_a_slot_is_refused() {
     let make = |size, align, bytes| {
         ChunkedPool::new(SlotLayout::new(size, align).unwrap(), bytes)
             .map(|pool| pool.capacity())
@@ -95,11 +95,11 @@ fn chunks_that_hold_no_slot_are_refused() {
 }
 
 #[test]
-fn wrong_frees_have_names() {
+fn wrong_frees_are_reported_by_kind() {
     let mut pool = pool();
     let slot = take(&mut pool, 1)[0];
     let address = slot.addr().get();
-    // SAFETY: within the slot's chunk; invalid frees are refused.
+    // SAFETY: the addresses are within the slot's chunk, and invalid frees are refused.
     unsafe {
         assert_eq!(pool.free(slot.add(8)), Err(BadFree::Interior { address: address + 8, slot: 0 }));
         let head = slot.sub(64);
@@ -109,10 +109,11 @@ fn wrong_frees_have_names() {
     }
 }
 
-/// A dropped pool unmaps all its chunks. (Another thread may map something in their place, hence the retries.)
+/// A dropped pool unmaps all its chunks. The test retries, because another thread may map memory at the chunks'
+/// addresses.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
-fn a_dropped_pool_gives_all_chunks_back() {
+fn dropped_pool_releases_all_chunks() {
     let mapped = |slot: &NonNull<u8>| {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         maps.lines().any(|line| {
@@ -131,14 +132,15 @@ fn a_dropped_pool_gives_all_chunks_back() {
     }));
 }
 
-/// Distinct pages of 1,000 consecutive operations, after random churn.
+/// Numbers of distinct pages that 1,000 consecutive operations touch, after random churn.
 #[derive(Clone, Copy, Debug)]
 struct Pages {
     allocs: usize,
     frees: usize,
 }
 
-/// Allocates `live` objects, frees half of them in random order, and then allocates and frees four times as many at random.
+/// Allocates `live` objects and frees half of them in random order. `pages` then allocates and frees four times as many
+/// objects at random.
 fn pages<P>(
     pool: &mut P,
     live: usize,
@@ -154,7 +156,7 @@ fn pages<P>(
     };
     let mut out: Vec<_> = (0..live).map(|_| alloc(pool)).collect();
     for step in 0..4 * live {
-        // At random, around the half: so not only the last hole is used.
+        // The number of objects varies randomly around half of `live`, so that not only the last hole is used.
         if step < live / 2 || random(live) < out.len() {
             let pick = random(out.len());
             free(pool, out.swap_remove(pick));
@@ -171,8 +173,8 @@ fn pages<P>(
     Pages { allocs, frees: distinct(freed) }
 }
 
-/// The dispute in the comments on the post: does one list over a large range touch more pages than a list per chunk? Many more
-/// for allocations in a row; as many for random frees.
+/// The comments on the post ask whether one list over a large range touches more pages than a list per chunk. One list
+/// touches many more pages for consecutive allocations, and as many pages for random frees.
 #[cfg_attr(miri, ignore = "a million steps")]
 #[test]
 fn chunks_keep_allocations_on_few_pages() {
@@ -182,7 +184,7 @@ fn chunks_keep_allocations_on_few_pages() {
         &mut ReservedPool::new(slots, 64 << 20).unwrap(),
         live,
         |pool| pool.alloc(OBJECT).unwrap(),
-        // SAFETY: allocated from it, and freed once.
+        // SAFETY: the slot was allocated from this pool and is freed once.
         |pool, slot| unsafe { pool.free(slot) }.unwrap(),
     );
     let by_chunk = |bytes| {
@@ -190,7 +192,7 @@ fn chunks_keep_allocations_on_few_pages() {
             &mut ChunkedPool::new(slots, bytes).unwrap(),
             live,
             |pool| pool.alloc(OBJECT).unwrap(),
-            // SAFETY: allocated from it, and freed once.
+            // SAFETY: the slot was allocated from this pool and is freed once.
             |pool, slot| unsafe { pool.free(slot) }.unwrap(),
         )
     };

@@ -1,4 +1,4 @@
-//! Each error is made on purpose, and detected with the right name.
+//! Tests that make each error on purpose, and check that it is detected with the right name.
 
 use super::super::area::HeapArea;
 use super::*;
@@ -9,21 +9,20 @@ fn pool(objects: usize) -> GuardedPool<HeapArea> {
     GuardedPool::new(HeapArea::new(objects * 44, 64).unwrap(), OBJECT).unwrap()
 }
 
-/// Writes a byte outside the object at `at`.
-fn poke(at: NonNull<u8>, offset: isize) {
-    // SAFETY: the tests stay within the pool's memory, which is theirs.
+fn write_outside(at: NonNull<u8>, offset: isize) {
+    // SAFETY: the tests stay within the pool's memory, which belongs to them.
     unsafe { at.offset(offset).write(0x11) };
 }
 
 #[test]
-fn guards_in_front_and_behind_are_found_broken_by_the_look_at_one_and_at_all() {
+fn check_detects_broken_guards_on_both_sides() {
     for (offset, side) in
         [(-1, Side::Before), (-4, Side::Before), (-8, Side::Before), (30, Side::After), (33, Side::After)]
     {
         let mut pool = pool(3);
         let objects = [pool.alloc().unwrap(), pool.alloc().unwrap(), pool.alloc().unwrap()];
         assert_eq!(pool.check_all().count(), 0);
-        poke(objects[1], offset);
+        write_outside(objects[1], offset);
         let Err(BadFree::Overrun(found)) = pool.check(objects[1]) else { panic!("{offset} is not seen") };
         assert_eq!((found.address, found.side), (objects[1].addr().get(), side));
         assert_eq!(pool.check_all().collect::<Vec<_>>(), [found]);
@@ -35,23 +34,23 @@ fn guards_in_front_and_behind_are_found_broken_by_the_look_at_one_and_at_all() {
 }
 
 #[test]
-fn all_bytes_of_an_object_are_the_users_and_padding_is_behind_the_guard() {
+fn user_may_write_each_byte_of_a_guarded_object() {
     let mut pool = pool(2);
     let object = pool.alloc().unwrap();
-    // SAFETY: the 30 bytes are the test's.
+    // SAFETY: the 30 bytes belong to the test.
     unsafe { object.write_bytes(0xFF, 30) };
-    // 8 + 30 + 4 bytes are rounded up to 44: two are padding.
-    poke(object, 34);
-    // SAFETY: allocated above, not used any more.
+    // 8 + 30 + 4 bytes are rounded up to 44, so two bytes are padding.
+    write_outside(object, 34);
+    // SAFETY: the object was allocated above and is no longer used.
     assert_eq!(unsafe { pool.free(object) }, Ok(()));
 }
 
 #[test]
-fn wrong_frees_have_names() {
+fn wrong_frees_are_reported_by_kind() {
     let mut pool = pool(2);
     let object = pool.alloc().unwrap();
     let address = object.addr().get();
-    // SAFETY: the objects are not used; invalid frees are refused.
+    // SAFETY: the objects are not used, and invalid frees are refused.
     unsafe {
         let inside = object.add(1);
         assert_eq!(pool.free(inside), Err(BadFree::Interior { address: address + 1, slot: 0 }));
@@ -66,32 +65,33 @@ fn wrong_frees_have_names() {
 }
 
 #[test]
-fn a_write_to_a_free_object_is_found_before_it_is_handed_out_again() {
+fn write_to_a_free_object_is_detected_at_its_reuse() {
     for (offset, side) in
         [(0, Side::Inside), (29, Side::Inside), (-1, Side::Before), (-8, Side::Before), (30, Side::After)]
     {
         let mut pool = pool(3);
         let [a, b] = [pool.alloc().unwrap(), pool.alloc().unwrap()];
-        // SAFETY: allocated above, freed once.
+        // SAFETY: the object was allocated above and is freed once.
         unsafe {
             pool.free(b).unwrap();
             pool.free(a).unwrap();
         }
         assert_eq!(pool.check_all().count(), 0);
-        poke(a, offset);
+        write_outside(a, offset);
         let found = pool.check_all().next().unwrap();
         assert_eq!((found.address, found.side), (a.addr().get(), side), "{offset}");
-        // Offset -8 is the link: the pool does not follow it.
+        // Offset -8 is the link, which the pool does not follow.
         assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)));
         assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)), "and stays with that");
     }
 }
 
 #[test]
-fn a_free_object_is_filled_and_says_nothing_of_what_it_was() {
+fn free_overwrites_the_object() {
     let mut pool = pool(1);
     let object = pool.alloc().unwrap();
-    // SAFETY: the test's object; then free, and read as memory of the pool's area, which the test has.
+    // SAFETY: the object belongs to the test. After the object's free, the bytes are read as memory of the pool's area,
+    // which the test owns.
     unsafe {
         object.write_bytes(0x77, 30);
         pool.free(object).unwrap();
@@ -104,7 +104,7 @@ fn leaks_are_reported_with_file_and_line() {
     let mut pool = pool(4);
     let (first, line) = (pool.alloc().unwrap(), line!());
     let rest: Vec<_> = (0..2).map(|_| pool.alloc().unwrap()).collect();
-    // SAFETY: allocated above.
+    // SAFETY: the object was allocated above.
     unsafe { pool.free(rest[0]) }.unwrap();
     let leaks: Vec<_> = pool.leaks().collect();
     let lines: Vec<_> = leaks.iter().map(|leak| (leak.slot, leak.site.unwrap().line())).collect();
@@ -115,22 +115,22 @@ fn leaks_are_reported_with_file_and_line() {
         "{says}"
     );
     let mut pool = pool.destroy().unwrap_err();
-    // The four bytes of a site are destroyed, which is reported.
-    (0..4).for_each(|byte| poke(first, byte - 8));
+    // The test destroys the four bytes of a source location, which is reported.
+    (0..4).for_each(|byte| write_outside(first, byte - 8));
     assert_eq!(pool.leaks().next().unwrap().site, None);
-    // SAFETY: allocated above.
+    // SAFETY: the object was allocated above.
     unsafe { pool.free(rest[1]) }.unwrap();
     assert_eq!(pool.leaks().count(), 1);
 }
 
 #[test]
-fn aligned_objects_have_guards_and_unaligned_memory_is_refused() {
+fn guarded_pool_refuses_unaligned_memory() {
     let layout = Layout::from_size_align(5, 32).unwrap();
     let mut pool = GuardedPool::new(HeapArea::new(256, 32).unwrap(), layout).unwrap();
     assert_eq!((pool.pool().blocks(), pool.pool().size()), (4, 64));
     let object = pool.alloc().unwrap();
     assert_eq!(object.addr().get() % 32, 0);
-    poke(object, 5);
+    write_outside(object, 5);
     assert!(matches!(pool.check(object), Err(BadFree::Overrun(Overrun { side: Side::After, .. }))));
 
     let mut memory = super::super::area::StackArea::<256>::new();

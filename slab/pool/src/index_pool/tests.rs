@@ -1,4 +1,4 @@
-//! The lazy pool compared with a small model of the paper's listing, and its intended differences.
+//! Compares the lazy pool with a small model of the paper's listing, and checks the intended differences.
 
 use super::super::area::{Borrowed, HeapArea, StackArea};
 use super::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region, Uncommitted};
 
-/// The paper's listing, on a table of links instead of memory. `None` is its `NULL`.
+/// The paper's listing, on a table of links instead of memory. A link of `None` is the listing's `NULL`.
 #[derive(Clone, Debug)]
 struct Listing {
     blocks: u32,
@@ -20,7 +20,7 @@ impl Listing {
     fn new(blocks: u32) -> Self {
         Self { blocks, free: blocks, initialised: 0, links: vec![u32::MAX; blocks as usize], next: Some(0) }
     }
-    /// `CreatePool` on an existing pool: sets everything except the count of initialised blocks.
+    /// The listing's `CreatePool` on an existing pool: sets all variables except the count of initialised blocks.
     fn create_again(&mut self, blocks: u32) {
         *self = Self { initialised: self.initialised, ..Self::new(blocks) };
     }
@@ -56,19 +56,19 @@ impl<A: Area> IndexPool<A> {
         self.alloc().map(|block| self.index(block).unwrap())
     }
     fn give(&mut self, index: u32) {
-        // SAFETY: the tests free what they allocated, once, and do not use it.
+        // SAFETY: the tests free each allocation once, and do not use it.
         unsafe { self.free(self.address(index)) }.unwrap();
     }
 }
 
 #[test]
-fn the_pool_is_48_bytes() {
+fn index_pool_struct_takes_48_bytes() {
     assert_eq!(size_of::<IndexPool<Borrowed<'_>>>(), 48);
 }
 
-/// The paper's second figure has four blocks and eight states (the available text lacks the drawing).
+/// The paper's second figure has four blocks and eight states. The paper's available text lacks the drawing.
 #[test]
-fn four_blocks_step_by_step_as_in_the_paper() {
+fn index_pool_follows_the_papers_four_block_example() {
     let mut pool = pool(16, 4, Initialise::EachAllocation);
     let mut states = vec![(pool.state().free, pool.state().initialised, pool.state().next)];
     for step in ["alloc 0", "alloc 1", "alloc 2", "alloc 3", "free 1", "free 3", "alloc 3"] {
@@ -87,7 +87,7 @@ fn four_blocks_step_by_step_as_in_the_paper() {
 }
 
 #[test]
-fn creating_a_pool_touches_nothing_and_late_initialisation_touches_nothing_first() {
+fn lazily_initialized_pool_touches_no_memory_at_creation() {
     const BYTES: usize = if cfg!(miri) { 1 << 20 } else { 1 << 30 };
     let region = Region::reserve(
         BYTES,
@@ -97,7 +97,7 @@ fn creating_a_pool_touches_nothing_and_late_initialisation_touches_nothing_first
         &uslab_buddy::Faults::default(),
     );
     struct ReadOnly(Region);
-    // SAFETY: for reading only; the test makes sure that nothing is written.
+    // SAFETY: the memory is only for reading, and the test makes sure that no code writes to it.
     unsafe impl Area for ReadOnly {
         fn memory(&self) -> NonNull<[u8]> {
             NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
@@ -106,14 +106,14 @@ fn creating_a_pool_touches_nothing_and_late_initialisation_touches_nothing_first
     let mut pool = IndexPool::new(ReadOnly(region.unwrap()), 4096).unwrap();
     let blocks = pool.blocks();
     assert_eq!(blocks as usize, BYTES / 4096);
-    // Where memory is mapped, a write would fault here.
+    // On mapped memory, a write to the area would fault here.
     assert!((0..blocks).all(|block| pool.take() == Some(block)));
     assert_eq!(pool.alloc(), None);
 }
 
-/// One object at a time: the paper's policy adds a block to the chain, and so touches it, at each allocation.
+/// With one object at a time, the paper's policy adds a block to the chain, and so touches it, at each allocation.
 #[test]
-fn late_initialisation_uses_one_block_where_the_paper_touches_all() {
+fn first_allocation_of_a_lazy_pool_touches_one_block() {
     let initialised = |policy| {
         let mut pool = pool(64, 1000, policy);
         for _ in 0..1000 {
@@ -125,10 +125,10 @@ fn late_initialisation_uses_one_block_where_the_paper_touches_all() {
     assert_eq!([Initialise::WhenEmpty, Initialise::EachAllocation].map(initialised), [1, 1000]);
 }
 
-/// The same in resident pages of a gibibyte.
+/// Compares the policies by the resident pages of a gibibyte.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
-fn late_initialisation_leaves_memory_with_the_system() {
+fn lazy_pool_leaves_untouched_memory_uncommitted() {
     use super::super::area::MappedArea;
     use super::super::resident::resident;
     let pages = |policy| {
@@ -142,19 +142,19 @@ fn late_initialisation_leaves_memory_with_the_system() {
         [before, resident(pool.area.memory())]
     };
     let [late, each] = [Initialise::WhenEmpty, Initialise::EachAllocation].map(pages);
-    // At most a huge page, if the system makes some automatically.
+    // At most a huge page is resident, if the system makes huge pages automatically.
     assert!(late[0] == 0 && late[1] <= 512, "{late:?}");
     assert!(each[0] == 0 && each[1] >= 1000, "{each:?}");
 }
 
 #[test]
-fn blocks_of_any_size_from_four_bytes_on_hold_their_links() {
+fn blocks_of_four_bytes_and_more_hold_their_links() {
     for size in [4, 5, 6, 7, 9, 13] {
         let mut pool = pool(size, 100, Initialise::WhenEmpty);
         let taken: Vec<_> = (0..100).map(|_| pool.alloc().unwrap()).collect();
         for (index, block) in taken.iter().enumerate() {
             assert_eq!(pool.index(*block), Ok(index as u32));
-            // SAFETY: allocated above.
+            // SAFETY: the block was allocated above.
             unsafe { pool.free(*block) }.unwrap();
         }
         assert!((0..100).rev().all(|index| pool.take() == Some(index)), "size {size}");
@@ -181,7 +181,7 @@ fn wrong_addresses_are_named() {
     let block = pool.alloc().unwrap();
     let address = block.addr().get();
     let at = |address: usize| block.with_addr(address.try_into().unwrap());
-    // SAFETY: invalid frees are refused; the block is the test's.
+    // SAFETY: invalid frees are refused, and the block belongs to the test.
     unsafe {
         assert_eq!(pool.free(at(address + 1)), Err(BadFree::Interior { address: address + 1, slot: 0 }));
         assert_eq!(pool.free(at(address + 128)), Err(BadFree::Foreign { address: address + 128 }));
@@ -195,9 +195,9 @@ fn wrong_addresses_are_named() {
     assert_eq!(pool.live(), 0);
 }
 
-/// The listing keeps its count of initialised blocks when it is created again, and hands out an unwritten link.
+/// When the listing's pool is created again, it keeps its count of initialised blocks and hands out an unwritten link.
 #[test]
-fn a_pool_that_is_created_again_begins_anew() {
+fn recreated_pool_starts_empty() {
     let mut listing = Listing::new(4);
     assert_eq!((0..4).filter_map(|_| listing.allocate()).count(), 4);
     listing.create_again(8);
@@ -220,9 +220,9 @@ fn a_pool_that_is_created_again_begins_anew() {
     assert!(pool.destroy().is_ok());
 }
 
-/// The listing sets `m_next` to null when it is full, and hands that out after it has grown.
+/// The listing sets `m_next` to null when the pool is full, and hands out the null after the pool has grown.
 #[test]
-fn a_full_pool_that_grows_hands_out_its_new_blocks() {
+fn grown_pool_allocates_its_new_blocks() {
     let mut listing = Listing::new(2);
     assert_eq!((listing.allocate(), listing.allocate()), (Some(0), Some(1)));
     (listing.blocks, listing.free) = (4, 2);
@@ -240,7 +240,7 @@ fn a_full_pool_that_grows_hands_out_its_new_blocks() {
 }
 
 #[test]
-fn a_pool_shrinks_to_the_last_block_that_is_out() {
+fn pool_shrinks_to_its_last_used_block() {
     for policy in [Initialise::WhenEmpty, Initialise::EachAllocation] {
         let mut pool = pool(16, 10, policy);
         assert_eq!((0..7).filter_map(|_| pool.take()).count(), 7);
@@ -258,29 +258,29 @@ fn a_pool_shrinks_to_the_last_block_that_is_out() {
 }
 
 #[test]
-fn a_block_of_a_pool_can_be_a_pool() {
+fn pool_works_inside_a_block_of_another_pool() {
     let mut area = StackArea::<1024>::new();
     let mut outer = IndexPool::new(area.lend(), 256).unwrap();
     for _ in 0..10 {
         let block = outer.alloc().unwrap();
-        // SAFETY: 256 bytes of the test's until the block is freed; the borrow ends before.
+        // SAFETY: the 256 bytes belong to the test until the block is freed, and the borrow ends before.
         let memory = unsafe { core::slice::from_raw_parts_mut(block.cast().as_ptr(), 256) };
         let mut inner = IndexPool::new(Borrowed::from(memory), 24).unwrap();
         let taken: Vec<_> = std::iter::from_fn(|| inner.alloc()).collect();
         assert_eq!(taken.len(), 10);
         assert!(taken.iter().all(|at| (0..256).contains(&(at.addr().get() - block.addr().get()))));
-        // SAFETY: allocated above, and not used.
+        // SAFETY: the block was allocated above, and is not used.
         unsafe { outer.free(block) }.unwrap();
     }
     assert_eq!(outer.live(), 0);
 }
 
-/// `(uint)(p - start)` of the listing truncates the distance to 32 bits.
+/// The listing's `(uint)(p - start)` truncates the distance to 32 bits.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
-fn blocks_beyond_four_gibibytes_keep_their_numbers() {
+fn index_pool_addresses_blocks_beyond_four_gibibytes() {
     struct Ends(Region);
-    // SAFETY: owned by the region; the test only touches the pages at both ends, which are committed.
+    // SAFETY: the region owns the memory, and the test only touches the pages at both ends, which are committed.
     unsafe impl Area for Ends {
         fn memory(&self) -> NonNull<[u8]> {
             NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
@@ -308,7 +308,7 @@ fn blocks_beyond_four_gibibytes_keep_their_numbers() {
         (BLOCK * (BLOCKS - 1), 2047),
         "as the listing has it"
     );
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the block was allocated above and is freed once.
     unsafe {
         pool.free(last).unwrap();
         pool.free(first).unwrap();
@@ -317,7 +317,7 @@ fn blocks_beyond_four_gibibytes_keep_their_numbers() {
 }
 
 proptest! {
-    /// The same blocks in the same order as the listing, with the paper's policy; and the same counts.
+    /// With the paper's policy, the pool returns the listing's blocks in the listing's order, with equal counts.
     #[test]
     fn it_does_what_the_listing_does(blocks in 1..40_u32, size in 4..40_usize, steps in prop::collection::vec(any::<u16>(), 1..300)) {
         let mut pool = pool(size, blocks as usize, Initialise::EachAllocation);
@@ -338,7 +338,7 @@ proptest! {
         }
     }
 
-    /// Both policies hand out each block once; growing and shrinking lose none.
+    /// With both policies, the pool hands out each block once, and growing and shrinking lose no block.
     #[test]
     fn blocks_are_conserved_while_pools_grow_and_shrink(
         each in any::<bool>(), steps in prop::collection::vec(any::<u16>(), 1..300),

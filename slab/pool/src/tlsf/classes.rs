@@ -6,28 +6,26 @@
 //!   fl 0: 16 20 24 28    fl 1: 32 40 48 56    fl 2: 64 80 96 112    fl 3: 128 160 192 224  ...
 //! ```
 //!
-//! A free block belongs to the class that contains its size. A search begins at the first class in which *all* blocks are large
-//! enough: the size rounded up to the next step. So any block of that class fits and no list is searched. In return, a block of
-//! the request's own class may be skipped, although it would fit.
+//! A free block belongs to the class that contains its size. A search begins at the first class in which *all* blocks
+//! are large enough: the class of the size rounded up to the next step. Any block of the search's first class fits, so
+//! no list is searched. A search may skip a block of the request's own class that would fit.
 //!
-//! The rounding up is less than `1 / 2^sli` of the size. It decides where the search begins, not how much the block takes up:
-//! the block that is found is cut to the requested size.
+//! Rounding up adds less than `1 / 2^sli` of the size. The rounded size only decides where the search begins. The block
+//! that a search finds is cut to the requested size.
 
 /// Two levels of size classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Classes {
-    /// Logarithm of the number of steps in a doubling, to base 2 (SLI).
     bits: u32,
-    /// Logarithm of the smallest class, to base 2 (FLI).
     smallest: u32,
 }
 
-/// A class: first level, second level.
+/// A size class: first level and second level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class {
     /// The power of two, counted from the smallest.
     pub fl: usize,
-    /// The step.
+    /// The step within the power of two.
     pub sl: usize,
 }
 
@@ -41,30 +39,30 @@ impl Classes {
         1 << self.bits
     }
 
-    /// Class of `size`. For a size below the smallest class: the smallest.
+    /// Returns the class of `size`. A size below the smallest class belongs to the smallest class.
     pub const fn of(self, size: usize) -> Class {
         if size < 1 << self.smallest {
             return Class { fl: 0, sl: 0 };
         }
         let power = size.ilog2();
-        // The bits after the highest, as many as index the steps.
+        // The second level is the bits after the highest bit of the size.
         let sl = if power >= self.bits { size >> (power - self.bits) } else { size << (self.bits - power) };
         Class { fl: (power - self.smallest) as usize, sl: sl - self.steps() }
     }
-    /// Smallest size of the class, in bytes.
+    /// Smallest size of the class in bytes.
     pub const fn start(self, class: Class) -> usize {
         let power = class.fl as u32 + self.smallest;
         ((self.steps() + class.sl) << power) >> self.bits
     }
-    /// `size` rounded up to the start of a class, at which a search for it begins. `None` for sizes above the largest doubling
-    /// of a `usize`.
+    /// Rounds `size` up to the start of a class, at which a search for the size begins. Returns `None` for sizes above
+    /// the largest doubling of a `usize`.
     pub const fn round_up(self, size: usize) -> Option<usize> {
         if size <= 1 << self.smallest {
             return Some(1 << self.smallest);
         }
         let power = size.ilog2();
         let step = if power > self.bits { 1 << (power - self.bits) } else { 1 };
-        // Steps are powers of two: no division.
+        // Steps are powers of two, so no division is needed.
         match size.checked_add(step - 1) {
             Some(most) => Some(most & !(step - 1)),
             None => None,
@@ -83,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn two_bits_from_16_bytes_on() {
+    fn tlsf_classes_with_two_bits_start_at_16_bytes() {
         let starts: Vec<_> =
             (0..4).flat_map(|fl| (0..4).map(move |sl| WIDGET.start(class(fl, sl)))).collect();
         assert_eq!(starts, [16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224]);
@@ -98,20 +96,20 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_example() {
-        // 460 bytes with 16 steps: the doubling of 256 and its step 12 (Masmano and others, 2004).
+    fn tlsf_classes_match_the_papers_example() {
+        // 460 bytes with 16 steps are in the doubling of 256 and its step 12 (Masmano and others, 2004).
         assert_eq!(Classes::new(4, 0).of(460), class(8, 12));
     }
 
     #[test]
-    fn sixteen_steps_from_1024_on_are_64_bytes_each() {
+    fn tlsf_classes_above_1024_are_64_bytes_apart() {
         let classes = Classes::new(4, 4);
         let starts: Vec<_> = (0..16).map(|sl| classes.start(class(6, sl))).collect();
         assert_eq!(starts, (0..16).map(|sl| 1024 + 64 * sl).collect::<Vec<_>>());
     }
 
     #[test]
-    fn rounding_up_stays_below_its_bound_for_every_size_to_a_mebibyte() {
+    fn tlsf_rounding_stays_below_its_bound() {
         for bits in 2..=5 {
             let classes = Classes::new(bits, 4);
             let mut worst = 0.0_f64;
@@ -123,7 +121,7 @@ mod tests {
                 assert!((up - size) << bits < size, "{size} bytes are searched as {up}");
                 worst = worst.max((up - size) as f64 / size as f64);
             }
-            // 6.25 % with 4 bits, 3.125 % with 5: approached, never reached.
+            // The waste approaches 6.25 % with 4 bits and 3.125 % with 5 bits, but never reaches these bounds.
             let bound = 1.0 / f64::from(1 << bits);
             assert!(worst < bound && worst > 0.99 * bound, "{bits} bits: {worst}");
         }

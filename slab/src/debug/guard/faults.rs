@@ -1,23 +1,23 @@
 //! Reports of faults in the pool of the [sampled guard](super): a handler of `SIGSEGV` that finds the page's object.
 //!
-//! It is installed when the first allocation is sampled, or earlier by a library's constructor. It forwards faults outside the
-//! pool, unchanged, to the handler that the program had installed before. If a program installs its handler later, faults of
-//! samples are not reported.
+//! The handler is installed when the first allocation is sampled, or earlier by a library's constructor. The handler forwards
+//! faults outside the pool, unchanged, to the handler that the program had installed before. If a program installs its handler
+//! later, faults of samples are not reported.
 
 use super::Pool;
 use core::fmt::{self, Write};
 use uslab_magazine::sync::FixedPtr;
 
-/// Pools whose faults are reported. Pools of further subsystems only report at the free.
+/// Pools whose faults are reported. Pools of further subsystems only report errors at a free.
 static POOLS: [FixedPtr<Pool>; 8] = [const { FixedPtr::null() }; 8];
 
-/// Standard error, without any lock.
+/// Writer to standard error, without any lock.
 pub(crate) struct Stderr;
 
 impl Write for Stderr {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         #[cfg(unix)]
-        // SAFETY: the pointer and length are the text's. An error cannot be reported.
+        // SAFETY: pointer and length belong to the text. An error cannot be reported.
         unsafe {
             libc::write(2, text.as_ptr().cast(), text.len());
         }
@@ -27,14 +27,14 @@ impl Write for Stderr {
     }
 }
 
-/// Reports faults in `pool` from now on; they end the process.
+/// Reports faults in `pool` from now on; a fault ends the process.
 pub(super) fn tell(pool: &Pool) {
     let pool = core::ptr::from_ref(pool).cast_mut();
     for place in &POOLS {
         if place.get().is_null() {
             place.set(pool);
         }
-        // Two concurrent calls may try one place.
+        // Two concurrent calls may try the same place.
         if place.get() == pool {
             break;
         }
@@ -45,10 +45,10 @@ pub(super) fn tell(pool: &Pool) {
 
 /// Returns `true` if faults in the pool are reported.
 #[cfg(test)]
-pub(super) fn tells(pool: *const Pool) -> bool {
+pub(super) fn reports_faults(pool: *const Pool) -> bool {
     POOLS.iter().any(|place| core::ptr::eq(place.get(), pool))
 }
-/// Removes a pool that is being dropped.
+/// Removes a pool that is being dropped from the list.
 pub(super) fn forget(pool: &Pool) {
     for place in POOLS.iter().filter(|place| core::ptr::eq(place.get(), pool)) {
         place.set(core::ptr::null_mut());
@@ -66,22 +66,22 @@ pub(crate) mod handler {
     use uslab_magazine::sync::Ordering::Relaxed;
     use uslab_magazine::sync::unseen::AtomicBool;
 
-    /// The handler that was installed before.
+    /// The handler that was installed before this one.
     static BEFORE: Kept<sigaction> = Kept::new();
 
     pub(crate) fn install() {
         static INSTALLED: AtomicBool = AtomicBool::new(false);
-        // Relaxed: only decides which thread installs it.
+        // Relaxed: the flag only selects the thread that installs the handler.
         if INSTALLED.swap(true, Relaxed) {
             return;
         }
         let mut before = MaybeUninit::<sigaction>::zeroed();
-        // SAFETY: it only reads the current action; all zeros is a valid one.
+        // SAFETY: the call only reads the current action; all zeros is a valid action.
         unsafe {
             if libc::sigaction(SIGSEGV, core::ptr::null(), before.as_mut_ptr()) != 0 {
                 return;
             }
-            // Before the handler can run.
+            // The previous handler is stored before the new handler can run.
             BEFORE.put(before.assume_init());
             let mut own: sigaction = before.assume_init();
             // The previous handler runs on the stack that it requested.
@@ -92,7 +92,7 @@ pub(crate) mod handler {
         }
     }
 
-    /// The pool of an address, if its faults are reported.
+    /// The pool that has an address, if the pool's faults are reported.
     fn pool_of(address: usize) -> Option<&'static Pool> {
         // SAFETY: a listed pool is alive.
         let pools = POOLS.iter().filter_map(|place| unsafe { place.get().as_ref() });
@@ -104,27 +104,26 @@ pub(crate) mod handler {
         }
         std::process::abort();
     }
-    /// Makes the thread continue in [`told`] when the handler returns, on its own stack: symbol lookup needs more stack than an
-    /// alternate signal stack may have.
+    /// Makes the thread continue in [`told`] when the handler returns, on the thread's normal stack. Symbol lookup needs more
+    /// stack than an alternate signal stack may have.
     ///
     /// # Safety
-    /// `context` is this thread's, whose stack has not overflowed.
+    /// `context` belongs to this thread, whose stack has not overflowed.
     #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(unused_variables))]
     unsafe fn go_to(context: *mut libc::ucontext_t, address: usize) {
         let told: extern "C" fn(usize) -> ! = told;
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the context is valid, by this function's contract.
+        // SAFETY: by contract, the context is valid.
         unsafe {
             let registers = &mut (*context).uc_mcontext.gregs;
-            // Below the red zone, and aligned as after a call.
+            // Continue below the red zone, with the stack aligned as after a call.
             let stack = &mut registers[libc::REG_RSP as usize];
             *stack = ((*stack - 128) & !15) - 8;
             registers[libc::REG_RDI as usize] = address as i64;
             registers[libc::REG_RIP as usize] = told as usize as i64;
         }
         #[cfg(target_arch = "aarch64")]
-        // SAFETY: the context is valid, by this function's contract. The stack pointer is aligned unless the fault is the
-        // stack's.
+        // SAFETY: by contract, the context is valid. The stack pointer is aligned, unless the fault is the stack's own.
         unsafe {
             let registers = &mut (*context).uc_mcontext;
             registers.regs[0] = address as u64;
@@ -135,18 +134,18 @@ pub(crate) mod handler {
     }
 
     extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-        // SAFETY: passed by the kernel; a code above 0 is a fault, which has an address.
+        // SAFETY: the kernel passed `info`; a code above 0 is a fault, which has an address.
         let fault = unsafe { ((*info).si_code > 0).then(|| (*info).si_addr().addr()) };
         if let Some(address) = fault.filter(|address| pool_of(*address).is_some()) {
-            // SAFETY: the kernel's context of this thread, which resumes with it.
+            // SAFETY: the context is the kernel's context of this thread, which resumes with it.
             return unsafe { go_to(context.cast(), address) };
         }
-        // SAFETY: written before this handler was installed, and never removed.
+        // SAFETY: the action was stored before this handler was installed, and is never removed.
         let Some(before) = (unsafe { BEFORE.get() }) else { return };
         match before.sa_sigaction {
-            // The access or signal is repeated without this handler.
+            // With the default action, the access or signal is repeated without this handler.
             SIG_DFL => {
-                // SAFETY: the previous action.
+                // SAFETY: `before` is the previous action, which the system returned.
                 unsafe {
                     libc::sigaction(signal, &raw const *before, core::ptr::null_mut());
                     if fault.is_none() {
@@ -160,13 +159,13 @@ pub(crate) mod handler {
                 unsafe { libc::signal(signal, SIG_DFL) };
             }
             handler if before.sa_flags & SA_SIGINFO != 0 => {
-                // SAFETY: the flag says that the handler has this type.
+                // SAFETY: the flag `SA_SIGINFO` means that the handler has this type.
                 let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
                     unsafe { transmute(handler) };
                 handler(signal, info, context);
             }
             handler => {
-                // SAFETY: without the flag the handler has this type.
+                // SAFETY: without the flag `SA_SIGINFO` the handler has this type.
                 let handler: extern "C" fn(c_int) = unsafe { transmute(handler) };
                 handler(signal);
             }

@@ -1,7 +1,7 @@
-//! The files whose code the process has mapped, and their addresses. A profile lists them, so that symbols can be looked up
-//! elsewhere.
+//! Code mappings: the files whose code the process has mapped, with addresses. A profile lists code mappings, so that another
+//! program can look up symbols.
 
-/// A segment of a file whose code is mapped.
+/// A mapped segment of a file that contains code.
 #[cfg_attr(
     not(all(feature = "profile", target_os = "linux")),
     allow(dead_code, reason = "none is found, or written")
@@ -20,7 +20,7 @@ pub(super) struct Mapping {
     pub(super) build_id: String,
 }
 
-/// All code mappings of the process, the program's own first. Empty on systems without `dl_iterate_phdr`.
+/// All code mappings of the process, starting with the program's own. Empty on systems without `dl_iterate_phdr`.
 pub(super) fn mappings() -> Vec<Mapping> {
     #[cfg_attr(not(target_os = "linux"), allow(unused_mut, reason = "nothing is found"))]
     let mut found = vec![];
@@ -30,20 +30,18 @@ pub(super) fn mappings() -> Vec<Mapping> {
     found
 }
 
-/// Index of the mapping that has this address.
 pub(super) fn position(mappings: &[Mapping], address: usize) -> Option<usize> {
     mappings.iter().position(|mapping| (mapping.start..mapping.end).contains(&address))
 }
 
-/// Adds the code of one loaded file.
+/// Adds the code mappings of one loaded file.
 ///
 /// # Safety
 /// `info` comes from the loader, and `list` is a list of mappings.
 #[cfg(target_os = "linux")]
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut core::ffi::c_void) -> i32 {
     use uslab_buddy::PAGE_SIZE;
-    // SAFETY: valid pointers, by this function's contract. The headers are mapped as long as the file, and its name ends in a
-    // NUL.
+    // SAFETY: by contract, the pointers are valid. The headers are mapped as long as the file, and its name ends in a NUL.
     let (info, headers, name, list) = unsafe {
         let (info, list) = (&*info, &mut *list.cast::<Vec<Mapping>>());
         let headers = core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
@@ -55,7 +53,7 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut cor
         |address| of_kind(libc::PT_LOAD).any(|of| (of.p_vaddr..=of.p_vaddr + of.p_filesz).contains(&address));
     let id = of_kind(libc::PT_NOTE).filter(|of| is_loaded(of.p_vaddr) && is_loaded(of.p_vaddr + of.p_filesz));
     let id = id.map(|of| (core::ptr::with_exposed_provenance(at(of.p_vaddr as usize)), of.p_filesz as usize));
-    // SAFETY: these bytes are in a segment of the file, and notes are never written.
+    // SAFETY: the bytes are in a segment of the file, and notes are never written.
     let id = id
         .into_iter()
         .find_map(|(notes, bytes)| build_id(unsafe { core::slice::from_raw_parts(notes, bytes) }));
@@ -77,7 +75,6 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut cor
     0
 }
 
-/// Finds the build id among ELF notes.
 #[cfg(target_os = "linux")]
 fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
     while let Some((head, rest)) = notes.split_at_checked(12) {
@@ -109,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_build_id_is_found_among_other_notes_and_damaged_notes_have_none() {
+    fn build_id_is_found_among_other_elf_notes() {
         let id = [7, 8, 9, 10, 11];
         let [go, abi, gnu] =
             [note(b"Go\0", b"go-id", 3), note(b"GNU\0", &[0; 16], 1), note(b"GNU\0", &id, 3)];
@@ -124,11 +121,11 @@ mod tests {
         assert_eq!(build_id(&long), None);
     }
 
-    /// The kernel's list of mappings has each of these, with its file and offset.
+    /// The kernel's list of mappings must contain each code mapping, with its file and offset.
     #[test]
-    fn mappings_agree_with_the_kernels_list() {
+    fn mappings_equal_the_kernels_list() {
         let all = mappings();
-        let here = mappings_agree_with_the_kernels_list as *const () as usize;
+        let here = mappings_equal_the_kernels_list as *const () as usize;
         let own = &all[position(&all, here).unwrap()];
         let program = std::env::current_exe().unwrap().to_string_lossy().into_owned();
         assert_eq!((&own.file, position(&all, here), position(&all, 16)), (&program, Some(0), None));

@@ -5,20 +5,20 @@ use super::{Amount, CallStack, NAME, PARTS, SITES};
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;
 
-/// A cache and call stack that allocated.
+/// A site of a profile: a cache, and a call stack that allocated from it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site {
     pub(super) cache: [u8; NAME],
     pub(super) len: u8,
-    /// Number of the call stack.
+    /// Number of the site's call stack.
     pub(super) stack: u32,
     pub(super) allocated: Sum,
     pub(super) live: Sum,
-    /// Index plus one of the next site on its list.
+    /// Index plus one of the next site on the same list.
     pub(super) next: u32,
 }
 
-/// An [`Amount`] in fractions of objects. Adding and subtracting the same leaves exactly nothing.
+/// An [`Amount`] in fractions of objects. With integers, a sum is exactly zero after every added amount is subtracted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sum {
     pub(super) samples: u64,
@@ -27,7 +27,7 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// Estimate that a sample of `bytes` bytes stands for.
+    /// Estimate from a sample of `bytes` bytes.
     pub(super) fn of(bytes: u64, rate: u64) -> Self {
         let share = -super::expm1(-(bytes as f64) / rate as f64);
         Self {
@@ -55,18 +55,17 @@ impl Sum {
     }
 }
 
-/// A live sample.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Live {
-    /// Inverted, so that a search for leaks finds no pointer here; 0 if unused.
+    /// Inverted address of the sample, so that a search for leaks finds no pointer to it; 0 if unused.
     pub(super) address: usize,
     pub(super) bytes: u64,
     pub(super) site: u32,
-    /// Index plus one of the next sample on its list, or on the free list.
+    /// Index plus one of the next sample on the same list, or on the free list.
     pub(super) next: u32,
 }
 
-/// Records of a profile. It allocates only when it is made, because it is used inside a malloc.
+/// Records of a profile. The records allocate only when they are made, because they are used inside a malloc.
 #[derive(Debug)]
 pub(super) struct Noted {
     /// Number of the profile, from 1.
@@ -82,7 +81,7 @@ pub(super) struct Noted {
 }
 
 impl Noted {
-    /// Empty records of no profile.
+    /// Records before the first profile, which are empty.
     pub(super) const fn nothing() -> Self {
         Self {
             run: 0,
@@ -96,7 +95,7 @@ impl Noted {
             own: None,
         }
     }
-    /// Makes records with room for everything; unused parts are untouched memory, except the list heads.
+    /// Makes records with room for all sites and samples. Unused parts are untouched memory, except the list heads.
     pub(super) fn with_room(rate: u64) -> Option<Self> {
         let mut noted = Self { rate, ..Self::nothing() };
         noted.sites.try_reserve_exact(SITES).ok()?;
@@ -108,7 +107,7 @@ impl Noted {
         Some(noted)
     }
 
-    /// Index of a site; `None` if there is no room for a new one.
+    /// Index of a site; `None` if a new site has no room.
     pub(super) fn site(&mut self, name: &str, stack: CallStack) -> Option<u32> {
         let stack = stack.number();
         let len = name.len().min(NAME);
@@ -135,7 +134,6 @@ impl Noted {
         Some(self.sites.len() as u32 - 1)
     }
 
-    /// Index of an address's list.
     pub(super) fn list_of(address: usize) -> usize {
         ((address as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % LIVE
     }
@@ -161,7 +159,7 @@ impl Noted {
         site.live.add(sum);
         Some(())
     }
-    /// Removes the sample at an address; `false` if there is none.
+    /// Removes the sample at an address; returns `false` if no sample is there.
     pub(super) fn forget(&mut self, address: usize) -> bool {
         let list = Self::list_of(address);
         let (mut before, mut place) = (0, self.live_lists.get(list).copied().unwrap_or(0));

@@ -7,17 +7,17 @@ use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Reserved, address_limit};
 use uslab_magazine::Operation;
 
-/// Most live samples.
+/// Maximum number of live samples.
 pub(super) const LIVE: usize = if cfg!(shuttle) { 1 << 6 } else { 1 << 16 };
-/// Most bytes of a sample: the largest object of a size class, and its largest alignment.
+/// Maximum size of a sample in bytes: the largest object of a size class, and its largest alignment.
 pub(crate) const PLACE: usize = 32 << 10;
 
-/// Separate memory for samples. It is in no page of the subsystem, so a free that finds its class by address misses there, and
-/// other frees are unaffected.
+/// Separate memory for samples, outside the subsystem's pages. A free that finds its class by address misses for a sample in
+/// separate memory, and other frees are unaffected.
 #[derive(Debug)]
 pub(crate) struct Own {
     memory: Reserved,
-    /// Per place: bytes of its sample, or, with the highest bit set, index plus one of the next free place.
+    /// A word for each place: the size of its sample, or, with the highest bit set, the index plus one of the next free place.
     places: Vec<u32>,
     free: u32,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Own {
 const FREE: u32 = 1 << 31;
 
 impl Own {
-    /// Makes the memory; `None` if addresses are refused or limited, or memory is short.
+    /// Makes the separate memory; `None` if addresses are refused or limited, or memory is short.
     pub(crate) fn new(backend: Backend, faults: &Faults) -> Option<Self> {
         let mapped = cfg!(all(target_os = "linux", not(any(uslab_heap, loom, shuttle))));
         if !mapped || backend != Backend::Os || address_limit().is_some() {
@@ -51,10 +51,9 @@ impl Own {
         };
         self.free = self.places[place] & !FREE;
         self.places[place] = bytes as u32;
-        // SAFETY: committed above, or when the place was made.
+        // SAFETY: the place was committed above, or when it was made.
         Some(unsafe { self.memory.base().add(place * PLACE) })
     }
-    /// Bytes of the sample that begins at an address.
     pub(super) fn size_of(&self, address: usize) -> Result<usize, CorruptionKind> {
         let offset = address - self.base();
         match self.places.get(offset / PLACE) {
@@ -68,7 +67,7 @@ impl Own {
         let bytes = self.size_of(address)?;
         let place = (address - self.base()) / PLACE;
         if bytes > PAGE_SIZE {
-            // SAFETY: committed, and no longer used.
+            // SAFETY: the memory is committed, and no longer used.
             unsafe { self.memory.discard(place * PLACE + PAGE_SIZE..(place + 1) * PLACE) };
         }
         self.places[place] = self.free | FREE;
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_place_has_a_record_when_it_is_made() {
+    fn profile_places_start_with_a_record() {
         let own = Own::new(Backend::Os, &Faults::default()).unwrap();
         assert!(own.places.capacity() >= LIVE);
     }

@@ -1,4 +1,4 @@
-//! A profile in `pprof`'s format: the message of its `profile.proto`, compressed while it is written.
+//! A profile in `pprof`'s format: the message of `profile.proto`, compressed while it is written.
 
 use super::Profile;
 use super::mappings::{mappings, position};
@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
-/// Names of a sample's numbers, in order. Those of objects are counts, others bytes.
+/// Names of a sample's four numbers, in order. Names with `objects` are counts, and names with `space` are bytes.
 const VALUES: [&str; 4] = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
 
-/// Functions that `pprof` drops with all their callees: the allocator's, and functions of Rust's and C's libraries that call
-/// nothing else.
+/// Pattern of functions that `pprof` drops with all their callees: functions of the allocator, and of Rust's and C's libraries
+/// that call nothing else.
 const DROPPED: &str = r"[<&]*(uslab(_magazine|_buddy|_pool|_sync)?|alloc::(alloc|raw_vec)|std::alloc|__rustc(\[[0-9a-f]+\])?)::.*|__r(ust|dl|g)_.*alloc.*|(m|c|re|v|pv|aligned_)alloc|reallocarray|(posix_)?memalign|operator new(\[\])?";
 
 fn varint(mut number: u64, into: &mut Vec<u8>) {
@@ -22,7 +22,7 @@ fn varint(mut number: u64, into: &mut Vec<u8>) {
     }
     into.push(number as u8);
 }
-/// Encodes a message of numbers, each after its field number.
+/// Encodes a protobuf message of numbers, each after its field number.
 fn message(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
     let mut made = vec![];
     for (field, number) in numbers {
@@ -31,17 +31,17 @@ fn message(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
     }
     made
 }
-/// Appends a field of bytes.
+/// Appends a protobuf field of bytes.
 fn bytes(field: u64, bytes: &[u8], into: &mut Vec<u8>) {
     varint(field << 3 | 2, into);
     varint(bytes.len() as u64, into);
     into.extend(bytes);
 }
 
-/// The message being written.
+/// The pprof message that is being written.
 struct Writing<W: Write> {
     into: GzEncoder<W>,
-    /// Indices in the table of strings.
+    /// Indices of strings in the message's table of strings.
     strings: BTreeMap<String, u64>,
 }
 
@@ -70,14 +70,15 @@ impl<W: Write> Writing<W> {
 
 impl Profile {
     /// Writes the profile in `pprof`'s format: a compressed `profile.proto`, by convention in a file that ends in `.pb.gz`.
-    /// Each sample has four numbers (`alloc_objects`, `alloc_space`, `inuse_objects`, `inuse_space`; the last is the default)
-    /// and the label `cache`. Functions have addresses and no names: `pprof` and `uslab flame` look these up in the mapped
-    /// files. The difference of two profiles is `pprof -base FIRST.pb.gz SECOND.pb.gz`.
     ///
-    /// Allocates some 16 bytes for each code address, and 400 KiB to compress.
+    /// Each sample has four numbers (`alloc_objects`, `alloc_space`, `inuse_objects`, `inuse_space`; the last is the default)
+    /// and the label `cache`. Functions have addresses instead of names: `pprof` and `uslab flame` look up names in the mapped
+    /// files. `pprof -base FIRST.pb.gz SECOND.pb.gz` shows the difference of two profiles.
+    ///
+    /// The call allocates some 16 bytes for each code address, and 400 KiB to compress.
     ///
     /// # Errors
-    /// Errors of `into`.
+    /// Returns write errors of `into`.
     ///
     /// ```
     /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -93,7 +94,7 @@ impl Profile {
     /// ```
     pub fn pprof(&self, into: impl Write) -> Result<()> {
         let mut out = Writing { into: GzEncoder::new(into, Compression::new(6)), strings: BTreeMap::new() };
-        // Numbers are fields of pprof's `profile.proto`. The first string must be empty.
+        // The numbers are fields of pprof's `profile.proto`. The format requires an empty first string.
         out.string("")?;
         VALUES.into_iter().try_for_each(|value| out.value_type(1, value))?;
         out.value_type(11, "space")?;
@@ -111,11 +112,11 @@ impl Profile {
             let numbers = [id, of.start as u64, of.end as u64, of.offset as u64, file, build_id];
             out.bytes(3, &message((1..).zip(numbers)))?;
         }
-        // Not `collect`, which makes a list of them all first.
+        // `collect` is not used, because it makes a list of all frames first.
         let mut frames = BTreeSet::<usize>::new();
         self.samples.iter().for_each(|sample| frames.extend(sample.stack.frames()));
         for at in frames {
-            // The address is inside the call; the id is the return address.
+            // The address must be inside the call, so it is one less than the return address, which is the id.
             let mapping = position(&mappings, at - 1).map_or(0, |nth| nth as u64 + 1);
             out.bytes(4, &message([(1, at as u64), (2, mapping), (3, at as u64 - 1)]))?;
         }
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[inline(never)]
-    fn the_one_who_holds(cache: &KmemCache) -> crate::Block<'_> {
+    fn leaking_function(cache: &KmemCache) -> crate::Block<'_> {
         core::hint::black_box(cache.alloc_block(Gfp::KERNEL).unwrap())
     }
 
@@ -160,7 +161,7 @@ mod tests {
         let bytes = from.split_off(..len).unwrap();
         bytes.iter().rev().fold(0, |number, byte| number << 7 | u64::from(byte & 0x7f))
     }
-    /// Fields of a message: a number is a field without bytes.
+    /// Fields of a message. A field that is a number has no bytes.
     fn fields(mut message: &[u8]) -> Vec<(u64, u64, &[u8])> {
         let mut found = vec![];
         while !message.is_empty() {
@@ -177,21 +178,22 @@ mod tests {
     }
 
     #[test]
-    fn varints_have_seven_bits_per_byte_lowest_first() {
+    fn pprof_varints_encode_seven_bits_per_byte() {
         assert_eq!(message([(1, 0), (2, 300), (16, u64::MAX)])[..7], [8, 0, 16, 0xac, 2, 0x80, 1]);
         for value in [0, 1, 127, 128, 16_383, 16_384, u64::MAX] {
             assert_eq!(numbers(&message([(3, value)]), 3), [value]);
         }
     }
 
-    /// The message as pprof reads it: valid indices of strings, mappings and locations, and the numbers of each stack.
+    /// Reads the message as pprof reads it: the indices of strings, mappings and locations must be valid, and each stack must
+    /// have its numbers.
     #[test]
-    fn the_message_has_the_numbers_of_the_profile_and_addresses_in_mapped_code() {
+    fn pprof_message_contains_the_profiles_numbers() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
         subsystem.start_profile(1).unwrap();
-        // One call site, which no unrolling duplicates.
-        let held: Vec<_> = (0..core::hint::black_box(7)).map(|_| the_one_who_holds(&cache)).collect();
+        // All allocations come from one call site, which no unrolling duplicates.
+        let held: Vec<_> = (0..core::hint::black_box(7)).map(|_| leaking_function(&cache)).collect();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         let profile = subsystem.profile();
         let (mut file, mut written) = (vec![], vec![]);
@@ -226,13 +228,13 @@ mod tests {
             }
             let program = std::env::current_exe().unwrap();
             assert_eq!(text(mappings[0][3]), program.to_string_lossy());
-            // Stacks that differ in the allocator's inner calls are several samples.
+            // Stacks that differ in the allocator's inner calls are separate samples.
             let mut holder = BTreeSet::new();
             profile.samples[0].stack.each_function(|function| {
                 holder.extend(
                     function
                         .name
-                        .filter(|name| name.contains("the_one_who_holds"))
+                        .filter(|name| name.contains("leaking_function"))
                         .map(|_| function.at as u64),
                 );
             });
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_file_ends_the_writing() {
+    fn pprof_write_stops_at_a_file_error() {
         let mut small = [0_u8; 20];
         let error = Profile::default().pprof(&mut small[..]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::WriteZero);

@@ -1,5 +1,5 @@
-//! Estimates compared with the truth. On one simulated CPU everything is a function of the seed, so nothing here depends on
-//! chance.
+//! Tests that compare a profile's estimates with the true amounts. On one simulated CPU every result is a function of the seed,
+//! so no test depends on chance.
 
 use super::*;
 use crate::{Config, Gfp, KmemCache, Malloc, ObjectCache, Subsystem};
@@ -21,9 +21,9 @@ fn one_cpu() -> Subsystem {
     subsystem(Cpus::simulated(1, 1).unwrap())
 }
 
-/// The lowest rate at which samples have separate memory.
+/// Tests the lowest rate at which samples have separate memory.
 #[test]
-fn samples_have_separate_memory_from_a_certain_rate_on() {
+fn rare_samples_have_separate_memory() {
     for (rate, own) in [(OWN_MEMORY - 1, false), (OWN_MEMORY, HAS_OWN)] {
         let subsystem = one_cpu();
         subsystem.core().start_profile(rate, Some(7)).unwrap();
@@ -32,7 +32,7 @@ fn samples_have_separate_memory_from_a_certain_rate_on() {
         let base = profiler.base.get() as usize;
         let ends = [base, base + LIVE * PLACE - 1, base + LIVE * PLACE].map(|at| profiler.is_own(at));
         assert_eq!(ends, [own, own, false]);
-        // A CPU beyond the configured ones.
+        // The CPU's number is beyond the configured CPUs.
         _ = profiler.countdown(u32::MAX);
     }
 }
@@ -43,13 +43,13 @@ fn samples_of_a_stopped_profile_are_ignored() {
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let profiler = &subsystem.core().profiler;
     let run = profiler.run.load(Relaxed);
-    let sample = |run| profiler.own_sample(run, profiler.countdown(0), 64, "late").is_some();
+    let sample = |run| profiler.sample_own_object(run, profiler.countdown(0), 64, "late").is_some();
     assert_eq!([sample(run), sample(0), sample(run + 1)], [HAS_OWN, false, false]);
     subsystem.core().stop_profile();
     assert!(!profiler.counts_only());
     assert!(!sample(run) && !sample(0));
     assert_eq!(profiler.profile().samples.len(), usize::from(HAS_OWN));
-    // It is no sample of the next profile, either.
+    // A sample of one profile is no sample of the next profile either.
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     assert!(!sample(run));
     profiler.sample(run, profiler.countdown(0), NonNull::dangling(), 64, "late");
@@ -57,7 +57,7 @@ fn samples_of_a_stopped_profile_are_ignored() {
 }
 
 #[test]
-fn a_profile_that_cannot_close_the_paths_changes_nothing() {
+fn profile_start_that_fails_changes_nothing() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
     let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -73,7 +73,7 @@ fn a_profile_that_cannot_close_the_paths_changes_nothing() {
     assert_eq!(asked, [!HAS_OWN; 2]);
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let run = profiler.run.load(Relaxed);
-    let memory = profiler.own_sample(run, profiler.countdown(0), 64, "held");
+    let memory = profiler.sample_own_object(run, profiler.countdown(0), 64, "held");
     assert_eq!(memory.is_some(), HAS_OWN);
     subsystem.core().stop_profile();
     let before = profiler.profile();
@@ -86,9 +86,9 @@ fn a_profile_that_cannot_close_the_paths_changes_nothing() {
     }
 }
 
-/// A second thread starts a profile while the first one is in its fence.
+/// A second thread starts a profile while the first thread is in its fence.
 #[test]
-fn a_starting_profile_excludes_others() {
+fn profile_cannot_start_during_another_start() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
     let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -131,7 +131,7 @@ fn one_of_two_concurrent_starts_succeeds() {
 }
 
 #[test]
-fn the_object_at_which_the_count_ends_is_the_sample() {
+fn object_at_the_sampling_distance_is_sampled() {
     let countdown = Countdown { left: Counter::new(10), random: Counter::new(0) };
     assert_eq!(countdown.spend(9, || None::<()>), None);
     assert_eq!(countdown.spend(9, || Some(7)), Some(7), "what had nothing to give took nothing off");
@@ -147,7 +147,7 @@ fn samples_do_not_share_memory() {
     let Some(mut own) = own else { return };
     let bytes = PLACE;
     let all: Vec<_> = (0..4).map(|_| own.alloc(bytes).unwrap()).collect();
-    // SAFETY: each piece has `bytes` bytes, which are the test's.
+    // SAFETY: each piece has `bytes` bytes, which the test owns.
     all.iter().for_each(|memory| unsafe { memory.write_bytes(1, bytes) });
     own.free(all[3].addr().get()).unwrap();
     own.free(all[1].addr().get()).unwrap();
@@ -155,12 +155,13 @@ fn samples_do_not_share_memory() {
         // SAFETY: the piece is still allocated.
         assert!(unsafe { core::slice::from_raw_parts(memory.as_ptr(), bytes) }.iter().all(|byte| *byte == 1));
     }
-    // SAFETY: the new piece is the test's.
+    // SAFETY: the test owns the new piece.
     let again = unsafe { core::slice::from_raw_parts(own.alloc(bytes).unwrap().as_ptr(), bytes) };
     assert!(again.as_ptr() == all[1].as_ptr() && again[PAGE_SIZE..].iter().all(|byte| *byte == 0));
 }
 
-/// Once a sample was aligned to a page, whatever was requested. A mapping in between takes the system's next addresses.
+/// A sample was once aligned to a page, whatever alignment was requested. Another mapping takes the system's next addresses
+/// between two samples.
 #[test]
 fn samples_are_aligned_as_the_largest_class() {
     let (os, faults) = (uslab_buddy::Backend::Os, uslab_buddy::Faults::default());
@@ -180,7 +181,7 @@ struct Truth {
     live: u64,
 }
 
-/// A program whose sites have known sizes and rates. Each site is a function, which its stack names.
+/// A program whose sites have known sizes and rates. Each site is a function, which the site's stack names.
 struct Program<'a> {
     malloc: &'a Malloc,
     held: Vec<NonNull<u8>>,
@@ -206,17 +207,17 @@ impl Program<'_> {
         self.held.push(memory);
     }
     fn free(&self, memory: NonNull<u8>) {
-        // SAFETY: allocated here, freed once.
+        // SAFETY: the memory was allocated here, and is freed once.
         unsafe { self.malloc.free(memory) };
     }
     fn run(&mut self) {
         for round in 0..400 {
-            // An object that the CPU's stack always has.
+            // The CPU's stack always has an object of this size.
             for _ in 0..200 {
                 let memory = self.hot_pair(64);
                 self.free(memory);
             }
-            // Magazines of this size have 64 objects: one particular allocation of 64 misses.
+            // Magazines of this size have 64 objects, so one particular allocation of 64 misses.
             for i in 0..64 {
                 let (site, memory) = match i {
                     0 => ("fills_the_magazine", self.fills_the_magazine(256)),
@@ -255,16 +256,17 @@ fn of_site(profile: &Profile, site: &str) -> (Amount, Amount) {
     (found.iter().map(|sample| sample.allocated).sum(), found.iter().map(|sample| sample.live).sum())
 }
 
-/// Each estimate of a site is a sum over `n` objects of which each counts `1 / p` with probability `p`: so its variance is `n
-/// (1 - p) / p`. In 20 runs with seeds 1 to 20 each estimate is within four standard deviations, nineteen of twenty within two,
-/// and their mean within four of the mean's.
+/// Compares the estimates with their distribution. An estimate of a site with `n` objects counts `1 / p` for each object with
+/// probability `p`, so its variance is `n (1 - p) / p`. In 20 runs with seeds 1 to 20, each estimate must be within four
+/// standard deviations, and nineteen of twenty within two. The mean of the estimates must be within four of the mean's standard
+/// deviations.
 #[cfg(feature = "stacks")]
 #[test]
-fn every_site_is_estimated_without_bias_and_within_the_stated_error() {
+fn profile_estimates_call_sites_without_bias() {
     const RATE: usize = 8192;
     const SEEDS: u64 = 20;
     let mut errors: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
-    // Every other run has separate memory for samples, as programs have it at larger rates.
+    // Every other run has separate memory for samples, as programs have at larger rates.
     for seed in 1..=SEEDS {
         let subsystem = one_cpu();
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -295,7 +297,7 @@ fn every_site_is_estimated_without_bias_and_within_the_stated_error() {
                 errors.entry((site, what)).or_default().push(error);
             }
         }
-        // When all is freed, exactly nothing is live.
+        // After all objects are freed, no sample is live.
         for memory in core::mem::take(&mut program.held) {
             program.free(memory);
         }
@@ -312,10 +314,10 @@ fn every_site_is_estimated_without_bias_and_within_the_stated_error() {
     assert!((0.92..0.98).contains(&within), "{within}");
 }
 
-/// With a sample per byte nothing depends on chance (an object of 40 bytes is missed in 1 of 10^17 cases): each object is
-/// counted once on every path, and in the end nothing is live.
+/// At a rate of one byte nothing depends on chance: an object of 40 bytes is missed in 1 of 10^17 cases. Each object must be
+/// counted once on every path, and in the end no sample may be live.
 #[test]
-fn every_path_counts_an_object_once_and_nothing_stays_live() {
+fn profile_counts_each_object_once_on_each_path() {
     for cpus in
         [Cpus::os(), Cpus::simulated(1, 1).unwrap(), Cpus::simulated(2, 2).unwrap(), Cpus::os().claimed()]
     {
@@ -330,7 +332,7 @@ fn every_path_counts_an_object_once_and_nothing_stays_live() {
                 .reset(|n| n[0] = 0)
                 .build_in(&subsystem)
                 .unwrap();
-            // Objects on stacks from before the start, and those held across it, belong to no profile.
+            // Objects allocated before the profile's start belong to no profile, whether they stay on stacks or in use.
             let before: Vec<_> = (0..100).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
             subsystem.core().start_profile_with(1, None, own).unwrap();
             let seen = |objects: u64, live: u64| {
@@ -348,12 +350,12 @@ fn every_path_counts_an_object_once_and_nothing_stays_live() {
             let memory = sizes.map(|size| malloc.alloc(layout(size), Gfp::KERNEL).unwrap());
             seen(6, 6);
             for (memory, size) in memory.into_iter().zip(sizes) {
-                // SAFETY: allocated above with this layout, freed once.
+                // SAFETY: the memory was allocated with this layout, and is freed once.
                 unsafe { malloc.free_sized(memory, layout(size)) };
             }
             seen(6, 0);
             let (small, large) = (layout(100), layout(3000));
-            // SAFETY: allocated here, freed once; the resized piece has the same size.
+            // SAFETY: the memory was allocated above and is freed once; the resized piece has the same size.
             unsafe {
                 let memory = malloc.alloc(small, Gfp::ZERO).unwrap();
                 assert_eq!(malloc.usable_size(memory), 112);
@@ -369,7 +371,7 @@ fn every_path_counts_an_object_once_and_nothing_stays_live() {
             }
             seen(10, 0);
             let memory = malloc.alloc(layout(5 << 20), Gfp::KERNEL).unwrap();
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the memory was allocated above, and is freed once.
             unsafe {
                 let memory = malloc.realloc(memory, 64 << 20).unwrap();
                 assert_eq!(subsystem.profile().total().live.bytes, 64 << 20);
@@ -394,7 +396,7 @@ fn every_path_counts_an_object_once_and_nothing_stays_live() {
     }
 }
 
-/// Objects that threads hold are live, and an object that another thread freed is not; on real CPUs.
+/// On real CPUs, objects that threads hold are live, and objects that another thread freed are not.
 #[test]
 fn objects_exchanged_between_threads_are_counted_once() {
     let subsystem = subsystem(Cpus::os());
@@ -416,7 +418,7 @@ fn objects_exchanged_between_threads_are_counted_once() {
 
 /// A free after the end of a profile changes nothing, and the next profile starts empty.
 #[test]
-fn a_stopped_profile_is_unchanged_and_the_next_one_starts_empty() {
+fn stopped_profile_no_longer_changes() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("twice", 64).build_in(&subsystem).unwrap();
     assert_eq!((subsystem.profile(), subsystem.stop_profile()), (Profile::default(), false));
@@ -434,7 +436,7 @@ fn a_stopped_profile_is_unchanged_and_the_next_one_starts_empty() {
 }
 
 #[test]
-fn a_stock_is_live_until_it_is_dropped() {
+fn profile_counts_a_stock_until_it_is_dropped() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("stock", 64).build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
@@ -443,12 +445,12 @@ fn a_stock_is_live_until_it_is_dropped() {
     assert_eq!(live(), 10);
     let object = stock.alloc().unwrap();
     assert_eq!(live(), 10);
-    // SAFETY: taken above, freed once.
+    // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(object) };
     assert_eq!(live(), 9);
     drop(stock);
     assert_eq!((live(), subsystem.profile().total().allocated.objects), (0, 10));
-    // Includes what the CPU had already.
+    // The magazines also contain objects that the CPU had before.
     assert!(cache.info().in_magazines >= 4);
     let stock = cache.prefill(Gfp::KERNEL, 4).unwrap();
     assert_eq!(live(), 4);
@@ -457,7 +459,7 @@ fn a_stock_is_live_until_it_is_dropped() {
 }
 
 #[test]
-fn the_largest_holder_is_first_and_heap_backends_have_no_separate_memory() {
+fn profile_lists_the_largest_holder_first() {
     let subsystem = one_cpu();
     let [small, large] =
         [64, 1024].map(|size| KmemCache::builder(format!("of-{size}"), size).build_in(&subsystem).unwrap());
@@ -469,7 +471,7 @@ fn the_largest_holder_is_first_and_heap_backends_have_no_separate_memory() {
 }
 
 #[test]
-fn a_bulk_that_fails_leaves_nothing_live() {
+fn failed_bulk_allocation_leaves_no_live_sample() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("bulk", 64).limit(crate::Limit::Slabs(1)).build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
@@ -481,7 +483,7 @@ fn a_bulk_that_fails_leaves_nothing_live() {
 }
 
 #[test]
-fn sites_of_one_list_are_distinguished() {
+fn call_sites_with_equal_hashes_are_distinguished() {
     let mut noted = Noted::with_room(1).unwrap();
     let names: Vec<_> = (0..1000).map(|n| format!("cache-{n}")).collect();
     let sites = |noted: &mut Noted| -> Vec<_> {
@@ -524,7 +526,7 @@ fn folded_lines_list_cache_then_functions_from_outermost_to_innermost() {
 }
 
 #[test]
-fn samples_without_room_are_counted() {
+fn samples_that_find_no_room_are_counted() {
     let subsystem = one_cpu();
     let cache =
         KmemCache::builder("a name of more than thirty-nine bytes, in which case".replace(' ', "-"), 64);
@@ -538,44 +540,44 @@ fn samples_without_room_are_counted() {
     assert_eq!(subsystem.profile().total().live, Amount::default());
 }
 
-/// Records of separate memory, from one profile into the next.
+/// Records of separate memory continue from one profile into the next.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn samples_with_separate_memory_outlive_their_profile_and_their_frees_are_checked() {
+fn separate_samples_outlive_their_profile() {
     use crate::debug::corruption::CorruptionKind::{DoubleFree, Foreign, Interior};
     let subsystem = one_cpu();
     let (malloc, profiler) = (Malloc::new(&subsystem).unwrap(), &subsystem.core().profiler);
     let alloc = |size| malloc.alloc(Layout::from_size_align(size, 8).unwrap(), Gfp::KERNEL).unwrap();
-    // SAFETY: within the piece.
+    // SAFETY: the offset is within the piece.
     let inside = |memory: NonNull<u8>| unsafe { memory.add(8) };
     subsystem.core().start_profile_with(1, None, true).unwrap();
     let held = [40, 100, 32 << 10].map(alloc);
     assert!(held.iter().all(|memory| profiler.holds(*memory)));
     assert_eq!(profiler.size_of(inside(held[0])), Err(Interior));
     assert_eq!(profiler.free(inside(held[1])), Err(Interior));
-    // SAFETY: within the memory; no piece starts there yet.
+    // SAFETY: the address is within the separate memory, where no piece starts yet.
     assert_eq!(profiler.size_of(unsafe { held[2].add(PLACE) }), Err(Foreign));
     subsystem.stop_profile();
     let before = subsystem.profile();
     assert_eq!(before.total().live.objects, 3);
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the memory was allocated above, and is freed once.
     unsafe { malloc.free(held[0]) };
     assert_eq!((profiler.free(held[0]), subsystem.profile()), (Err(DoubleFree), before));
     assert!(!profiler.holds(alloc(40)));
     subsystem.core().start_profile_with(1, None, false).unwrap();
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the memory was allocated above, and is freed once.
     unsafe { malloc.free(held[1]) };
     let other = alloc(40);
     assert!(!profiler.holds(other));
-    // SAFETY: allocated above, freed once.
+    // SAFETY: the memory was allocated above, and is freed once.
     unsafe { malloc.free(other) };
     subsystem.stop_profile();
     subsystem.core().start_profile_with(1, None, true).unwrap();
-    // Freed pieces are reused, the last one first.
+    // Freed pieces are reused, the last freed piece first.
     assert_eq!([40, 40].map(alloc), [held[1], held[0]]);
-    // SAFETY: within the object.
+    // SAFETY: the offset is within the object.
     let late = unsafe { held[2].add(20_000) };
-    // SAFETY: the address stays mapped; the memory behind the first page is decommitted.
+    // SAFETY: the address stays mapped, although the memory behind the first page is decommitted.
     unsafe {
         late.write(7);
         [held[2], held[1], held[0]].into_iter().for_each(|memory| malloc.free(memory));
@@ -585,7 +587,7 @@ fn samples_with_separate_memory_outlive_their_profile_and_their_frees_are_checke
     assert_eq!((total.allocated.objects, total.live), (2, Amount::default()));
 }
 
-/// Frees by another thread, of samples with and without separate memory, on real CPUs.
+/// On real CPUs, another thread frees samples with and without separate memory.
 #[test]
 fn frees_by_address_in_other_threads_are_counted_once() {
     let subsystem = subsystem(Cpus::os());
@@ -604,7 +606,7 @@ fn frees_by_address_in_other_threads_are_counted_once() {
             scope.spawn(move || {
                 for (i, address) in receive.into_iter().enumerate() {
                     let memory = NonNull::new(core::ptr::with_exposed_provenance_mut(address)).unwrap();
-                    // SAFETY: allocated by the other thread, freed once.
+                    // SAFETY: another thread allocated the memory, which is freed once.
                     unsafe {
                         if i % 2 == 0 { malloc.free(memory) } else { malloc.free_sized(memory, layout) }
                     };
@@ -621,26 +623,26 @@ fn frees_by_address_in_other_threads_are_counted_once() {
 }
 
 #[test]
-fn records_have_their_room_before_the_lock_is_taken() {
+fn profile_reserves_record_memory_before_locking() {
     let noted = Noted::with_room(1).unwrap();
     assert!(noted.sites.capacity() >= SITES && noted.live.capacity() >= LIVE);
     assert_eq!((noted.site_lists.len(), noted.live_lists.len()), (SITES, LIVE));
 }
 
-/// The first numbers of SplitMix64 from 0, as Vigna's `splitmix64.c` (2015) gives them.
+/// The expected numbers are the first of SplitMix64 from 0, as in Vigna's `splitmix64.c` (2015).
 #[test]
-fn distances_follow_from_the_published_numbers() {
+fn sampling_distances_equal_published_numbers() {
     let countdown = Countdown { left: Counter::new(0), random: Counter::new(0) };
     for published in [0xe220_a839_7b1d_cdaf_u64, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f] {
         let unit = ((published >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-        // So large that the last bit matters.
+        // The rate is large enough for the last bit to matter.
         let rate = 1 << 60;
         assert_eq!(countdown.draw(rate), (-unit.ln() * rate as f64).ceil() as u64);
     }
 }
 
 #[test]
-fn the_end_of_a_profile_opens_the_inlined_paths_once() {
+fn stopping_a_profile_opens_the_inlined_paths_once() {
     let profiler = Profiler::new(1);
     let mut opened = 0;
     assert!(!profiler.stop(|| opened += 1));
@@ -650,8 +652,8 @@ fn the_end_of_a_profile_opens_the_inlined_paths_once() {
 }
 
 #[test]
-fn pages_of_freed_samples_are_not_marked() {
-    // An address that the process cannot have, in its lowest pages, whose counters few other pages share.
+fn page_of_a_freed_sample_is_not_marked() {
+    // No process can have this address in its lowest pages, whose counters few other pages share.
     let address = 7 * uslab_buddy::PAGE_SIZE;
     let is_one = |other: usize| core::ptr::eq(mark_of(address), mark_of(other));
     assert!(is_one(address + PAGE_SIZE - 1) && !is_one(address + PAGE_SIZE));
@@ -669,8 +671,8 @@ fn pages_of_freed_samples_are_not_marked() {
 }
 
 #[test]
-fn a_page_counts_its_samples_until_they_are_freed_or_the_profile_is_replaced() {
-    // An address that the process cannot have, in its lowest pages.
+fn page_counts_its_live_samples() {
+    // No process can have this address in its lowest pages.
     let page = 1019 * PAGE_SIZE;
     let at = |offset: usize| NonNull::<u8>::new(core::ptr::without_provenance_mut(page + offset)).unwrap();
     let before = mark_of(page).load(Relaxed);
@@ -682,18 +684,18 @@ fn a_page_counts_its_samples_until_they_are_freed_or_the_profile_is_replaced() {
         assert_eq!((total.allocated.samples, total.live.samples), (allocated, live));
     };
     start();
-    // The first object at the third's address was destroyed with its cache, and never freed.
+    // The first object at the third object's address was destroyed with its cache, and never freed.
     for offset in [0, 64, 0] {
         profiler.allocated(|| 0, at(offset), 64, "marked");
     }
     seen(2, 3, 2);
-    // Not a sample.
+    // The address is not a sample.
     profiler.freed(at(128));
     seen(2, 3, 2);
     profiler.freed(at(64));
     seen(1, 3, 1);
     assert!(profiler.stop(|| ()));
-    // The stopped profile stays as it was.
+    // The stopped profile must not change.
     profiler.allocated(|| 0, at(192), 64, "late");
     profiler.freed(at(0));
     seen(1, 3, 1);
@@ -716,12 +718,12 @@ fn each_cpu_starts_with_a_distance_drawn_from_the_seed() {
 
 /// Reports on samples that have separate memory.
 #[test]
-fn samples_of_a_malloc_without_room_are_counted() {
+fn malloc_samples_that_find_no_room_are_counted() {
     let subsystem = one_cpu();
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let profiler = &subsystem.core().profiler;
     let (run, countdown) = (profiler.run.load(Relaxed), profiler.countdown(0));
-    let sample = || profiler.own_sample(run, countdown, 64, "one-more");
+    let sample = || profiler.sample_own_object(run, countdown, 64, "one-more");
     let lost = || profiler.noted.lock().lost;
     let names: Vec<_> = (0..SITES).map(|n| format!("cache-{n}")).collect();
     {
@@ -730,7 +732,7 @@ fn samples_of_a_malloc_without_room_are_counted() {
         let known = noted.site(&names[5], CallStack::NONE);
         assert_eq!((sites, known, noted.site("one-more", CallStack::NONE)), (SITES, Some(5), None));
     }
-    // The allocation succeeds all the same.
+    // The allocation succeeds although the sample is lost.
     let memory = sample();
     assert_eq!((memory.is_some(), lost()), (HAS_OWN, 1));
     if let Some(memory) = memory {
@@ -754,7 +756,7 @@ fn records_of_freed_samples_are_reused() {
     }
     let site = &noted.sites[0];
     assert_eq!((noted.live.len(), site.live.samples, site.allocated.samples), (1000, 0, 3000));
-    // It takes few tries to find them.
+    // The addresses are spread over many lists, so that few tries find a sample.
     let lists: std::collections::BTreeSet<_> = addresses.iter().map(|at| Noted::list_of(*at)).collect();
     assert!(lists.len() > 900, "{} lists", lists.len());
 }

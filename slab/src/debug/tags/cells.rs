@@ -1,4 +1,4 @@
-//! Tags in a checker's builds, whose atomics are not zeroed bytes.
+//! Tags in a checker's builds, whose atomics cannot be zeroed bytes.
 
 use super::GRAIN;
 use crate::geometry::SPACING;
@@ -13,10 +13,10 @@ impl Bytes {
     pub(super) fn new(bytes: usize) -> Self {
         Self((0..bytes * GRAIN / SPACING).map(|_| AtomicU8::new(0)).collect())
     }
-    /// The tag at `offset`; `None` if no object begins there.
+    /// Tag for the byte at `offset` in the pages; `None` if no object begins there.
     ///
     /// # Safety
-    /// None in this build.
+    /// This build has no safety condition.
     pub(super) unsafe fn at(&self, _: &Reserved, offset: usize) -> Option<&AtomicU8> {
         offset.is_multiple_of(SPACING).then(|| &self.0[offset / SPACING])
     }

@@ -1,35 +1,35 @@
-//! Freed mappings that are kept for reuse.
+//! Freed mappings above the largest block, which are kept for reuse.
 
 use core::alloc::Layout;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::Region;
 
-/// Most freed mappings. Each operation visits all of them, which costs less than a page fault.
+/// Maximum number of freed mappings. Each operation visits all freed mappings, which costs less than a page fault.
 const MOST: usize = 64;
 
-/// One part in `WASTE` of a request is the most surplus that is handed out with it.
+/// One part in `WASTE` of a request is the maximum surplus that is handed out with a mapping.
 const WASTE: usize = 8;
 
-/// Reaping intervals after which an unused mapping is unmapped.
+/// Number of reaping intervals after which an unused mapping is unmapped.
 const IDLE: u8 = 2;
 
-/// A freed mapping, or the rest of one.
+/// A freed mapping, or the remaining part of a freed mapping.
 #[derive(Debug)]
 struct Extent {
     region: Region,
-    /// Number of the free of its latest part.
+    /// Number of the latest free of a part of this mapping.
     since: u64,
-    /// Intervals that ended since then.
+    /// Number of intervals that ended since the latest free.
     idle: u8,
 }
 
 /// Freed mappings, with the contents that their last users left.
 ///
 /// # Invariants
-/// No two of them are adjacent, unless the system refused to join them; `bytes` is the sum of their bytes.
+/// No two mappings are adjacent, unless the system refused to join them; `bytes` is the sum of their sizes.
 #[derive(Debug)]
 pub(super) struct Freed {
-    /// Boxed, because there are too many for the stack.
+    /// The freed mappings, in a box because they are too large for the stack.
     extents: Box<[Option<Extent>]>,
     bytes: usize,
     frees: u64,
@@ -62,13 +62,13 @@ impl Freed {
         Some(region)
     }
 
-    /// Keeps a mapping. If there is no room, returns the one that has been unused for longest.
+    /// Keeps a freed mapping. If the list is full, returns the mapping that has been unused for longest.
     pub(super) fn put(&mut self, mut region: Region) -> Option<Region> {
         self.bytes += region.bytes();
         for slot in &mut self.extents {
             let Some(Extent { region: mut other, since, idle }) = slot.take() else { continue };
             let apart = match other.join(region) {
-                // The lower neighbour.
+                // The new mapping is joined to its lower neighbour.
                 Ok(()) => {
                     region = other;
                     continue;
@@ -90,7 +90,7 @@ impl Freed {
         victim
     }
 
-    /// Takes something to unmap if more than `most` bytes are kept: the mapping that has been unused for longest, and no more
+    /// Takes a mapping to unmap if more than `most` bytes are kept: the mapping that has been unused for longest, and no more
     /// of it than necessary.
     pub(super) fn pop_above(&mut self, most: usize) -> Option<Region> {
         let excess = self.bytes.checked_sub(most).filter(|excess| *excess > 0)?;
@@ -103,7 +103,6 @@ impl Freed {
         Some(region)
     }
 
-    /// Ends a reaping interval.
     pub(super) fn end_interval(&mut self) {
         self.extents.iter_mut().flatten().for_each(|extent| extent.idle = extent.idle.saturating_add(1));
     }
@@ -146,7 +145,7 @@ mod tests {
         sizes.sort_unstable();
         sizes
     }
-    /// Adjacent mappings with these sizes in MiB.
+    /// Maps adjacent regions with the given sizes in MiB.
     fn row<const N: usize>(mib: [usize; N]) -> [Region; N] {
         let mut rest = Some(mapped(mib.iter().sum::<usize>() * MIB));
         mib.map(|mib| {
@@ -157,18 +156,18 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_fitting_mapping_is_taken_and_its_surplus_kept() {
+    fn smallest_fitting_mapping_is_reused_and_its_rest_kept() {
         let (mut freed, [small, _apart, large, _end]) = (Freed::new(), row([6, 1, 20, 1]));
         let at = [&small, &large].map(Region::base);
         assert!(freed.put(small).is_none() && freed.put(large).is_none());
         assert!(freed.take(layout(21 * MIB)).is_none());
-        // A surplus of less than an eighth.
+        // The surplus is less than an eighth.
         let whole = freed.take(layout(11 * MIB / 2)).unwrap();
         assert_eq!((whole.base(), whole.bytes(), sizes(&freed)), (at[0], 6 * MIB, vec![20]));
         let part = freed.take(layout(5 * MIB + 1)).unwrap();
         assert_eq!((part.base(), part.bytes()), (at[1], 5 * MIB + PAGE_SIZE));
         assert_eq!(freed.bytes(), 15 * MIB - PAGE_SIZE);
-        // Joined to one mapping again.
+        // The parts were joined to one mapping again.
         freed.put(part);
         assert_eq!(sizes(&freed), [20]);
         let aligned = Layout::from_size_align(5 * MIB, 1 << 40).unwrap();
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_joined_on_both_sides() {
+    fn freed_mapping_merges_with_both_neighbours() {
         let (mut freed, [a, b, c, d]) = (Freed::new(), row([5, 6, 7, 8]));
         for region in [a, c, d] {
             freed.put(region);
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_mapping_is_unmapped_first_and_no_more_than_needed() {
+    fn least_recently_used_mapping_is_unmapped_first() {
         let (mut freed, [a, _x, b, _y, c, _z]) = (Freed::new(), row([5, 1, 6, 1, 7, 1]));
         let bases = [&a, &b, &c].map(Region::base);
         [b, a, c].into_iter().for_each(|region| _ = freed.put(region));
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_is_idle_after_two_unused_intervals() {
+    fn mapping_is_idle_after_two_unused_intervals() {
         let (mut freed, [a, _x, b, _y, c]) = (Freed::new(), row([5, 1, 6, 1, 7]));
         freed.put(a);
         freed.end_interval();
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_list_of_freed_mappings_drops_the_oldest() {
+    fn full_list_of_freed_mappings_drops_the_oldest() {
         let mut freed = Freed::new();
         let mut rest = mapped((2 * MOST + 2) * 2 * PAGE_SIZE);
         let mut apart = vec![];
@@ -240,8 +239,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compared with a list of the owners of all bytes: no byte has two owners, and the kept bytes are those that were put
-        /// and not taken.
+        /// Compares the kept mappings with a list of the owners of all bytes. No byte may have two owners, and the kept bytes
+        /// must be all bytes that were put and not taken.
         #[test]
         fn freed_mappings_against_a_list(steps in prop::collection::vec((0..10_u8, 1..64_usize, any::<prop::sample::Index>()), 1..80)) {
             let (mut freed, mut held, mut kept) = (Freed::new(), Vec::<Region>::new(), 0);
@@ -283,9 +282,9 @@ mod tests {
                 let mut all: Vec<_> = held.iter().chain(freed.iter()).map(|r| (r.base().addr().get(), r.bytes())).collect();
                 all.sort_unstable();
                 prop_assert!(all.is_sorted_by(|low, high| low.0 + low.1 <= high.0), "two have the same bytes: {:?}", all);
-                // All of it can be read and written.
+                // Each region must be readable and writable.
                 for region in &held {
-                    // SAFETY: committed as a whole, and the test's.
+                    // SAFETY: the whole region is committed, and the test owns it.
                     unsafe { region.base().add(region.bytes() - 1).write(1) };
                 }
             }

@@ -1,4 +1,4 @@
-//! The oracle of object ownership: a cell for each object, which a checker watches.
+//! Object ownership in models: a cell for each object, which a checker watches.
 
 use super::SlabMemory;
 use crate::geometry::SPACING;
@@ -14,14 +14,14 @@ struct Owner {
     race: UnsafeCell<()>,
 }
 
-// SAFETY: the cell has no data; loom watches its accesses, which is its purpose.
+// SAFETY: the cell has no data, and exists only for loom to watch its accesses.
 unsafe impl Sync for Owner {}
 
 impl Owner {
     #[track_caller]
     fn set(&self, out: bool, _object: NonNull<u8>) {
         tell!("{} {}", if out { "hands out" } else { "takes back" }, name(_object));
-        // First the errors in any order, then those for lack of an ordering.
+        // Asserts ownership first, whatever the memory ordering; the access to the cell then detects a missing ordering.
         let text = if out { "object handed out twice" } else { "object freed twice" };
         assert!(self.out.get() != u64::from(out), "{text}");
         self.race.with_mut(|_| ());
@@ -44,7 +44,7 @@ impl Owners {
     pub(super) fn take_back(&self, memory: &SlabMemory, object: NonNull<u8>) {
         self.of(memory, object).set(false, object);
     }
-    /// Reports that the memory of these pages is lost: no object there is out, or is allocated concurrently.
+    /// Reports that the memory of these pages is lost. No object on the pages is out, or is allocated concurrently.
     pub(super) fn discard(&self, first: Pfn, pages: u32) {
         tell!("discards {pages} pages from {first} on");
         let each = PAGE_SIZE / SPACING;

@@ -1,8 +1,8 @@
-//! A fork finds every lock of the process-wide malloc held (`pthread_atfork`).
+//! Fork handlers (`pthread_atfork`) that hold every lock of the process-wide malloc across a fork.
 //!
-//! The handlers are registered when the library is loaded, or else at the allocator's start, which is before
-//! almost all other registrations. So others' handlers run before these take the locks, and after these have
-//! released them.
+//! The handlers are registered when the library is loaded, or else at the allocator's start, which is before almost all other
+//! registrations. Other libraries' fork handlers therefore run before the malloc's handlers take the locks, and after they
+//! release the locks.
 
 use super::{PROCESS, STARTING};
 use crate::cache::core::Core;
@@ -11,10 +11,10 @@ use uslab_magazine::Fork;
 use uslab_magazine::sync::AtomicBool;
 use uslab_magazine::sync::Ordering::Relaxed;
 
-/// From here on, forks find the locks held.
+/// Registers the fork handlers, once.
 pub(super) fn register() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
-    // Relaxed: only selects the thread that registers.
+    // Relaxed: the flag only selects the thread that registers the handlers.
     if REGISTERED.swap(true, Relaxed) {
         return;
     }
@@ -23,14 +23,14 @@ pub(super) fn register() {
 }
 
 std::thread_local! {
-    /// The state whose locks the forking thread holds.
+    /// The subsystem whose locks the forking thread holds.
     static FORKING: Cell<Option<&'static Core>> = const { Cell::new(None) };
 }
 
 extern "C" fn before_fork() {
-    // Before the locks are taken: the first access to a thread-local may allocate from this malloc.
+    // The thread-local is set before the locks are taken, because its first access may allocate from this malloc.
     FORKING.set(PROCESS.get().map(|process| process.core()));
-    // SAFETY: one of the other handlers follows, on this thread.
+    // SAFETY: the handler `in_parent` or `in_child` follows, on this thread.
     FORKING.get().into_iter().for_each(|core| unsafe { core.before_fork() });
 }
 extern "C" fn in_parent() {
@@ -39,10 +39,10 @@ extern "C" fn in_parent() {
 }
 extern "C" fn in_child() {
     if let Some(core) = FORKING.take() {
-        // SAFETY: `before_fork` took all locks on this thread's original, and the child has no other thread.
+        // SAFETY: in the parent, `before_fork` took all locks on the forking thread, and the child has no other thread.
         // The C library's `vfork` and `posix_spawn` run no handlers.
         unsafe { core.after_fork_in_child() };
-        // Relaxed: only a pid.
+        // Relaxed: the pid publishes no other data.
         STARTING.store(std::process::id(), Relaxed);
     }
 }

@@ -1,24 +1,24 @@
-//! Pressure events on systems without them.
+//! Pressure events on systems other than Linux, which have none.
 
 use super::Psi;
 use std::io;
 
-/// There is nothing to watch.
+/// Uninhabited, because no pressure can be watched.
 #[derive(Debug)]
 pub(crate) enum Watched {}
 
 impl Psi {
-    /// Starts watching.
+    /// Starts watching for pressure.
     ///
     /// # Errors
-    /// Always; the error names the file.
+    /// Always fails; the error names the file.
     pub(crate) fn watch(&self) -> io::Result<Watched> {
-        let text = format!("{}: only Linux tells of pressure", self.path.display());
+        let text = format!("{}: memory pressure is reported only on Linux", self.path.display());
         Err(io::Error::new(io::ErrorKind::Unsupported, text))
     }
 }
 
-/// Waits for the next event of `watched`.
+/// Waits for the next event of `watched`, which cannot exist.
 pub(crate) fn next(watched: &Watched, _: &io::PipeReader) -> bool {
     match *watched {}
 }

@@ -1,4 +1,4 @@
-//! Pressure events on Linux: a trigger is written to a file, which is ready at each event.
+//! Pressure events on Linux: a trigger is written to a file, which becomes ready at each event.
 
 use super::Psi;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -6,14 +6,14 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A file that is ready at each event.
+/// A pressure file, which becomes ready at each event.
 pub(crate) type Watched = OwnedFd;
 
 impl Psi {
-    /// Starts watching.
+    /// Starts watching for pressure.
     ///
     /// # Errors
-    /// The file does not exist, or the kernel rejects the trigger; the error names the file.
+    /// Fails if the file does not exist, or the kernel rejects the trigger; the error names the file.
     pub(crate) fn watch(&self) -> io::Result<Watched> {
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", self.path.display()));
@@ -24,7 +24,7 @@ impl Psi {
     }
 }
 
-/// Waits for the next event of `watched`; `false` once `stop` is closed or broken, or there will be no more events.
+/// Waits for the next event of `watched`. Returns `false` once `stop` is closed or broken, or no more events can come.
 pub(crate) fn next(watched: &Watched, stop: &io::PipeReader) -> bool {
     loop {
         let mut fds =

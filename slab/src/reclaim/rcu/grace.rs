@@ -1,8 +1,8 @@
-//! Grace periods under shuttle: a minimal implementation of what `crossbeam-epoch` guarantees. The crate's atomics and
-//! collector belong to the process: they would outlive executions, and run closures in another execution.
+//! Grace periods under shuttle: a minimal implementation of the guarantees of `crossbeam-epoch`. The atomics and collector of
+//! `crossbeam-epoch` belong to the process: they would outlive executions, and run closures in another execution.
 //!
-//! A deferred closure runs once all readers that were pinned at that time have unpinned, in a thread that pins or flushes,
-//! immediately or later, depending on the schedule.
+//! A deferred closure runs once all readers that were pinned at that time have unpinned. A closure runs in a thread that pins
+//! or flushes, immediately or later, depending on the schedule.
 
 use core::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -11,16 +11,16 @@ use uslab_magazine::sync::{lazy_static, relax};
 
 #[derive(Default)]
 struct Periods {
-    /// Next number of a reader or closure.
+    /// Number of the next reader or closure.
     next: u64,
     readers: BTreeSet<u64>,
     waiting: VecDeque<(u64, Box<dyn FnOnce() + Send>)>,
 }
 
-/// State of an execution, whose threads all run on one system thread and switch only outside of accesses.
+/// State of an execution, whose threads all run on one system thread, and switch only outside of accesses.
 #[derive(Default)]
 struct Shared(RefCell<Periods>);
-// SAFETY: one system thread runs all threads, and an access is not interrupted.
+// SAFETY: one system thread runs all threads, and no access is interrupted.
 unsafe impl Sync for Shared {}
 impl Drop for Shared {
     fn drop(&mut self) {
@@ -33,7 +33,7 @@ lazy_static! {
     static ref PERIODS: Shared = Shared::default();
 }
 
-/// A pinned reader, until it is dropped.
+/// A pinned reader; dropping the guard unpins it.
 #[derive(Debug)]
 pub struct Guard(u64);
 
@@ -52,7 +52,7 @@ pub(super) fn pin() -> Guard {
 }
 
 impl Guard {
-    /// Runs `f` after all current readers have exited, this one included.
+    /// Runs `f` after all current readers have exited, including this guard's reader.
     pub fn defer(&self, f: impl FnOnce() + Send + 'static) {
         let mut periods = PERIODS.0.borrow_mut();
         periods.next += 1;

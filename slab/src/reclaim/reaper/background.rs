@@ -11,15 +11,16 @@
 //!
 //! # Rules
 //!
-//! * Allocations start it that make a slab, take a block, map, or wait at a limit; frees never do: thread libraries free memory
-//!   while they may hold the locks that a new thread needs. The starting thread holds none of the subsystem's locks.
-//!   Allocations made by the start find the reaper running already.
-//! * The thread is made by the C library, not by `std`, whose thread start reads the environment under a lock, and registers
-//!   destructors of thread-locals.
-//! * A free wakes it by an unpark: a word and a futex, without a lock or memory.
-//! * It holds the subsystem only during an interval. The drop of the last user wakes it, and it exits.
+//! * Allocations that make a slab, take a block, map memory, or wait at a limit start the thread. Frees never start the thread,
+//!   because thread libraries free memory while they may hold the locks that a new thread needs. The starting thread holds none
+//!   of the subsystem's locks. Allocations made by the start find the reaper running already.
+//! * The C library makes the thread, because `std`'s thread start reads the environment under a lock, and registers destructors
+//!   of thread-locals.
+//! * A free unparks the thread through a word and a futex, without a lock or an allocation.
+//! * The thread holds the subsystem only while it ends an interval. Dropping the subsystem's last user wakes the thread, which
+//!   then exits.
 //! * A process whose main thread called `pthread_exit` lives as long as it has threads. If only the library's threads are left,
-//!   they exit, and the process with them.
+//!   they exit, which ends the process.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -28,13 +29,14 @@ use uslab_magazine::sync::thread::{Thread, current, park_timeout};
 use uslab_magazine::sync::unseen::AtomicU64;
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, MODEL, contain_panic, planted};
 
-/// Committed pages and mappings above 4 MiB, in bytes, that a subsystem has before it starts a thread: less is not worth one.
+/// Bytes of committed pages and mappings above 4 MiB at which a subsystem starts its thread. A smaller subsystem is not
+/// worth a thread.
 pub const START_BYTES: usize = 8 << 20;
 
-/// Consecutive intervals without work after which the thread sleeps: more than a depot needs to be flushed.
+/// Number of consecutive intervals without work after which the thread sleeps: more than the flush of a depot takes.
 const QUIET: u32 = 4;
 
-/// Interval at which the sleeping thread checks if it is the last one of the process.
+/// Interval at which the sleeping thread checks if it is the last thread of the process.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// State of the thread of [`Config::reap_every`](crate::Config::reap_every).
@@ -52,11 +54,11 @@ const LOOK: Duration = Duration::from_secs(1);
 pub enum ReaperThread {
     /// No reaper was configured.
     Off,
-    /// No thread yet: the subsystem is too small, or the system refused one.
+    /// The thread has not started: the subsystem is too small, or the system refused a thread.
     Wanted,
-    /// Runs, and ends intervals.
+    /// The thread runs, and ends intervals.
     Running,
-    /// Sleeps until pages are freed, or a waiter joins.
+    /// The thread sleeps until pages are freed, or a waiter joins.
     Asleep,
 }
 use ReaperThread::{Asleep, Off, Running, Wanted};
@@ -84,9 +86,9 @@ impl ReaperThread {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ReaperInfo {
-    /// State of the thread.
+    /// State of the reaper's thread.
     pub thread: ReaperThread,
-    /// Length of an interval, in milliseconds.
+    /// Length of a reaping interval, in milliseconds.
     pub interval_ms: u32,
     /// Number of intervals ended.
     pub intervals: u64,
@@ -94,16 +96,16 @@ pub struct ReaperInfo {
     pub refused: u64,
 }
 
-/// The reaped subsystem.
+/// Operations that the reaper's thread calls on a subsystem.
 pub(crate) trait Reap: Send + Sync {
-    /// Ends an interval. Returns the bytes decommitted.
+    /// Ends a reaping interval. Returns the number of bytes decommitted.
     fn end_interval(&self) -> usize;
     /// Frees all unused memory, when the system is short of memory.
-    fn relieve(&self);
-    /// A change counter: if unchanged, another interval finds nothing new.
+    fn free_unused(&self);
+    /// Counter of changes: if it is unchanged, another interval finds no work.
     fn changes(&self) -> u64;
-    /// Returns `true` if the next interval is needed: a cache has a waiter, or the state [changed](Self::changes) without a
-    /// wake-up.
+    /// Returns `true` if the next interval is needed: a cache has a waiter, or the state [changed](Self::changes)
+    /// without a wake-up.
     fn is_needed(&self, _seen: u64) -> bool {
         false
     }
@@ -113,13 +115,13 @@ pub(crate) trait Reap: Send + Sync {
 
 #[derive(Debug)]
 pub(crate) struct Background {
-    /// State: a [`ReaperThread`].
+    /// State of the thread: a [`ReaperThread`].
     state: AtomicU32,
-    /// Interval in milliseconds.
+    /// Reaping interval in milliseconds; 0 if unset.
     interval: Fixed,
     /// MiB of committed pages at which the thread is started.
     start_at: Fixed,
-    /// Handle of the thread, to wake it; null until the thread sets it.
+    /// Handle that wakes the thread; null until the thread sets it.
     thread: AtomicPtr<Thread>,
     intervals: Counter,
     refused: Counter,
@@ -131,7 +133,7 @@ impl Background {
         let new = Self {
             state: AtomicU32::new(Off as u32),
             interval: Fixed::new(0),
-            // Models are small.
+            // Models need a reaper at any size, because they are small.
             start_at: Fixed::new(if cfg!(shuttle) { 0 } else { (START_BYTES >> 20) as u32 }),
             thread: AtomicPtr::new(core::ptr::null_mut()),
             intervals: Counter::new(0),
@@ -144,10 +146,10 @@ impl Background {
         new
     }
 
-    /// Sets the interval, in steps of a millisecond, at least one.
+    /// Sets the reaping interval in milliseconds, at least one.
     pub(crate) fn reap_every(&self, interval: Duration) {
         self.interval.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
-        // Relaxed: a hint to the next allocation that grows the subsystem.
+        // Relaxed: the state is a hint to the next allocation that grows the subsystem.
         let _ = self.state.compare_exchange(Off as u32, Wanted as u32, Relaxed, Relaxed);
     }
 
@@ -157,7 +159,7 @@ impl Background {
         self.is(Wanted)
     }
 
-    /// Starts the thread if `committed` bytes are enough.
+    /// Starts the reaper thread if `committed` bytes are enough.
     #[cold]
     pub(crate) fn start(&self, committed: usize) {
         let committed = committed as u64;
@@ -165,27 +167,27 @@ impl Background {
             self.start_at.set(u32::try_from(committed >> 19).unwrap_or(u32::MAX));
         }
     }
-    /// Starts the thread if it is wanted. Returns `false` if the system refuses one.
+    /// Starts the reaper thread if it is wanted. Returns `false` if the system refuses a thread.
     fn start_now(&self) -> bool {
-        // Relaxed: only decides which thread starts it; the new thread gets its data by the start itself.
+        // Relaxed: the exchange only selects the starting thread; the new thread gets its data through the start itself.
         if self.state.compare_exchange(Wanted as u32, Running as u32, Relaxed, Relaxed).is_err() {
             return true;
         }
         let started = thread::start(self.core.clone());
         if !started {
             self.refused.add(1);
-            // Relaxed: only decides which thread starts it.
+            // Relaxed: the store only lets another thread start the reaper next.
             self.state.store(Wanted as u32, Relaxed);
         }
         started
     }
 
     fn is(&self, thread: ReaperThread) -> bool {
-        // Relaxed: see `run` for why the thread does not miss what a free brought. loom's models have no reaper.
+        // Relaxed: `run` explains why the thread does not miss the effect of a free. loom's models have no reaper.
         !cfg!(loom) && self.state.load(Relaxed) == thread as u32
     }
 
-    /// Wakes the thread, after pages were freed or a waiter joined.
+    /// Wakes the reaper thread, after pages were freed or a waiter joined.
     #[inline]
     pub(crate) fn wake(&self) {
         if self.is(Asleep) {
@@ -193,25 +195,25 @@ impl Background {
         }
     }
 
-    /// Starts or wakes the thread, for a waiter that may be served by the next interval.
+    /// Starts or wakes the reaper thread, for a waiter that the next interval may serve.
     pub(crate) fn start_or_wake(&self) {
-        planted!("who waits at a limit wakes no reaper" => return);
-        // However small the subsystem is, and although it had no thread.
+        planted!("a waiter at a limit does not wake the reaper" => return);
+        // A waiter gets a reaper however small the subsystem is.
         self.start_now();
         self.wake();
     }
 
     #[cold]
     fn unpark(&self) {
-        // Relaxed: one of several concurrent callers wakes it; the freed pages are under their zone's lock.
+        // Relaxed: one of several concurrent callers wakes the thread, and the zone's lock orders the freed pages.
         if self.state.compare_exchange(Asleep as u32, Running as u32, Relaxed, Relaxed).is_ok() {
-            // Acquire: pairs with the Release in `run`.
-            // SAFETY: null, or the thread's handle, which is freed only when `self` is dropped.
+            // Acquire: pairs with the Release in `run`. SAFETY: the pointer is null or the thread's handle, which is
+            // freed only when `self` is dropped.
             unsafe { self.thread.load(Acquire).as_ref() }.into_iter().for_each(Thread::unpark);
         }
     }
 
-    /// Resets the state in the child of a fork, which has no such thread. The next growth or waiter starts one.
+    /// Resets the state in the child of a fork, which has no reaper thread. The child's next growth or waiter starts a thread.
     pub(crate) fn in_child(&self) {
         // Relaxed: the child has one thread. The handle is leaked, as is everything that other threads owned.
         self.thread.store(core::ptr::null_mut(), Relaxed);
@@ -235,13 +237,13 @@ impl Drop for Background {
         // Acquire: pairs with the Release in `run`.
         let thread = self.thread.load(Acquire);
         if !thread.is_null() {
-            // SAFETY: made by `run` from a box; `self` is being dropped, so there is no other user.
+            // SAFETY: `run` made the handle from a box. `self` is being dropped, so it has no other user.
             unsafe { Box::from_raw(thread) }.unpark();
         }
     }
 }
 
-/// Thread body: ends intervals as long as the subsystem lives.
+/// Body of the reaper thread: ends intervals as long as the subsystem lives.
 fn run(weak: &Weak<dyn Reap>) {
     let _own = OwnThread::begin();
     if let Some(core) = weak.upgrade() {
@@ -252,7 +254,7 @@ fn run(weak: &Weak<dyn Reap>) {
     let (mut quiet, mut seen) = (0, 0);
     while let Some(core) = weak.upgrade() {
         let own = core.background();
-        // The panic hook has reported a panic already.
+        // The panic hook has already reported a panic.
         contain_panic(|| core.end_interval());
         own.intervals.add(1);
         let now = core.changes();
@@ -264,21 +266,21 @@ fn run(weak: &Weak<dyn Reap>) {
             wait(interval);
         } else {
             quiet = 0;
-            // Relaxed: the locks of the zones and of mappings order it. A free is either counted below, or takes its lock
-            // afterwards and then sees that the thread sleeps.
+            // Relaxed: the locks of the zones and of mappings order the store. A free is either counted below, or takes
+            // its lock afterwards and then sees that the thread sleeps.
             own.state.store(Asleep as u32, Relaxed);
-            planted!("the reaper falls asleep without another look" => seen = core.changes());
+            planted!("the reaper sleeps without checking for work again" => seen = core.changes());
             if core.changes() != seen {
                 own.state.store(Running as u32, Relaxed);
             }
             drop(core);
-            // Until another thread frees pages, waits at a limit, or drops the subsystem.
+            // Sleep until another thread frees pages, waits at a limit, or drops the subsystem.
             let sleeps = |core: Arc<dyn Reap>| core.background().is(Asleep) && !core.is_needed(seen);
             while !are_alone() && weak.upgrade().is_some_and(sleeps) {
                 park_timeout(LOOK);
             }
             if let Some(core) = weak.upgrade() {
-                // Relaxed: only ends the sleep, unless a waker has done so already.
+                // Relaxed: the exchange only ends the sleep, unless a waker has already ended it.
                 _ = core.background().state.compare_exchange(Asleep as u32, Running as u32, Relaxed, Relaxed);
             }
         }
@@ -288,20 +290,19 @@ fn run(weak: &Weak<dyn Reap>) {
     }
 }
 
-/// Waits for an interval, or less.
 fn wait(interval: Duration) {
-    // Under shuttle time does not pass: there the park below ends by a wake-up only, so that a lost one shows.
+    // Time does not pass under shuttle, where only a wake-up ends the park below. A lost wake-up is thus found.
     if cfg!(shuttle) { uslab_magazine::sync::relax() } else { park_timeout(interval) }
 }
 
-/// Pid in the upper half, and the number of threads that the library runs in this process in the lower; the child of a fork has
-/// none. These threads do not keep a process alive.
+/// Pid in the upper half, and in the lower half the number of library threads of that process. The child of a fork has
+/// no library threads, and library threads do not keep a process alive.
 static OWN: AtomicU64 = AtomicU64::new(0);
 
 /// Changes the number of library threads.
 fn change_own(change: impl Fn(u32) -> u32) {
     let process = u64::from(std::process::id()) << 32;
-    // Relaxed, here and at the read: a counter.
+    // Relaxed, here and at the read: the counter publishes no other data.
     let mut now = OWN.load(Relaxed);
     loop {
         let own = if now >> 32 == process >> 32 { now as u32 } else { 0 };
@@ -312,13 +313,13 @@ fn change_own(change: impl Fn(u32) -> u32) {
     }
 }
 
-/// Marks the calling thread as the library's, as long as the value lives.
+/// Guard that marks the calling thread as a library thread.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct OwnThread(());
 
 impl OwnThread {
-    /// Marks the calling thread.
+    /// Marks the calling thread as a library thread.
     pub fn begin() -> Self {
         change_own(|own| own + 1);
         Self(())
@@ -342,12 +343,13 @@ pub fn are_alone() -> bool {
         use std::io::Read;
         let (mut text, own) = ([0; 512], OWN.load(Relaxed));
         let read = std::fs::File::open("/proc/self/stat").and_then(|mut stat| stat.read(&mut text));
-        // `number (name) state ...`; the twentieth field is the number of threads, and the name may contain any character.
+        // The text is `number (name) state ...`; the twentieth field is the number of threads, and the name may contain
+        // any character.
         let Ok(text) = core::str::from_utf8(&text[..read.unwrap_or(0)]) else { return false };
         let mut fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
         let is_over = fields.next() == Some("Z");
         let threads: Option<u64> = fields.nth(16).and_then(|threads| threads.parse().ok());
-        // A thread that starts or exits meanwhile is counted or is not: the next check decides.
+        // A thread that starts or exits during the check may or may not be counted: the next check decides.
         is_over && OWN.load(Relaxed) == own && threads == Some(1 + (own & u64::from(u32::MAX)))
     }
     #[cfg(not(target_os = "linux"))]
@@ -361,16 +363,16 @@ mod thread {
     use core::mem::MaybeUninit;
     use core::ptr::null_mut;
 
-    /// Bytes of the thread's stack, as in `std`: destructors run on it.
+    /// Size of the thread's stack in bytes, as in `std`, because destructors run on it.
     const STACK: usize = 2 << 20;
 
-    /// Starts a thread, which takes no signals. Returns `false` if the system refuses.
+    /// Starts a reaper thread, which handles no signals. Returns `false` if the system refuses a thread.
     pub(super) fn start(core: Weak<dyn Reap>) -> bool {
         let (mut attributes, mut id) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let core = Box::into_raw(Box::new(core));
-        // SAFETY: each value is initialised by the call that it is first passed to. The thread owns its argument; if there is
-        // no thread, this function does.
+        // SAFETY: each value is initialised by the first call that gets it. The new thread owns its argument; without a
+        // new thread, this function keeps it.
         unsafe {
             if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
                 drop(Box::from_raw(core));
@@ -378,7 +380,7 @@ mod thread {
             }
             libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
             libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
-            // The new thread inherits this mask: no signal handler of the program should run on it.
+            // The new thread inherits this mask, because no signal handler of the program should run on it.
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
             let made = libc::pthread_create(id.as_mut_ptr(), attributes.as_ptr(), main, core.cast());
@@ -393,11 +395,11 @@ mod thread {
 
     extern "C" fn main(core: *mut c_void) -> *mut c_void {
         #[cfg(target_os = "linux")]
-        // SAFETY: a name of less than 16 bytes that ends in a NUL.
+        // SAFETY: the name has less than 16 bytes and ends in a NUL.
         unsafe {
             libc::prctl(libc::PR_SET_NAME, c"uslab-reaper".as_ptr());
         }
-        // SAFETY: from `start`, which gave up its ownership.
+        // SAFETY: the pointer came from `start`, which gave up its ownership.
         super::run(&unsafe { *Box::from_raw(core.cast::<Weak<dyn Reap>>()) });
         null_mut()
     }
@@ -410,7 +412,7 @@ mod thread {
 mod thread {
     use super::{Reap, Weak};
 
-    /// Starts a thread of the checker.
+    /// Starts the reaper as a thread of the model checker.
     pub(super) fn start(core: Weak<dyn Reap>) -> bool {
         drop(uslab_magazine::sync::thread::spawn(move || super::run(&core)));
         true
@@ -421,7 +423,7 @@ mod thread {
 mod thread {
     use super::{Reap, Weak};
 
-    /// Starts a thread. Returns `false` if the system refuses.
+    /// Starts a reaper thread. Returns `false` if the system refuses a thread.
     pub(super) fn start(core: Weak<dyn Reap>) -> bool {
         std::thread::Builder::new().name("uslab-reaper".to_owned()).spawn(move || super::run(&core)).is_ok()
     }

@@ -1,4 +1,4 @@
-//! Small and exhaustive: two or three threads, on two pages.
+//! Models of handles, small and exhaustive: two or three threads, on two pages.
 
 use super::{Named, Objects};
 use crate::Magazines;
@@ -6,7 +6,7 @@ use crate::debug::check::on_cpu;
 use crate::scenarios::world::SMALL;
 use uslab_magazine::sync::thread;
 
-/// H1: a held handle is the old object until it is dropped, or stale.
+/// H1: a held handle refers to the old object until it is dropped, or the handle is stale.
 pub(in crate::scenarios) fn held_during_a_free_and_the_next_life() {
     let world = Objects::new(SMALL);
     let handle = world.alloc(1);
@@ -23,7 +23,7 @@ pub(in crate::scenarios) fn held_during_a_free_and_the_next_life() {
     Objects::end(world, 1);
 }
 
-/// H2: of two frees one succeeds, and the object is returned once.
+/// H2: one of two frees succeeds, and the object is returned once.
 pub(in crate::scenarios) fn two_frees_of_one_handle() {
     let world = Objects::new(SMALL);
     let handle = world.alloc(1);
@@ -63,9 +63,9 @@ pub(in crate::scenarios) fn a_handle_that_is_passed_on_without_any_ordering() {
     let t = thread::spawn(move || {
         on_cpu(1);
         let Some((handle, _)) = other.passed(0) else { return };
-        // Before its life begins, as this thread sees it, or during it.
+        // As this thread sees it, the access happens before the object's life begins, or during that life.
         if other.find(handle, 1) && other.cache.free(handle) {
-            // The same object in most executions.
+            // In most executions this allocation gets the same object.
             other.alloc(2);
         }
     });
@@ -74,7 +74,7 @@ pub(in crate::scenarios) fn a_handle_that_is_passed_on_without_any_ordering() {
     Objects::end(world, 1);
 }
 
-/// H4: a thread that guesses a handle before it is handed out finds the object prepared, or nothing.
+/// H4: a thread that guesses a handle before it is handed out finds the object prepared, or finds nothing.
 pub(in crate::scenarios) fn a_handle_guessed_during_its_allocation() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
@@ -106,7 +106,7 @@ pub(in crate::scenarios) fn a_passed_handle_is_freed_without_holding() {
     Objects::end(world, 1);
 }
 
-/// H5: whichever thread returned the object. Weaker orderings fail this model.
+/// H5: writes precede the next life, whichever thread returned the object. Weaker orderings fail this model.
 pub(in crate::scenarios) fn writes_before_a_free_precede_the_next_life() {
     let world = Objects::new(Magazines::Off);
     let handle = world.alloc(1);
@@ -117,7 +117,7 @@ pub(in crate::scenarios) fn writes_before_a_free_precede_the_next_life() {
         drop(other.cache.get(handle));
         let mine = other.alloc(2);
         if mine.index() == 0 {
-            // The object is this thread's, and so is the state of its index.
+            // This thread owns the object and the state of its index.
             other.beside.set(2);
         }
     });
@@ -127,7 +127,7 @@ pub(in crate::scenarios) fn writes_before_a_free_precede_the_next_life() {
     Objects::end(world, 1);
 }
 
-/// H6: two numbers, and two entries.
+/// H6: two objects get two numbers, and two entries.
 pub(in crate::scenarios) fn two_objects_get_numbers_concurrently() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();

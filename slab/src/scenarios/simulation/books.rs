@@ -1,13 +1,13 @@
-//! Shadow of all ownership in a simulation, separate from the subsystem.
+//! Shadow of all ownership in a simulation, kept separately from the subsystem.
 
 use super::*;
 
 /// Origin of memory, which determines how it is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Of {
-    /// Of the cache in that slot, with the cache's number there.
+    /// Memory of the cache in the given slot, with the cache's number.
     Cache(usize, u64),
-    /// Of any cache, kmalloc's included.
+    /// Memory of any cache, including kmalloc's caches.
     Any,
     Pool,
     Large(Order),
@@ -20,57 +20,57 @@ pub(super) enum Of {
 pub(super) struct Object {
     pub(super) at: NonNull<u8>,
     pub(super) len: usize,
-    /// Leading bytes that the constructor writes.
+    /// Number of leading bytes that the constructor writes.
     pub(super) made: usize,
     pub(super) stamp: u64,
     pub(super) of: Of,
 }
 
 impl Object {
-    /// The words that its owner writes.
+    /// Addresses of the words that the memory's owner writes.
     pub(super) fn words(self) -> impl Iterator<Item = *mut u64> {
         let last = self.len / 8 * 8 - 8;
         let offsets = (self.made..last).step_by(504).chain((last >= self.made).then_some(last));
         offsets.map(move |offset| self.at.as_ptr().wrapping_add(offset).cast())
     }
     pub(super) fn write(self) {
-        // SAFETY: its owner writes within the object.
+        // SAFETY: the memory's owner writes within the object.
         self.words().for_each(|word| unsafe { word.write(self.stamp ^ word.addr() as u64) });
     }
     #[track_caller]
     pub(super) fn verify(self, what: &str) {
-        // SAFETY: the memory stays as long as it has an owner, or a reader.
+        // SAFETY: the memory stays as long as it has an owner or a reader.
         let whole = self.words().all(|word| unsafe { word.read() } == self.stamp ^ word.addr() as u64);
         assert!(whole, "{what} changed");
-        // SAFETY: the memory stays as long as it has an owner, or a reader.
+        // SAFETY: the memory stays as long as it has an owner or a reader.
         let made = || unsafe { self.at.cast::<u64>().read() };
         assert!(self.made == 0 || made() == MADE, "{what} is not constructed");
     }
 }
 
-/// Ownership, as the operations imply it.
+/// Expected ownership of all memory, as the operations imply it.
 #[derive(Default)]
 pub(super) struct Books {
     pub(super) stamps: u64,
     pub(super) owned: BTreeMap<usize, Object>,
-    /// Objects that wait for readers: their stamp, and the readers.
+    /// Objects that wait for readers, with their stamp and these readers.
     pub(super) waiting: BTreeMap<usize, (u64, Vec<u64>)>,
     pub(super) readers: BTreeSet<u64>,
-    /// Objects passed to other threads, or hoarded for the shrinker.
+    /// Objects passed to other threads; `hoard` has objects kept for the shrinker.
     pub(super) posted: Vec<Object>,
     pub(super) hoard: Vec<Object>,
     pub(super) handles: Vec<Named>,
-    /// Objects out of the pool, including those in transit; and the most since each thread's operation began.
+    /// Number of objects out of the pool, including objects in transit; `pool_most` is the maximum since each thread's
+    /// operation began.
     pub(super) pool_out: usize,
     pub(super) pool_most: [usize; 8],
     /// Waiters at a limit, by the start of their wait.
     pub(super) queued: BTreeMap<u64, Queued>,
 }
-/// Record of a waiter.
 pub(super) struct Queued {
-    /// Address of the cache.
+    /// Address of the waiter's cache.
     pub(super) cache: usize,
-    /// Time at which it joined.
+    /// Time at which the waiter joined.
     pub(super) joined: u64,
     /// True if a later waiter was served.
     pub(super) is_due: bool,
@@ -80,14 +80,13 @@ impl Books {
         self.stamps += 1;
         self.stamps
     }
-    /// Records that a waiter from `begun` got an object of this cache: all earlier waiters must have one, too.
+    /// Records that a waiter from `begun` got an object of this cache. All earlier waiters must have an object, too.
     pub(super) fn served(&mut self, cache: usize, begun: u64) {
         self.queued.remove(&begun);
         let before = self.queued.values_mut().filter(|other| other.cache == cache && other.joined < begun);
         before.for_each(|other| other.is_due = true);
     }
 }
-/// Record of a handle.
 #[derive(Clone, Copy)]
 pub(super) struct Named {
     pub(super) handle: Handle,
@@ -96,13 +95,13 @@ pub(super) struct Named {
     pub(super) freed: bool,
 }
 
-/// The books, and the set of constructed objects. All threads of an execution run on one system thread, and none keeps a borrow
-/// across a switch.
+/// The books, and the set of constructed objects. All threads of an execution run on one system thread, and no thread keeps a
+/// borrow across a switch.
 #[derive(Default)]
 pub(super) struct Shadow {
     pub(super) books: RefCell<Books>,
     pub(super) made: RefCell<BTreeSet<usize>>,
-    /// Error found by a destructor, whose panic would be contained.
+    /// Error that a destructor found. The error is stored because a panic of the destructor would be contained.
     pub(super) destructed: Cell<Option<&'static str>>,
 }
 // SAFETY: all threads run on one system thread, and no borrow is kept across a switch.
@@ -133,7 +132,7 @@ impl Shadow {
     }
     /// Removes the owner of memory that is about to be freed.
     #[track_caller]
-    pub(super) fn disown(&self, object: Object) {
+    pub(super) fn remove_owner(&self, object: Object) {
         object.verify("an object in use");
         let known = self.books.borrow_mut().owned.remove(&object.at.addr().get());
         assert!(known.is_some(), "an object of nobody");
@@ -160,8 +159,8 @@ impl Shrinker for Hoard {
         let dropped = (0..objects).map_while(|i| pop(&i));
         dropped
             .map(|object| {
-                self.0.disown(object);
-                // SAFETY: the object has no user any more.
+                self.0.remove_owner(object);
+                // SAFETY: the object no longer has a user.
                 unsafe { core.free(object.at) };
             })
             .count()

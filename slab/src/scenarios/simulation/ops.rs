@@ -1,4 +1,4 @@
-//! Operations of a simulation's threads. Each asserts what it can check alone.
+//! Operations of a simulation's threads. Each operation asserts what it can check alone.
 
 use super::*;
 use crate::Fork;
@@ -10,7 +10,7 @@ use uslab_magazine::sync::schedule::{alone, end};
 
 type Does = fn(&Side<'_>, &Told);
 
-/// Each with the group that it is drawn with, and its weight.
+/// Each operation, with the group in which it is drawn, and its weight.
 pub(super) const OPS: &[(&str, char, u64, Does)] = &[
     ("alloc", 'o', 20, alloc),
     ("free", 'o', 20, free),
@@ -53,7 +53,7 @@ pub(super) const OPS: &[(&str, char, u64, Does)] = &[
     ("drain_all", 'e', 3, |s, t| s.world.subsystem.drain_cpus(t.a as u32 % s.cpus()..s.cpus())),
     ("report", 'e', 1, |s, _| drop((s.world.subsystem.info(), s.world.subsystem.slabinfo()))),
     ("interval", 'i', 4, |s, _| _ = s.world.subsystem.end_interval()),
-    ("relieve", 'i', 3, |s, _| crate::reclaim::reaper::Reap::relieve(&**s.world.core())),
+    ("relieve", 'i', 3, |s, _| crate::reclaim::reaper::Reap::free_unused(&**s.world.core())),
     ("release", 'i', 3, |s, _| _ = s.world.subsystem.pages().decommit()),
     ("decommit", 'i', 2, |s, _| _ = s.world.subsystem.pages().decommit_free()),
     ("destroy", 'd', 4, destroy),
@@ -91,7 +91,6 @@ impl Side<'_> {
     fn slot(&self, a: u64) -> Option<Arc<Slot>> {
         self.world.slot(self.number(a))
     }
-    /// Takes one of the thread's objects.
     fn pick(&self, a: u64) -> Option<Object> {
         self.mine(|mine| (!mine.held.is_empty()).then(|| mine.held.swap_remove(a as usize % mine.held.len())))
     }
@@ -103,7 +102,7 @@ impl Side<'_> {
         self.hold(self.world.adopted(self.number(a), slot, at));
     }
     #[track_caller]
-    fn got_any(&self, at: NonNull<u8>, len: usize, of: Of) {
+    fn has_any(&self, at: NonNull<u8>, len: usize, of: Of) {
         self.hold(self.world.shadow.adopt(Object { at, len, made: 0, stamp: 0, of }));
     }
     /// Checks that an allocation may fail with this error.
@@ -120,7 +119,6 @@ impl Side<'_> {
         };
         assert!(allowed, "an allocation is refused with {error:?}");
     }
-    /// Ends a wait.
     #[track_caller]
     pub(super) fn ends_wait(&self, wait: Wait, result: Result<NonNull<u8>, AllocError>) {
         match result {
@@ -128,7 +126,7 @@ impl Side<'_> {
             Err(error) => self.refused(&wait.slot, error),
         }
     }
-    /// Polls, and keeps waiting if there is nothing; `false` then.
+    /// Polls a wait; if no object is available, keeps waiting and returns `false`.
     #[track_caller]
     fn polls(&self, mut wait: Wait) -> bool {
         match self.world.poll(&mut wait) {
@@ -140,13 +138,11 @@ impl Side<'_> {
         }
         true
     }
-    /// Takes one of the thread's waits.
     fn pick_wait(&self, a: u64) -> Option<Wait> {
         self.mine(|mine| {
             (!mine.waits.is_empty()).then(|| mine.waits.swap_remove(a as usize % mine.waits.len()))
         })
     }
-    /// Unpins the thread's reader.
     pub(super) fn ends_reading(&self) {
         if let Some((guard, number, _)) = self.mine(|mine| mine.reader.take()) {
             self.books(|books| books.readers.remove(&number));
@@ -158,11 +154,11 @@ impl Side<'_> {
 fn gfp(b: u64) -> Gfp {
     [Gfp::KERNEL, Gfp::KERNEL, Gfp::ZERO, Gfp::NOWAIT, Gfp::HIGH, Gfp::MEMALLOC | Gfp::ZERO][b as usize % 6]
 }
-/// Checks that an object without a constructor is zero if that was requested.
+/// Checks that an object without a constructor is zero if `gfp` requested zeros.
 #[track_caller]
 fn is_zero(gfp: Gfp, slot: &Slot, at: NonNull<u8>) {
     if gfp.contains(Gfp::ZERO) && slot.setup.ctor == 0 {
-        // SAFETY: the object is this thread's.
+        // SAFETY: this thread owns the object.
         let bytes = unsafe { core::slice::from_raw_parts(at.as_ptr(), slot.cache.geometry().object_size()) };
         assert!(bytes.iter().all(|byte| *byte == 0), "an object is not zero");
     }
@@ -198,7 +194,7 @@ fn free(s: &Side<'_>, t: &Told) {
         s.world.give_back(object);
     }
 }
-/// Frees by address only.
+/// Frees an object by its address only.
 fn free_any(s: &Side<'_>, t: &Told) {
     let Some(object) = s.pick(t.a) else { return };
     let of = if let Of::Cache(..) = object.of { Of::Any } else { object.of };
@@ -232,8 +228,8 @@ fn prefill(s: &Side<'_>, t: &Told) {
                 if t.b & 4 == 0 {
                     s.hold(object);
                 } else {
-                    s.world.shadow.disown(object);
-                    // SAFETY: of this cache, and without a user.
+                    s.world.shadow.remove_owner(object);
+                    // SAFETY: the object belongs to this cache, and has no user.
                     unsafe { prefilled.free(at) };
                     break;
                 }
@@ -247,12 +243,12 @@ fn defer(s: &Side<'_>, t: &Told) {
     let Some(object) = s.pick(t.a) else { return };
     match object.of {
         Of::Cache(number, of) if let Some(slot) = s.world.slot(number).filter(|slot| slot.number == of) => {
-            s.world.shadow.disown(object);
+            s.world.shadow.remove_owner(object);
             s.books(|books| {
                 let readers = books.readers.iter().copied().collect();
                 books.waiting.insert(object.at.addr().get(), (object.stamp, readers));
             });
-            // SAFETY: its owner gave it up.
+            // SAFETY: the object's owner gave it up.
             unsafe { slot.cache.free_deferred(object.at) };
         }
         _ => s.hold(object),
@@ -273,7 +269,8 @@ fn pin(s: &Side<'_>, _: &Told) {
     });
     s.mine(|mine| mine.reader = Some((guard, number, seen)));
 }
-/// Checks what the reader found when it pinned: deferred objects are unchanged, others of a type-stable cache are constructed.
+/// Checks the objects that the reader found when it pinned. Deferred objects are unchanged; other objects of a type-stable
+/// cache are constructed.
 fn look(s: &Side<'_>, _: &Told) {
     s.mine(|mine| {
         let Some((_, number, seen)) = &mine.reader else { return };
@@ -290,14 +287,14 @@ fn look(s: &Side<'_>, _: &Told) {
                 && s.world.script.caches[slot].stable > 0
                 && object.made > 0
             {
-                // SAFETY: its pages wait for the reader.
+                // SAFETY: the object's pages wait for the reader.
                 let made = unsafe { object.at.cast::<u64>().read() };
                 assert_eq!(made, MADE, "type-stable memory that a reader looks at");
             }
         }
     });
 }
-/// A reader for the duration of some operations.
+/// Pins a reader for the duration of some operations.
 fn read(s: &Side<'_>, t: &Told) {
     pin(s, t);
     for _ in 0..2 * t.a {
@@ -307,7 +304,7 @@ fn read(s: &Side<'_>, t: &Told) {
     s.ends_reading();
 }
 
-/// Acquires some objects, up to the first that it must wait for.
+/// Acquires some objects, up to the first object that it must wait for.
 fn acquire(s: &Side<'_>, t: &Told) {
     let Some(slot) = s.slot(t.a) else { return };
     _ = (0..1 + t.b % 4).all(|_| s.polls(s.world.wait(s.number(t.a), &slot, gfp(t.b / 4))));
@@ -315,8 +312,8 @@ fn acquire(s: &Side<'_>, t: &Told) {
 fn poll(s: &Side<'_>, t: &Told) {
     s.pick_wait(t.a).into_iter().for_each(|wait| _ = s.polls(wait));
 }
-/// Waits like a sleeping thread: polls when it was woken, for the duration of some operations; then it cancels the wait, or
-/// leaves that for later.
+/// Waits like a sleeping thread: polls after each wake-up, for the duration of some operations. At the end the thread cancels
+/// the wait, or leaves it for later.
 fn wait(s: &Side<'_>, t: &Told) {
     let Some(slot) = s.slot(t.a) else { return };
     let mut wait = s.world.wait(s.number(t.a), &slot, gfp(t.b / 4));
@@ -358,7 +355,7 @@ fn hoard(s: &Side<'_>, t: &Told) {
         object => object.into_iter().for_each(|object| s.hold(object)),
     }
 }
-/// As long as fewer objects are out than the reserve, an allocation succeeds.
+/// As long as fewer objects are out than the reserve holds, an allocation must succeed.
 fn pool_alloc(s: &Side<'_>, _: &Told) {
     let Some(pool) = s.world.parts.borrow().pool.clone() else { return };
     s.books(|books| {
@@ -368,7 +365,7 @@ fn pool_alloc(s: &Side<'_>, _: &Told) {
         books.pool_most.iter_mut().for_each(|most| *most = out.max(*most));
     });
     match pool.alloc(Gfp::KERNEL) {
-        Ok(at) => s.got_any(at, 64, Of::Pool),
+        Ok(at) => s.has_any(at, 64, Of::Pool),
         Err(error) => s.books(|books| {
             books.pool_out -= 1;
             let (most, least) = (books.pool_most[s.me], s.world.script.setup.pool as usize);
@@ -462,33 +459,33 @@ fn pages(s: &Side<'_>, t: &Told) {
     // A quarter of the blocks are split, so that each page is freed separately.
     for part in block.split(if t.b < 12 { order } else { Order::ZERO }) {
         let (order, pfn) = (part.order(), part.into_pfn());
-        s.got_any(pages.address(pfn), order.bytes(), Of::Pages(pfn, order));
+        s.has_any(pages.address(pfn), order.bytes(), Of::Pages(pfn, order));
     }
 }
 fn large(s: &Side<'_>, t: &Told) {
     let order = Order::new((t.a % 3).min(s.world.script.setup.order) as u8).expect("small");
     if let Ok(at) = s.world.core().alloc_large(order.bytes(), gfp(t.b)) {
-        s.got_any(at, order.bytes(), Of::Large(order));
+        s.has_any(at, order.bytes(), Of::Large(order));
     }
 }
 fn kmalloc(s: &Side<'_>, t: &Told) {
     let parts = s.world.parts.as_ptr();
-    // SAFETY: not written before the end.
+    // SAFETY: the parts are not written before the end.
     let Some(kmalloc) = (unsafe { &(*parts).kmalloc }) else { return };
     let size = [8, 100, 1000, 3000][t.a as usize % 4];
     if let Ok(at) = kmalloc.alloc(size, gfp(t.b)) {
-        // SAFETY: just allocated.
+        // SAFETY: the memory was just allocated.
         let usable = unsafe { kmalloc.usable_size(at) };
         assert!(usable >= size, "{usable} bytes can be used of {size}");
-        s.got_any(at, size, Of::Any);
+        s.has_any(at, size, Of::Any);
     }
 }
 fn huge(s: &Side<'_>, t: &Told) {
     let bytes = (4 << 20) + (1 + t.a as usize % 3) * (1 << 20);
     let layout = Layout::from_size_align(bytes, 4096).expect("small");
     if let Ok(at) = s.world.core().alloc_huge(layout, Gfp::KERNEL) {
-        // Only its ends are written: all of it would take most of the time.
-        s.got_any(at, 64, Of::Huge);
+        // Only the ends of the memory are written, because writing all of it would take most of the time.
+        s.has_any(at, 64, Of::Huge);
     }
 }
 
@@ -503,7 +500,7 @@ fn drain(s: &Side<'_>, t: &Told) {
     let to = if t.b & 8 > 0 { from + 1 } else { s.cpus() };
     s.slot(t.a).into_iter().for_each(|slot| slot.cache.drain(from..to));
 }
-/// An object that was in use throughout is among the live ones.
+/// An object that was in use throughout must be among the live objects.
 fn live(s: &Side<'_>, t: &Told) {
     let Some(slot) = s.slot(t.a).filter(|slot| slot.setup.merge == 0) else { return };
     let of = |slot: &Slot| Of::Cache(s.number(t.a), slot.number);
@@ -527,17 +524,17 @@ fn destroy(s: &Side<'_>, t: &Told) {
         let shared = slot.setup.merge > 0 && others.any(|other| other.setup.merge > 0);
         let left = s.world.shadow.count(|owned| (owned == of).into());
         assert!(shared || left == 0, "destroyed with {left} objects in use");
-        // Any error: a concurrent allocation may still count at the limit.
+        // Any error is accepted, because a concurrent allocation may still count at the limit.
         assert!(slot.cache.alloc(Gfp::KERNEL).is_err(), "a destroyed cache allocates");
     }
 }
-/// Drops the handle; objects of the cache may be in use.
+/// Drops the handle of a cache, whose objects may be in use.
 fn leave(s: &Side<'_>, t: &Told) {
     let slot = s.world.parts.borrow_mut().slots.get_mut(s.number(t.a)).and_then(Option::take);
     drop(slot);
 }
 
-/// A cache that is dropped with objects in use immediately after it was made.
+/// Makes a cache, and drops it with objects in use.
 fn brief(s: &Side<'_>, t: &Told) {
     let magazines = Magazines::Sized { capacity: 1 + t.b as u16 % 2, stock: 0, depot_limit: 1 };
     let Ok(cache) = KmemCache::builder("brief", 64).magazines(magazines).build_in(&s.world.subsystem) else {
@@ -554,11 +551,11 @@ fn brief(s: &Side<'_>, t: &Told) {
     left.iter().for_each(|object| s.hold(*object));
 }
 
-/// An invalid free is refused, and the object is unchanged.
+/// An invalid free must be refused, and leave the object unchanged.
 fn wrong_free(s: &Side<'_>, t: &Told) {
     let Some(object) = s.pick(t.a) else { return };
     let core = s.world.core();
-    // SAFETY: the address is no object, or none of that cache; so the free is refused.
+    // SAFETY: no object of that cache is at the address, so the free is refused.
     unsafe {
         match (object.of, t.b % 3) {
             (Of::Cache(..), 0) => {
@@ -580,17 +577,17 @@ fn wrong_free(s: &Side<'_>, t: &Told) {
     s.hold(object);
 }
 
-/// Takes and releases the locks of a fork while others work; this is the parent.
+/// Takes and releases the locks of a fork while other threads work, as the parent does.
 fn fork(s: &Side<'_>, t: &Told) {
-    // SAFETY: nothing of the subsystem is used in between.
+    // SAFETY: the subsystem is not used in between.
     unsafe {
         s.world.subsystem.before_fork();
         (0..t.a).for_each(|_| relax());
         s.world.subsystem.after_fork_in_parent();
     }
 }
-/// The child: a copy of the current memory, with this thread only. It does not touch what others own, and what they were moving
-/// is lost. The execution ends here, because no other thread is left.
+/// Acts as the child of a fork: a copy of the current memory, with this thread only. The child does not touch objects of other
+/// threads, and objects that other threads were moving are lost. The execution ends here, because no other thread is left.
 fn child(s: &Side<'_>, t: &Told) {
     let subsystem = &s.world.subsystem;
     // SAFETY: from `alone` on there is no other thread.
@@ -611,7 +608,7 @@ fn child(s: &Side<'_>, t: &Told) {
     }
     pages(s, &Told::default());
     let held = s.mine(|mine| std::mem::take(&mut mine.held));
-    // (A mempool of other threads belongs to the parent.)
+    // A mempool of other threads belongs to the parent, so its objects are skipped.
     held.into_iter().filter(|object| object.of != Of::Pool).for_each(|object| s.world.give_back(object));
     check("after some frees");
     subsystem.shrink();

@@ -1,10 +1,11 @@
-//! Checks while all threads rest, and at the end.
+//! Checks of a simulation while all threads rest, and at its end.
 
 use super::*;
 use uslab_magazine::sync::Ordering::Relaxed;
 
 impl World {
-    /// All threads rest: a waiter that was woken takes what there is for it; one that was not has nothing to take.
+    /// Checks waiters while all threads rest. A woken waiter takes an available object; for a waiter that was not woken, no
+    /// object is available.
     pub(super) fn settle(&self) {
         let mut goes_on = true;
         while core::mem::take(&mut goes_on) {
@@ -26,7 +27,8 @@ impl World {
         }
     }
 
-    /// All threads rest: everything adds up, and agrees with the shadow. It is `quiet` if nothing waits for readers.
+    /// Checks the subsystem while all threads rest, and compares it with the shadow. `quiet` means that no memory waits for
+    /// readers.
     pub(super) fn census(&self, quiet: bool) {
         self.settle();
         let census = self.core().check().unwrap_or_else(|violation| panic!("census: {violation}"));
@@ -72,7 +74,7 @@ impl World {
         assert_eq!(seen, self.subsystem.pages().info().per_cpu(), "pages that CPUs hold, as they are seen");
     }
 
-    /// Checks that a view of a cache shows each object that is out once: with its owner or in a magazine.
+    /// Checks that a view of a cache shows each object that is out once, either with its owner or in a magazine.
     fn seen(&self, slot: &Slot) {
         // SAFETY: all threads rest.
         let view = unsafe { slot.cache.view() };
@@ -108,7 +110,7 @@ impl World {
         }
     }
 
-    /// Waits until nothing waits for a reader; there is none.
+    /// Waits until no memory waits for a reader; no reader exists.
     pub(super) fn grace(&self) {
         for _ in 0..100 {
             self.core().flush_deferred();
@@ -120,7 +122,7 @@ impl World {
         panic!("what waits for readers goes on waiting when there are none");
     }
 
-    /// Frees everything; in between, each cache has all memory for itself.
+    /// Frees all memory; in between, each cache has all memory for itself.
     pub(super) fn end(self: Arc<Self>) {
         self.faults.disarm();
         on_cpu(0);
@@ -190,7 +192,7 @@ impl World {
         }
     }
 
-    /// Checks that a single cache gets all that its limit and the pages allow, wherever its free objects are.
+    /// Checks that a single cache gets all objects that its limit and the pages allow, wherever its free objects are.
     fn all_of(&self, number: usize, slot: &Slot, from: u32) {
         let cpus = self.subsystem.cpus().count();
         let (geometry, setup) = (slot.cache.geometry(), &self.script.setup);
@@ -199,7 +201,7 @@ impl World {
         while let Ok(at) = slot.cache.alloc(Gfp::KERNEL) {
             all.push(self.adopted(number, slot, at));
         }
-        // Slabs may be as small as one object, if there are no larger blocks.
+        // Slabs may be as small as one object, if no larger block is free.
         let order = geometry.min_order();
         let blocks = (1 + setup.pages) >> order.get();
         let pages = u64::from(self.subsystem.cpus().nodes()) * blocks;
@@ -216,14 +218,14 @@ impl World {
             self.give_back(object);
         }
     }
-    /// While all rest, no thread has reallocated the object.
+    /// Frees an object twice. While all threads rest, no thread has reallocated the object.
     fn double_free(&self, cache: &KmemCache) {
         on_cpu(0);
         let Ok(object) = cache.alloc(Gfp::KERNEL) else { return };
         // SAFETY: the second free is refused.
         unsafe {
             cache.free(object);
-            // Its slab may have been freed, too.
+            // The object's slab may have been freed, too.
             expect(&[CorruptionKind::DoubleFree, CorruptionKind::Foreign], || cache.free(object));
         }
     }

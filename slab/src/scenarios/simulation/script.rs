@@ -1,4 +1,4 @@
-//! The operations of a simulation as numbers: drawn from a seed, written as lines of text, and shrunk.
+//! Scripts: the operations of a simulation as numbers, drawn from a seed, written as lines of text, and shrunk.
 //!
 //! ```text
 //! schedule 77                                    which thread runs when: `schedule::once`
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use uslab_magazine::sync::schedule::Rng;
 
-/// A line of a script: named numbers, 0 by default.
+/// Defines lines of a script, which consist of named numbers, 0 by default.
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident { $($(#[$what:meta])* $field:ident),+ })+) => { $(
         $(#[$doc])*
@@ -51,15 +51,15 @@ macro_rules! numbers {
     )+ };
 }
 numbers! {
-    /// The subsystem. Numbers beyond the possible range are clamped.
+    /// Configuration of the subsystem. Numbers beyond the possible range are clamped.
     Setup {
-        /// CPUs beyond the first.
+        /// Number of CPUs beyond the first.
         cpus,
-        /// Nodes beyond the first.
+        /// Number of nodes beyond the first.
         nodes,
         /// 1 for restartable sequences, 0 for the claimed slot.
         rseq,
-        /// Pages of each node, beyond the first.
+        /// Number of pages of each node, beyond the first.
         pages,
         /// Order of the largest block.
         order,
@@ -67,32 +67,31 @@ numbers! {
         slab_order,
         /// 1 if CPUs keep pages.
         per_cpu,
-        /// Free pages that are kept, plus one; 0 keeps all.
+        /// Number of free pages that are kept, plus one; 0 keeps all.
         keep,
-        /// Objects in the reserve of a mempool, if there is one.
+        /// Number of objects in the reserve of a mempool; 0 for no mempool.
         pool,
-        /// 1 for kmalloc's caches.
+        /// 1 to make kmalloc's caches.
         kmalloc,
         /// 1 if pages are mapped, 0 for the heap.
         mapped,
         /// 1 if the hoard is for the limit of the first cache, 0 for all memory.
         hoard_limit
     }
-    /// Calls that are refused.
+    /// Fault rule for calls that are refused.
     Fault {
-        /// Index in `POINTS`.
+        /// Index of the fault point in `POINTS`.
         point, percent
     }
-    /// Configuration of a cache.
     CacheSetup {
-        /// Bytes, above the least.
+        /// Number of bytes of an object, above the minimum.
         size,
-        /// Capacity of its magazines; 0 is none.
+        /// Capacity of the cache's magazines; 0 for no magazines.
         capacity, stock, depot,
-        /// Slabs; 0 is no limit.
+        /// Maximum number of slabs; 0 for no limit.
         limit, ctor, reset, checked, stable, merge
     }
-    /// Arguments of an operation, and its thread's place: as in `Script`.
+    /// Arguments of an operation, and its thread's place, as in `Script`.
     Told { a, b, cpu, at, then, abort }
 }
 
@@ -103,7 +102,6 @@ pub(crate) struct Op {
     pub(crate) told: Told,
 }
 
-/// A simulation. See the [module](self).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Script {
     pub(crate) schedule: u64,
@@ -131,7 +129,7 @@ impl fmt::Display for Script {
 }
 
 impl Script {
-    /// Parses a written script. `#` begins a comment.
+    /// Parses a written script, in which `#` begins a comment.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let mut read = Self::default();
         let mut threads: Vec<Vec<Op>> = vec![];
@@ -160,13 +158,13 @@ impl Script {
         Ok(read)
     }
 
-    /// The script of a seed. Each has a few of the operations only, some of them much more often than others: a mix of all
-    /// would always be the same (Groce et al., "Swarm Testing", ISSTA 2012).
+    /// Draws the script of a seed. A script has only a few operations, some of them much more often than others, because a mix
+    /// of all operations would always be similar (Groce et al., "Swarm Testing", ISSTA 2012).
     pub(crate) fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
         let chance = |rng: &mut Rng, percent| u64::from(rng.below(100) < percent);
-        // Worlds of lock-free readers.
+        // Some worlds are for lock-free readers.
         let readers = chance(rng, 20);
         let cpus = rng.below(3);
         let setup = Setup {
@@ -186,7 +184,7 @@ impl Script {
         let faults = match rng.below(3) {
             0 => (0..1 + rng.below(2))
                 .map(|_| {
-                    // All points except the constructor, which panics: a checker does not allow panics.
+                    // The constructor's point is excluded, because it panics, and a checker does not allow panics.
                     let point = [1, 2, 3, 4, 4, 5, 6, 6, 8][rng.below(9) as usize];
                     Fault { point, percent: [3, 10, 30][rng.below(3) as usize] }
                 })
@@ -210,7 +208,8 @@ impl Script {
                 }
             })
             .collect();
-        // Few groups of operations, or some, or half of all: related operations meet often enough only among few.
+        // Draws a few groups of operations, several groups, or half of all groups. Only among few groups do related operations
+        // meet often enough.
         let one_of = [2, 4, 8][rng.below(3) as usize];
         let groups: BTreeMap<char, u64> = OPS
             .iter()
@@ -248,15 +247,15 @@ impl Script {
             .map(|_| (0..threads).map(|_| (0..1 + rng.below(most)).map(|_| draw(rng)).collect()).collect())
             .collect();
         if chance(rng, 10) > 0 {
-            // The last operation.
+            // The fork of a child is the last operation.
             let ops = rounds.last_mut().and_then(|threads| threads.last_mut());
             ops.into_iter().for_each(|ops| ops.push(Op { name: "child", told: draw(rng).told }));
         }
         Self { schedule: rng.next() >> 1, setup, faults, caches, rounds }
     }
 
-    /// Finds the smallest script that fails in the same way: without rounds, threads, operations, faults, and with lower
-    /// numbers, as long as `fails` returns a schedule under which it does.
+    /// Finds the smallest script that fails in the same way. Shrinking removes rounds, threads, operations and faults, and
+    /// lowers numbers, as long as `fails` returns a schedule under which the script fails.
     pub(crate) fn shrink(self, fails: impl Fn(&Self) -> Option<u64>) -> Self {
         let mut best = self;
         loop {
@@ -266,7 +265,8 @@ impl Script {
                     _ = (rounds < script.rounds.len()).then(|| script.rounds.remove(rounds))
                 });
             }
-            // Chunks of the operations of all threads as one list: half of them, a quarter, ... one.
+            // Removes chunks from the list of all threads' operations: half of the list, a quarter, and so on down to one
+            // operation.
             let mut chunk = best.ops().count().next_power_of_two();
             while chunk > 0 {
                 let mut at = 0;

@@ -2,30 +2,29 @@
 
 use super::*;
 
-/// Runs a script under its schedule. The error is the failure.
+/// Runs a script under its schedule. The error describes the failure.
 fn outcome(script: &Script) -> Result<(), String> {
     let (schedule, script) = (script.schedule, script.clone());
     once(schedule, STEPS, move || run(&script))
 }
-/// Kind of a failure, without the parts that vary between runs.
+/// Kind of a failure: its text without the parts that vary between runs.
 fn way(failure: &str) -> String {
     failure.split(|c: char| c.is_ascii_digit() || c == '{').next().unwrap_or("").to_owned()
 }
 
-/// Runs many simulations.
 pub(in crate::scenarios) struct Seeds(pub(in crate::scenarios) u64);
 
 impl Seeds {
-    /// Schedules under which a smaller script is tried.
+    /// Number of schedules under which a smaller script is tried.
     const TRIES: u64 = 30;
-    /// Time for shrinking one failure.
+    /// Maximum time for shrinking one failure.
     const PATIENCE: Duration = Duration::from_secs(120);
 
     fn number(name: &str) -> Option<u64> {
         let text = std::env::var(name).ok()?;
         Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: expected a number")))
     }
-    /// The requested seeds, as long as there is time.
+    /// The requested seeds, as long as time is left.
     fn each(&self) -> impl Iterator<Item = u64> {
         let (begun, seconds) = (Instant::now(), Self::number("WORLD_SECONDS"));
         let shard = shard().unwrap_or(Shard::WHOLE);
@@ -40,7 +39,7 @@ impl Seeds {
         seeds.take_while(move |_| seconds.is_none_or(|seconds| begun.elapsed().as_secs() < seconds))
     }
 
-    /// Runs them, and reports the first failure as a script.
+    /// Runs the simulations, and reports the first failure as a script.
     pub(in crate::scenarios) fn run(self, name: &str, _: fn()) {
         if let Ok(path) = std::env::var("WORLD_SCRIPT") {
             let text =
@@ -76,7 +75,7 @@ impl Seeds {
         );
     }
 
-    /// Expects that they detect a planted bug within `seeds` seeds.
+    /// Expects that the simulations detect a planted bug within `seeds` seeds.
     pub(in crate::scenarios) fn bug(
         self,
         bug: &'static str,
@@ -117,7 +116,8 @@ fn shrunk(script: Script, failure: &str) -> (Script, String) {
     (script, failure)
 }
 
-/// Number of seeds until each of these bugs is detected, and the failure; `WORLD_BUGS=file` has their names, one per line.
+/// Prints the number of seeds until each planted bug is detected, and the failure. `WORLD_BUGS=file` lists the bugs' names, one
+/// per line.
 #[test]
 fn detection() {
     let Ok(path) = std::env::var("WORLD_BUGS") else { return };
@@ -135,9 +135,9 @@ fn detection() {
     }
 }
 
-/// The scripts of fixed bugs: see the first line of each.
+/// Runs the scripts of fixed bugs, which the first line of each script describes.
 #[test]
-fn kept_scripts_run() {
+fn stored_simulation_scripts_run() {
     let scripts = [
         include_str!("kept/a_block_that_is_split_at_a_fork.txt"),
         include_str!("kept/a_grace_period_that_ends_at_a_fork.txt"),
@@ -163,10 +163,10 @@ fn scripts_round_trip_and_bad_lines_are_refused() {
     assert_eq!(said("alloc"), "line 1: expected `thread` before");
 }
 
-/// One of each is enough: the operations that it takes to free a slab, and nothing else.
+/// The shrunk script has one of each part: only the operations needed to free a slab.
 #[test]
-fn a_failing_seed_is_shrunk_to_a_script_that_fails_the_same_way() {
-    plant("a released slab stays charged");
+fn failing_seed_is_shrunk_to_a_failing_script() {
+    plant("a freed slab stays charged");
     let found = (1..).find_map(|seed| {
         let script = Script::draw(seed);
         let failure = outcome(&script).err()?;

@@ -1,18 +1,17 @@
-//! Size classes: four a doubling, and the class of a size.
+//! Size classes of malloc: four per doubling, and the lookup of a size's class.
 
 use crate::debug::profile::PLACE;
 
 /// Number of classes up to 64 bytes, one for each word.
 const SMALL: usize = 8;
-/// The largest object of a class, in bytes. Larger requests get blocks of pages.
+/// Size of the largest class in bytes. Larger requests get blocks of pages.
 pub const MAX_CLASS: usize = 32 << 10;
-/// Number of classes.
 pub(super) const CLASSES: usize = SMALL + 4 * 9;
-/// A sample of a profile holds any object.
+/// A profile's sample has room for any object.
 const _: () = assert!(MAX_CLASS <= PLACE);
-/// The order of the largest slabs. Linux's 3 would hold one or two of the largest objects, and waste up to a third.
+/// Largest order of malloc's slabs. Linux's order 3 would hold one or two of the largest objects, and waste up to a third.
 pub(super) const MAX_SLAB: u8 = 5;
-/// Objects up to this many bytes are in slabs of the subsystem's usual rule.
+/// Objects up to this many bytes are in slabs of the subsystem's usual orders.
 pub(super) const ORDINARY: usize = 8 << 10;
 
 /// The smallest class that holds `size` bytes, 1 to [`MAX_CLASS`].
@@ -22,11 +21,12 @@ pub(super) const fn class_of(size: usize) -> usize {
     }
     let last = size - 1;
     let bits = last.ilog2();
-    // 65..=80 is the first step above 64: bit length 6, and the next two bits count the step.
+    // Sizes 65 to 80 are the first class above 64: the last byte's index is 64 to 79, whose logarithm is 6, and the next two
+    // bits count the class.
     SMALL + 4 * (bits as usize - 6) + ((last >> (bits - 2)) & 3)
 }
 
-/// Bytes of the objects of class `class`.
+/// Size in bytes of the objects of class `class`.
 pub(super) const fn size_of_class(class: usize) -> usize {
     if class < SMALL {
         return (class + 1) * 8;
@@ -35,8 +35,8 @@ pub(super) const fn size_of_class(class: usize) -> usize {
     (5 + step) << (doubling + 4)
 }
 
-/// The name of a class's cache: `malloc-64`. Formatted by hand, because each start of a program runs this for
-/// each class.
+/// Name of a class's cache, such as `malloc-64`. The name is formatted by hand, because each program start does so for each
+/// class.
 pub(super) fn name_of_class(class: usize) -> String {
     let size = size_of_class(class);
     let mut name = String::with_capacity("malloc-0".len() + size.ilog10() as usize);
@@ -45,15 +45,15 @@ pub(super) fn name_of_class(class: usize) -> String {
     name
 }
 
-/// The alignment that a class promises: the largest power of two that divides its size.
+/// Alignment that a class guarantees: the largest power of two that divides its size.
 pub(super) const fn align_of_class(class: usize) -> usize {
     1 << size_of_class(class).trailing_zeros()
 }
 
-/// Numbers of words that have a class.
+/// Number of sizes in words that have a class.
 pub(super) const WORDS: usize = MAX_CLASS / 8;
-/// The class of each number of words, less one. A table, not arithmetic, because sizes vary and a branch on
-/// them is mispredicted.
+/// The class by number of words minus one. A table is used instead of arithmetic, because a branch on varying sizes would be
+/// mispredicted.
 pub(super) const BY_WORDS: [u8; WORDS] = {
     let mut table = [0; WORDS];
     let mut word = 0;
@@ -64,11 +64,10 @@ pub(super) const BY_WORDS: [u8; WORDS] = {
     table
 };
 
-/// The number of words, less one, of a size at an alignment, which is a power of two; far beyond [`WORDS`] for
-/// size 0.
+/// Size in words minus one, rounded up to a power-of-two alignment; far beyond [`WORDS`] for size 0.
 #[inline(always)]
 pub(super) fn word_of(size: usize, align: usize) -> usize {
-    // The last byte of a size that is rounded up to the alignment.
+    // Index of the last byte of the size, rounded up to the alignment.
     (size.wrapping_sub(1) | (align - 1)) / 8
 }
 
@@ -90,14 +89,14 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_named_after_its_size() {
+    fn size_class_is_named_after_its_size() {
         for class in 0..CLASSES {
             assert_eq!(name_of_class(class), format!("malloc-{}", size_of_class(class)));
         }
     }
 
     #[test]
-    fn a_size_rounded_up_to_an_alignment_has_the_first_class_that_promises_it() {
+    fn aligned_size_gets_the_first_class_with_its_alignment() {
         for align in (0..=15).map(|shift| 1 << shift) {
             for size in 1..=MAX_CLASS {
                 let padded = Layout::from_size_align(size, align).unwrap().pad_to_align().size();
@@ -109,11 +108,11 @@ mod tests {
     }
 
     #[test]
-    fn a_request_wastes_a_fifth_at_most_and_the_kernels_classes_twice_that() {
+    fn size_classes_waste_at_most_a_fifth() {
         let worst = (65..=MAX_CLASS).map(|size| 1.0 - size as f64 / size_of_class(class_of(size)) as f64);
         assert!(worst.clone().all(|w| w < 0.2), "{:?}", worst.max_by(f64::total_cmp));
         let mean = |class: &dyn Fn(usize) -> usize| {
-            // In the range of the kernel's classes.
+            // The average over the sizes that the kernel's classes cover.
             (1..=ORDINARY).map(|size| (class(size) - size) as f64 / class(size) as f64).sum::<f64>()
                 / ORDINARY as f64
         };
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn every_size_of_the_table_has_its_class_at_every_alignment() {
+    fn size_table_gives_a_class_for_each_size_and_alignment() {
         for size in 1..=MAX_CLASS {
             for align in (0..=10).map(|shift| 1 << shift) {
                 let word = word_of(size, align);

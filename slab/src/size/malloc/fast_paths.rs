@@ -1,7 +1,8 @@
-//! Data of a malloc's inlined paths: by size, and by address. Allocations and frees write none of it.
+//! Tables that malloc's inlined paths read: by size for allocations, and by address for frees. Allocations and frees do not
+//! write the tables.
 //!
-//! The cost of these paths is their loads and stores. So a size leads to its fast path in one load, by a table
-//! of 16 KiB of which a program touches the lines of its sizes. The process's malloc has [the same in
+//! An inlined path costs its loads and stores. Therefore one load from a 16-KiB table finds a size's fast path. A program
+//! touches only the table's lines of the sizes that it uses. The process-wide malloc has [the same tables in
 //! statics](super::static_paths).
 
 use super::classes::{BY_WORDS, CLASSES, WORDS, size_of_class, word_of};
@@ -17,7 +18,7 @@ use uslab_magazine::sync::AtomicUsize;
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::{FastPath, FastPathTable};
 
-/// Bytes of the objects of each class.
+/// Size in bytes of the objects of each class.
 const BYTES: [u32; CLASSES] = {
     let mut table = [0; CLASSES];
     let mut class = 0;
@@ -28,28 +29,27 @@ const BYTES: [u32; CLASSES] = {
     table
 };
 
-/// Recognises the objects of a class by their offsets in its slabs.
+/// Recognises the objects of a class by their offsets in the class's slabs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stride {
-    /// The bits of an offset within its slab. Slabs are at multiples of their size.
+    /// Mask of an offset within its slab, because slabs are at multiples of their size.
     mask: u32,
-    /// Factor that recognises multiples of the stride, as
-    /// [`Cache::begins_object`](crate::cache::Cache::begins_object).
+    /// Factor that recognises multiples of the stride, as [`Cache::begins_object`](crate::cache::Cache::begins_object) does.
     multiples: u32,
 }
 
 impl Stride {
-    /// The most bytes of a slab: `offset * ceil(2^32 / stride)` modulo `2^32` recognises multiples of up to
-    /// 2^15 for offsets below 2^17.
+    /// Maximum size of a slab in bytes. For offsets below 2^17, `offset * ceil(2^32 / stride)` modulo `2^32` recognises
+    /// multiples of strides up to 2^15.
     const MOST: usize = 1 << 17;
 
-    /// For objects `stride` bytes apart in slabs of `slab` bytes, a power of two; `None` for larger slabs,
-    /// whose objects are found by their frames.
+    /// Recognises objects `stride` bytes apart in slabs of `slab` bytes, a power of two. `None` for larger slabs, whose
+    /// objects are found by their frames.
     fn new(stride: usize, slab: usize) -> Option<Self> {
         (slab <= Self::MOST)
             .then(|| Self { mask: (slab - 1) as u32, multiples: u32::MAX / stride as u32 + 1 })
     }
-    /// Both fields in one word.
+    /// Packs both fields into one word.
     pub(super) fn to_bits(self) -> u64 {
         u64::from(self.multiples) << 32 | u64::from(self.mask)
     }
@@ -57,48 +57,47 @@ impl Stride {
     pub(super) fn from_bits(bits: u64) -> Self {
         Self { mask: bits as u32, multiples: (bits >> 32) as u32 }
     }
-    /// Returns `true` if an object begins `offset` bytes behind the start of the pages. Never for the default.
+    /// Returns `true` if an object begins `offset` bytes behind the first page; always `false` for the default stride.
     #[inline(always)]
     pub(super) fn begins_object(self, offset: usize) -> bool {
         (offset as u32 & self.mask).wrapping_mul(self.multiples) < self.multiples
     }
 }
 
-/// See the [module](self).
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct FastPaths {
     /// Address of the first page.
     base: usize,
     bytes: AtomicUsize,
-    /// By page; see [`PageClasses`](crate::memory::page_classes::PageClasses).
+    /// The class of each page: see [`PageClasses`](crate::memory::page_classes::PageClasses).
     page_classes: NonNull<PageClass>,
-    /// The caches' inlined paths of frees; disabled if objects are checked.
+    /// The caches' inlined free paths, which are disabled if objects are checked.
     pub(super) frees: FastPathTable<Object, StackMemory, CLASSES>,
-    /// Paths of allocations while a profile counts them; disabled if every object is observed anyway.
+    /// Allocation paths during a profile that counts allocations; disabled if every object is observed anyway.
     pub(super) counted: FastPathTable<Object, StackMemory, CLASSES>,
     profiler: NonNull<Profiler>,
-    /// Indexed by what is known of a page: first nothing, then the classes.
+    /// Strides by page class: first for pages without a known class, then for the classes.
     pub(super) strides: [Stride; CLASSES + 1],
-    /// Paths of allocations, by number of words, less one.
+    /// Allocation paths by number of words minus one.
     pub(super) by_words: FastPathTable<Object, StackMemory, WORDS>,
 }
 
-// SAFETY: it holds addresses of data that any thread may use.
+// SAFETY: any thread may use the data at the addresses in a `FastPaths`.
 unsafe impl Send for FastPaths {}
-// SAFETY: it holds addresses of data that any thread may use.
+// SAFETY: any thread may use the data at the addresses in a `FastPaths`.
 unsafe impl Sync for FastPaths {}
 
 impl FastPaths {
-    /// Creates the paths of a malloc's caches in `place`: 16 KiB is too much to move. The caches outlive the
-    /// paths' use.
+    /// Creates the paths of a malloc's caches in `place`, because 16 KiB is too much to move. The caches outlive any
+    /// use of the paths.
     pub(super) fn make(place: &mut MaybeUninit<Self>, core: &Core, caches: &[KmemCache; CLASSES]) {
         let pages = &core.memory.pages;
         let mut strides = [Stride::default(); CLASSES + 1];
         for (stride, cache) in strides[1..].iter_mut().zip(caches) {
             let geometry = cache.geometry();
             let slab = geometry.order().bytes();
-            // If not `plain`, the object's state decides: it may have a canary, be free, or be among red zones.
+            // Without `plain`, a free must check the object's state: it may have a canary, be free, or be between red zones.
             let plain = geometry.lead() == 0 && !core.harden.is_on();
             let known = Stride::new(geometry.stride(), slab).filter(|_| plain);
             *stride = known.unwrap_or_default();
@@ -106,8 +105,8 @@ impl FastPaths {
         let [allocs, frees, counted] = [0, 1, 2]
             .map(|i| FastPathTable::of(caches.each_ref().map(|cache| cache.cache().fast_paths()[i])));
         let place = place.as_mut_ptr();
-        // SAFETY: the place is borrowed exclusively; each field is written once, and none is read or dropped.
-        // A field of `MaybeUninit` needs no value.
+        // SAFETY: `place` is borrowed exclusively; each field is written once, and no field is read or dropped. A field
+        // of `MaybeUninit` needs no value.
         unsafe {
             (&raw mut (*place).base).write(pages.address(Pfn::new(0)).addr().get());
             let bytes = pages.frames().len() as usize * PAGE_SIZE;
@@ -121,45 +120,43 @@ impl FastPaths {
             allocs.spread(|class| size_of_class(class) / 8, &mut *by_words);
         }
     }
-    /// Sets the bytes of the pages.
     pub(super) fn set_bytes(&self, bytes: usize) {
-        // Relaxed: only a number.
+        // Relaxed: the number publishes no other data.
         self.bytes.store(bytes, Relaxed);
     }
-    /// The address of the first page, the bytes of the pages, and their classes.
+    /// Address of the first page, the bytes of all pages, and the table of page classes.
     pub(super) fn pages(&self) -> (usize, usize, NonNull<PageClass>) {
-        // Relaxed: only a number.
+        // Relaxed: the number publishes no other data.
         (self.base, self.bytes.load(Relaxed), self.page_classes)
     }
 
-    /// The fast path of allocations of a size at an alignment; `None` for size 0, and beyond
-    /// [`MAX_CLASS`](super::MAX_CLASS).
+    /// Fast path of allocations of a size at an alignment; `None` for size 0, and beyond [`MAX_CLASS`](super::MAX_CLASS).
     #[inline(always)]
     fn fast_path_for(&self, size: usize, align: usize) -> Option<FastPath<Object, StackMemory>> {
         let word = word_of(size, align);
         // SAFETY: `by_words` has `WORDS` entries.
         (word < WORDS).then(|| unsafe { self.by_words.fast_path(word) })
     }
-    /// Allocates an object for a size at an alignment; `None` if this did nothing.
+    /// Allocates an object for a size at an alignment; returns `None`, with nothing done, on a miss.
     ///
     /// # Safety
-    /// The malloc lives.
+    /// The malloc is alive.
     #[inline(always)]
     pub(crate) unsafe fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        // SAFETY: by contract the malloc lives.
+        // SAFETY: by contract, the malloc is alive.
         self.fast_path_for(size, align)
             .and_then(|fast_path| unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
-    /// As `alloc`, while a profile runs that observes only allocations. Also `None` if none runs, or for a
-    /// sample.
+    /// Allocates an object during a profile that observes only allocations; returns `None`, with nothing done, on a
+    /// miss, without such a profile, or for a sample.
     ///
     /// # Safety
-    /// As [`alloc`](Self::alloc).
+    /// The conditions of [`alloc`](Self::alloc) hold.
     #[inline(always)]
     pub(crate) unsafe fn alloc_counted(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let word = word_of(size, align);
-        // SAFETY: the malloc lives, and with it the profiler.
+        // SAFETY: the malloc is alive, and therefore the profiler.
         let profiler = unsafe { self.profiler.as_ref() };
         if word >= WORDS || !profiler.counts_only() {
             return None;
@@ -167,17 +164,17 @@ impl FastPaths {
         // SAFETY: the table has `WORDS` entries.
         let fast_path = unsafe { self.by_words.fast_path_as(&self.counted, word) };
         let bytes = BYTES[usize::from(BY_WORDS[word])];
-        // SAFETY: by contract the malloc lives.
+        // SAFETY: by contract, the malloc is alive.
         profiler
             .countdown(fast_path.cpu())
             .spend(bytes.into(), || unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
-    /// Frees memory that was allocated for this size and alignment; `false` if this did nothing, as for memory
-    /// outside the pages.
+    /// Frees memory that was allocated for this size and alignment. Returns `false`, with nothing done, on a miss, or
+    /// for memory outside the pages.
     ///
     /// # Safety
-    /// As [`alloc`](Self::alloc); and the memory is not used any more.
+    /// The conditions of [`alloc`](Self::alloc) hold, and the memory is no longer used.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free_sized(&self, memory: *mut u8, size: usize, align: usize) -> bool {
@@ -185,98 +182,96 @@ impl FastPaths {
         if word >= WORDS || self.offset(memory).is_none() {
             return false;
         }
-        // SAFETY: by contract the malloc lives; the same size leads to the same layer, and null is in no
-        // page.
+        // SAFETY: by contract, the malloc is alive. The same size leads to the same layer, and null is in no page.
         unsafe {
             let fast_path = self.by_words.fast_path_as(&self.frees, word);
             fast_path.free_fast(Object::new(NonNull::new_unchecked(memory)))
         }
     }
-    /// Frees memory by the address alone, which may be null; `false` if this did nothing.
+    /// Frees the memory at an address, which may be null. Returns `false`, with nothing done, on a miss.
     ///
     /// # Safety
-    /// As [`free_sized`](Self::free_sized).
+    /// The conditions of [`free_sized`](Self::free_sized) hold.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free(&self, memory: *mut u8) -> bool {
-        // SAFETY: by contract the memory is the caller's.
+        // SAFETY: by contract, the caller owns the memory.
         match unsafe { self.fast_path_of(memory) } {
-            // SAFETY: by contract the malloc lives; null has no fast path.
+            // SAFETY: by contract, the malloc is alive; null has no fast path.
             Some(fast_path) => unsafe { fast_path.free_fast(Object::new(NonNull::new_unchecked(memory))) },
             None => false,
         }
     }
 
-    /// As [`alloc`](Self::alloc), if restartable sequences do not serve.
+    /// Allocates as [`alloc`](Self::alloc) does, in processes without restartable sequences.
     ///
     /// # Safety
-    /// As [`alloc`](Self::alloc).
+    /// The conditions of [`alloc`](Self::alloc) hold.
     #[inline]
     pub(crate) unsafe fn alloc_claimed(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        // SAFETY: by contract the malloc lives.
+        // SAFETY: by contract, the malloc is alive.
         self.fast_path_for(size, align)
             .and_then(|fast_path| unsafe { fast_path.alloc_claimed() })
             .map(Object::memory)
     }
-    /// As [`free`](Self::free), if restartable sequences do not serve.
+    /// Frees as [`free`](Self::free) does, in processes without restartable sequences.
     ///
     /// # Safety
-    /// As [`free`](Self::free).
+    /// The conditions of [`free`](Self::free) hold.
     #[inline]
     #[must_use]
     pub(crate) unsafe fn free_claimed(&self, memory: *mut u8) -> bool {
-        // SAFETY: by contract the memory is the caller's.
+        // SAFETY: by contract, the caller owns the memory.
         match unsafe { self.fast_path_of(memory) } {
-            // SAFETY: by contract the malloc lives; null has no fast path.
+            // SAFETY: by contract, the malloc is alive; null has no fast path.
             Some(fast_path) => unsafe { fast_path.free_claimed(Object::new(NonNull::new_unchecked(memory))) },
             None => false,
         }
     }
 
-    /// Bytes from the first page to `memory`; `None` if it is in no page.
+    /// Number of bytes from the first page to `memory`; `None` if `memory` is in no page.
     #[inline(always)]
     fn offset(&self, memory: *mut u8) -> Option<usize> {
         let offset = memory.addr().wrapping_sub(self.base);
-        // Relaxed: only a number.
+        // Relaxed: the number publishes no other data.
         (offset < self.bytes.load(Relaxed)).then_some(offset)
     }
-    /// Returns `true` if memory is in a page, as objects and blocks are.
+    /// Returns `true` if `memory` is in a page, as objects and blocks are.
     #[inline(always)]
     pub(crate) fn hold(&self, memory: NonNull<u8>) -> bool {
         self.offset(memory.as_ptr()).is_some()
     }
 
-    /// The class of the object that begins at `memory`; `None` if no class is recorded, or no object begins
-    /// there.
+    /// Class of the object that begins at `memory`; `None` if the page has no known class, or no object begins at the address.
     ///
     /// # Safety
-    /// The memory there is the caller's.
+    /// The caller owns the memory.
     #[inline(always)]
     pub(super) unsafe fn class_at(&self, memory: *mut u8) -> Option<usize> {
         let offset = self.offset(memory)?;
-        // SAFETY: each page has a class, one of `CLASSES`; by contract its memory is the caller's.
+        // SAFETY: each page has one of `CLASSES` classes. By contract, the caller owns the page's memory.
         unsafe {
             let class = self.page_classes.add(offset / PAGE_SIZE).as_ref().get().class();
             let begins = self.strides.get_unchecked(class).begins_object(offset);
             begins.then(|| class.wrapping_sub(1))
         }
     }
-    /// The fast path of the object's class.
+    /// Fast path of frees to the class of the object at `memory`.
     ///
     /// # Safety
-    /// As [`class_at`](Self::class_at).
+    /// The conditions of [`class_at`](Self::class_at) hold.
     #[inline(always)]
     unsafe fn fast_path_of(&self, memory: *mut u8) -> Option<FastPath<Object, StackMemory>> {
-        // SAFETY: by contract the memory is the caller's; there is a path for each class.
+        // SAFETY: by contract, the caller owns the memory; each class has a path.
         unsafe { self.class_at(memory).map(|class| self.frees.fast_path(class)) }
     }
-    /// Bytes of the object.
+    /// Size in bytes of the object at `memory`.
     ///
     /// # Safety
-    /// As [`class_at`](Self::class_at).
+    /// The conditions of [`class_at`](Self::class_at) hold.
     #[inline]
     pub(super) unsafe fn size_of(&self, memory: NonNull<u8>) -> Option<usize> {
-        // SAFETY: by contract the memory is the caller's.
+        // SAFETY: by contract, the caller owns the memory.
         unsafe { self.class_at(memory.as_ptr()) }.map(size_of_class)
     }
 }
@@ -286,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn multiples_of_the_stride_and_nothing_else_begin_an_object() {
+    fn only_multiples_of_the_stride_start_an_object() {
         for stride in (0..CLASSES).map(size_of_class) {
             for slab in [Stride::MOST, stride.next_power_of_two().max(PAGE_SIZE)] {
                 let objects = Stride::from_bits(Stride::new(stride, slab).unwrap().to_bits());
@@ -303,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_an_object_is_what_its_frame_says_and_nothing_else_has_one() {
+    fn only_object_addresses_have_a_size() {
         use core::alloc::Layout;
         use uslab_buddy::Gfp;
         let subsystem = crate::Subsystem::new(crate::Config::default()).unwrap();
@@ -315,28 +310,28 @@ mod tests {
             let memory = alloc(size);
             assert_eq!(found(memory).ok_or(()), malloc.core.size_of(memory).map_err(|_| ()));
             assert_eq!(found(memory), Some(size));
-            // SAFETY: within the object.
+            // SAFETY: the offset is within the object.
             assert!((1..size).step_by(7).all(|inside| found(unsafe { memory.add(inside) }).is_none()));
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the test allocated the memory, and frees it once.
             unsafe { malloc.free(memory) };
         }
         for size in [super::super::MAX_CLASS + 1, 1 << 20, (4 << 20) + 1] {
             let memory = alloc(size);
             assert_eq!(found(memory), None, "{size} bytes are no object");
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the test allocated the memory, and frees it once.
             unsafe { malloc.free(memory) };
         }
         assert_eq!(found(crate::size::large::ZERO_SIZE), None);
     }
 
-    /// Slabs of another order than usual begin at other multiples: an address inside an object would be taken
-    /// for an object.
+    /// Slabs of an unusual order begin at other multiples, at which an address inside an object could be mistaken for
+    /// an object.
     #[test]
-    fn no_address_inside_an_object_is_taken_for_one_whatever_the_order_of_its_slab() {
+    fn interior_address_is_not_an_object_at_any_slab_order() {
         let pages = uslab_buddy::PageConfig::default_for(uslab_magazine::Cpus::os()).limit(4 << 20);
         let subsystem = crate::Subsystem::new(crate::Config::new(pages)).unwrap();
         let malloc = super::super::Malloc::new(&subsystem).unwrap();
-        // No two free pages are adjacent; a slab of the usual order has two.
+        // Leave no two adjacent pages free; a slab of the usual order needs two.
         let singles: Vec<_> = core::iter::from_fn(|| {
             subsystem.pages().alloc_block(uslab_buddy::Order::ZERO, uslab_buddy::Gfp::KERNEL, None).ok()
         })
@@ -351,7 +346,7 @@ mod tests {
             // SAFETY: the test allocated the object.
             let found = |at: usize| unsafe { malloc.fast.fast_path_of(memory.as_ptr().add(at)) }.is_some();
             assert!((8..640).step_by(8).all(|at| !found(at)), "{memory:?}");
-            // SAFETY: allocated above, freed once.
+            // SAFETY: the test allocated the memory, and frees it once.
             unsafe { malloc.free(memory) };
         }
         subsystem.shrink();

@@ -1,14 +1,13 @@
-//! The inlined paths of the process's malloc: their tables are statics, so the addresses of the tables are
-//! constants.
+//! Inlined paths of the process-wide malloc, with tables in statics, so that the tables' addresses are constants.
 //!
-//! Before they are [opened](StaticPaths::open), no size has a stack and no address is within the pages. So
-//! everything misses, without a test for a malloc. They stay closed if the pages have fewer than 64 GiB of
-//! addresses, or restartable sequences do not serve the process. The slow path then tries [the malloc's
-//! own](super::fast_paths).
+//! Before the paths are [opened](StaticPaths::open), no size has a stack and no address is within the pages. Every operation on
+//! closed paths misses, without a test for a malloc. The paths stay closed if the pages have fewer than 64 GiB of addresses, or
+//! without restartable sequences. If the static paths are closed, the slow path tries [the malloc's own
+//! paths](super::fast_paths).
 //!
-//! An allocation makes 6 loads: the stack of the size, and 5 for the pop. A free by address makes 10: the
-//! addresses of the first page and of the table of page classes, the page's class and stack in one word, the
-//! class's stride, and 6 for the push.
+//! An allocation makes 6 loads: one of the size's stack, and 5 for the pop. A free by address makes 10 loads: the addresses of
+//! the first page and of the table of page classes, the page's class and stack in one word, the class's stride, and 6 for the
+//! push.
 
 use super::classes::{CLASSES, WORDS, size_of_class, word_of};
 use super::fast_paths::{FastPaths, Stride};
@@ -20,28 +19,27 @@ use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 use uslab_magazine::{StaticPath, StaticWords};
 
-/// The paths serve the first `2^BITS` bytes of the pages.
+/// The static paths serve the first `2^BITS` bytes of the pages.
 const BITS: u32 = if usize::BITS > 36 { 36 } else { usize::BITS - 1 };
-/// An address of the first page that puts every address out of range.
+/// A first-page address that puts every address out of range.
 const NOWHERE: usize = 1 << (usize::BITS - 1);
 
-/// See the [module](self).
+/// Inlined paths of the process-wide malloc, in statics. See the [module](self).
 #[derive(Debug)]
-// Aligned so that an allocation and a free read three pages of it.
+// Aligned to a page, so that an allocation and a free together touch three pages of the tables.
 #[repr(C, align(4096))]
 pub(crate) struct StaticPaths {
     base: AtomicUsize,
     page_classes: AtomicPtr<PageClass>,
-    /// Indexed by [`Known::class`](crate::memory::page_classes::Known::class), as in [`FastPaths`].
+    /// Strides by [`Known::class`](crate::memory::page_classes::Known::class), as in [`FastPaths`].
     strides: [AtomicU64; CLASSES + 1],
-    /// The stack of each size, as [`FastPath::stack`](uslab_magazine::FastPath::stack); 0 before they are
-    /// opened. By number of words, less one.
+    /// Stack of each size, as in [`FastPath::stack`](uslab_magazine::FastPath::stack), by number of words minus one; 0
+    /// before the paths are opened.
     by_words: [AtomicU32; WORDS],
     words: StaticWords,
 }
 
 impl StaticPaths {
-    /// Creates closed paths.
     pub(crate) const fn new() -> Self {
         Self {
             base: AtomicUsize::new(NOWHERE),
@@ -51,28 +49,28 @@ impl StaticPaths {
             words: StaticWords::new(),
         }
     }
-    /// The words that the malloc's table takes.
+    /// The per-CPU words that the malloc's table uses.
     pub(super) fn words(&'static self) -> &'static StaticWords {
         &self.words
     }
-    /// Returns `true` if they can be opened to a malloc with these paths.
+    /// Returns `true` if these static paths can serve a malloc with the paths `of`.
     pub(super) fn serve(of: &FastPaths) -> bool {
         let (_, bytes, _) = of.pages();
         bytes >> BITS > 0 && !of.by_words.is_disabled() && !of.frees.is_disabled()
     }
-    /// Opens them, as a copy of a malloc's paths.
+    /// Opens the static paths as a copy of the malloc's paths `of`.
     ///
     /// # Safety
-    /// They [serve](Self::serve) it, and its table has taken their words. It lives for ever.
+    /// The static paths [serve](Self::serve) the malloc, and its table has taken their words. The malloc lives for ever.
     pub(super) unsafe fn open(&self, of: &FastPaths) {
         let (base, _, page_classes) = of.pages();
-        // Relaxed: the Release of the base below publishes these.
+        // Relaxed: the Release store of `base` publishes these strides.
         for (here, stride) in self.strides.iter().zip(of.strides) {
             here.store(stride.to_bits(), Relaxed);
         }
         self.page_classes.store(page_classes.as_ptr(), Relaxed);
-        // Release: the base pairs with the Acquire in `offset`, and each stack with the Acquire in `path_for`.
-        // The static words were written before.
+        // Release: `base` pairs with the Acquire in `offset`, and each stack with the Acquire in `path_for`. The static per-CPU
+        // words were written before.
         self.base.store(base, Release);
         let mut start = 0;
         for class in 0..CLASSES {
@@ -82,66 +80,65 @@ impl StaticPaths {
         }
     }
     pub(crate) fn are_open(&self) -> bool {
-        // Relaxed: a hint.
+        // Relaxed: the result is only a hint.
         self.base.load(Relaxed) != NOWHERE
     }
-    /// Notes that the pages have `bytes` bytes of addresses left. If that is too few, frees miss from now on.
+    /// Records that the pages keep only `bytes` bytes of addresses. If the pages have fewer bytes than the paths need, all
+    /// frees miss from now on.
     pub(super) fn cut(&self, bytes: usize) {
         if bytes >> BITS == 0 {
-            // Relaxed: it publishes nothing.
+            // Relaxed: the store publishes no other data.
             self.base.store(NOWHERE, Relaxed);
         }
     }
 
-    /// The path of a size at an alignment; `None` if there is none.
+    /// Path of a size at an alignment; `None` if the paths are closed, or have no such size.
     #[inline(always)]
     fn path_for(&'static self, size: usize, align: usize) -> Option<StaticPath<Object>> {
         // Acquire: pairs with the Release in `open`.
         let stack = self.by_words.get(word_of(size, align))?.load(Acquire);
-        // SAFETY: `open` stored it, whose contract has the same conditions.
+        // SAFETY: `open` stored the stack, and its contract has the same conditions.
         (stack != 0).then(|| unsafe { StaticPath::new(&self.words, stack) })
     }
-    /// Allocates an object for a size at an alignment; `None` if this did nothing.
+    /// Allocates an object for a size at an alignment; returns `None`, with nothing done, on a miss.
     #[inline(always)]
     pub(crate) fn alloc(&'static self, size: usize, align: usize) -> Option<NonNull<u8>> {
         self.path_for(size, align)?.alloc().map(Object::memory)
     }
-    /// Frees memory that was allocated for this size and alignment; `false` if this did nothing, as for null.
+    /// Frees memory that was allocated for this size and alignment. Returns `false`, with nothing done, on a miss or for null.
     ///
     /// # Safety
-    /// The memory is not used any more.
+    /// The memory is no longer used.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free_sized(&'static self, memory: *mut u8, size: usize, align: usize) -> bool {
         match (self.path_for(size, align), self.offset(memory)) {
-            // SAFETY: by contract the memory is not used any more and came from this path's layer; null is in
-            // no page.
+            // SAFETY: by contract, the memory is no longer used and came from this path's layer; null is in no page.
             (Some(path), Some(_)) => unsafe { path.free(Object::new(NonNull::new_unchecked(memory))) },
             _ => false,
         }
     }
-    /// Frees memory by the address alone, which may be null; `false` if this did nothing.
+    /// Frees the memory at an address, which may be null. Returns `false`, with nothing done, on a miss.
     ///
     /// # Safety
-    /// It came from this malloc; otherwise as [`free_sized`](Self::free_sized).
+    /// The memory came from this malloc; and the conditions of [`free_sized`](Self::free_sized) hold.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free(&'static self, memory: *mut u8) -> bool {
         let Some(offset) = self.offset(memory) else { return false };
-        // SAFETY: the paths are open. Each page has a class, with an entry here; by contract its memory is the
-        // caller's.
+        // SAFETY: the paths are open, and each page's class has an entry. By contract, the caller owns the page's memory.
         unsafe {
-            // Relaxed: stored before the base, whose Acquire in `offset` ordered it.
+            // Relaxed: the address was stored before `base`, whose Acquire load in `offset` orders this load.
             let page = self.page_classes.load(Relaxed).add(offset / PAGE_SIZE);
             let known = (*page).get();
-            // Relaxed: stored before the base, whose Acquire in `offset` ordered it.
+            // Relaxed: the stride was stored before `base`, whose Acquire load in `offset` orders this load.
             let stride = self.strides.get_unchecked(known.class()).load(Relaxed);
             Stride::from_bits(stride).begins_object(offset)
                 && StaticPath::new(&self.words, known.stack())
                     .free(Object::new(NonNull::new_unchecked(memory)))
         }
     }
-    /// Bytes from the first page to `memory`, if these paths serve it.
+    /// Number of bytes from the first page to `memory`; `None` beyond the bytes that the static paths serve.
     #[inline(always)]
     fn offset(&self, memory: *mut u8) -> Option<usize> {
         // Acquire: pairs with the Release in `open`.
@@ -156,12 +153,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn before_they_are_opened_everything_misses() {
+    fn static_paths_miss_before_they_open() {
         static PATHS: StaticPaths = StaticPaths::new();
         let memory = (&raw const PATHS).cast_mut().cast::<u8>();
         assert!((0..=2 * MAX_CLASS).all(|size| PATHS.alloc(size, 8).is_none()));
         for memory in [memory, null_mut(), null_mut::<u8>().wrapping_sub(1)] {
-            // SAFETY: the paths are closed, so nothing is read.
+            // SAFETY: the paths are closed, so no memory is read.
             assert!(unsafe { !PATHS.free(memory) && !PATHS.free_sized(memory, 8, 8) });
         }
     }

@@ -1,4 +1,5 @@
-//! Mutants of restartable sequences. A switch cannot select them at run time, so each needs a separate build, and there are few.
+//! Mutants of restartable sequences. A switch cannot select such mutants at run time, so each needs a separate build,
+//! and only a few exist.
 //!
 //! | rule | its mutants |
 //! |---|---|
@@ -8,7 +9,7 @@
 //! | `head` | the new head is not computed: a length or a count stays as it was |
 //! | `bound` | the descriptor has another start, end or abort address |
 //!
-//! The tests of the sections must kill them: [`JUDGES`].
+//! The tests of the sections must kill these mutants: [`JUDGES`].
 
 use crate::build::Tree;
 use crate::programs::{Ended, Program, programs};
@@ -20,24 +21,27 @@ use uslab_tests::jobs::errors;
 use uslab_tests::mutate::Mutant;
 use uslab_tests::workspace;
 
-/// All rules by name; see the module.
+/// The names of all rules, described in the module.
 pub(crate) const RULES: [&str; 5] = ["store", "late", "jump", "head", "bound"];
 
 /// The file with the sections of each processor.
 const SECTIONS: [(&str, &str); 2] =
     [("x86_64", "magazine/src/cpu/rseq/x86_64.rs"), ("aarch64", "magazine/src/cpu/rseq/aarch64.rs")];
-/// The file with their descriptor.
+/// The file with the sections' descriptor.
 const DESCRIPTOR: &str = "magazine/src/cpu/rseq.rs";
 
-/// The tests that judge: the check of the machine code, the comparison with the portable bodies, and the interruption at each
-/// instruction.
-const JUDGES: [&str; 3] =
-    ["cpu::rseq::tests::no_section_writes", "cpu::rseq::tests::sections_do", "cpu::rseq::tests::stepper::"];
+/// The tests that judge: the check of the machine code, the comparison with the portable bodies, and the interruption
+/// at each instruction.
+const JUDGES: [&str; 3] = [
+    "cpu::rseq::tests::restartable_sections_write_nothing",
+    "cpu::rseq::tests::restartable_sections_agree",
+    "cpu::rseq::tests::stepper::",
+];
 
-/// The most mutants: builds are slow.
+/// The most mutants, because builds are slow.
 const MOST: usize = 32;
 
-/// All files that are mutated here.
+/// Returns all files that are mutated here.
 pub(crate) fn files() -> impl Iterator<Item = &'static str> {
     SECTIONS.iter().map(|(_, file)| *file).chain([DESCRIPTOR])
 }
@@ -53,9 +57,9 @@ struct Instruction<'t> {
     /// The line's index, from 0.
     line: usize,
     function: &'t str,
-    /// Everything between the quotes.
+    /// The text between the quotes.
     template: &'t str,
-    /// The label, like `8: `, if there is one.
+    /// The label, like `8: `, if the instruction has one.
     label: &'t str,
     text: &'t str,
 }
@@ -71,7 +75,7 @@ impl Instruction<'_> {
             name => ["str", "stur", "stlr"].contains(&name),
         }
     }
-    /// The same jump with another condition.
+    /// Returns the same jump with another condition.
     fn otherwise(&self) -> Option<String> {
         const OTHERS: [(&str, &str); 13] = [
             ("jae", "ja"),
@@ -96,13 +100,13 @@ impl Instruction<'_> {
         let (_, other) = OTHERS.iter().find(|(of, _)| *of == name)?;
         Some(self.text.replacen(name, other, 1))
     }
-    /// Returns `true` if it computes the new head from the old one.
+    /// Returns `true` if the instruction computes the new head from the old one.
     fn changes_head(&self) -> bool {
         ["add {w}", "sub {w}"].iter().any(|start| self.text.starts_with(start))
     }
 }
 
-/// The instructions of all sections in a file, in the shipping variant.
+/// Returns the instructions of all sections in a file, in the shipping variant.
 fn instructions(text: &str) -> Vec<Instruction<'_>> {
     let (mut found, mut function, mut inside, mut before) = (vec![], "", false, "");
     for (line, source) in text.lines().enumerate() {
@@ -128,13 +132,14 @@ fn instructions(text: &str) -> Vec<Instruction<'_>> {
     found
 }
 
-/// All mutants of a file of sections, numbered from 0.
+/// Returns all mutants of a file of sections, numbered from 0.
 fn of_sections(file: &str, text: &str) -> Vec<Changed> {
     let all = instructions(text);
-    // The omitted instruction becomes a comment that still names the operands, because the assembler requires each to be used.
+    // The omitted instruction becomes a comment that still names the operands, because the assembler requires each to
+    // be used.
     let comment = if file.ends_with("x86_64.rs") { "#" } else { "//" };
     let mut made = vec![];
-    // Adds a mutant; each of these lines gets another template.
+    // Each named line gets another template.
     let mut add = |of: &Instruction<'_>, rule: &str, change: String, lines: &[(&Instruction<'_>, String)]| {
         let replaced = text.lines().enumerate().map(|(line, source)| {
             let instead = lines.iter().find(|(of, _)| of.line == line);
@@ -168,7 +173,7 @@ fn of_sections(file: &str, text: &str) -> Vec<Changed> {
     made
 }
 
-/// All mutants of the descriptor's file, numbered from `first`.
+/// Returns all mutants of the descriptor's file, numbered from `first`.
 fn of_descriptor(file: &str, text: &str, first: usize) -> anyhow::Result<Vec<Changed>> {
     const BOUNDS: &str = ".quad 2f, 3f - 2f, 4f";
     let line = text.lines().position(|line| line.contains(BOUNDS));
@@ -195,7 +200,7 @@ fn mutant(number: usize, file: &str, line: usize, function: &str, rule: &str, ch
     }
 }
 
-/// The mutants of the processor that this runs on.
+/// Returns the mutants of the processor that runs this program.
 pub(crate) fn all() -> anyhow::Result<Vec<Changed>> {
     of_processor(std::env::consts::ARCH)
 }
@@ -211,7 +216,7 @@ fn of_processor(processor: &str) -> anyhow::Result<Vec<Changed>> {
     Ok(made)
 }
 
-/// Builds the tests of the sections. Each mutant must build, because one that cannot run is not judged.
+/// Builds the tests of the sections. Each mutant must build, because a mutant that cannot run is not judged.
 fn build(tree: &Tree, change: Option<&Changed>) -> anyhow::Result<Program> {
     tree.write(change.map(|of| (of.mutant.file.as_str(), of.text.as_str())))?;
     let output =
@@ -227,7 +232,7 @@ fn build(tree: &Tree, change: Option<&Changed>) -> anyhow::Result<Program> {
     programs(&said, false).into_iter().next().context("cargo names no test program")
 }
 
-/// The names of the tests of the sections that pass without a mutant.
+/// Returns the names of the tests of the sections that pass without a mutant.
 pub(crate) fn tests(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let program = build(tree, None)?;
     let names: Vec<String> = program
@@ -245,7 +250,8 @@ pub(crate) fn tests(tree: &Tree) -> anyhow::Result<Vec<String>> {
 /// The time limit of all tests of the sections, which take seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Builds a mutant and runs all `tests`. If tests do not end in time and none fails, they run again with four times the limit.
+/// Builds a mutant and runs all `tests`. If tests do not end in time and none fails, they run again with four times the
+/// limit.
 pub(crate) fn judge(tree: &Tree, of: &Changed, tests: &[String]) -> anyhow::Result<Verdict> {
     let program = build(tree, Some(of))?;
     let mut late = vec![];
@@ -271,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_finds_its_places_in_the_sections_of_each_processor() {
+    fn each_assembly_mutation_finds_its_places() {
         for (processor, file) in SECTIONS {
             let made = of_processor(processor).unwrap();
             for rule in RULES {
@@ -302,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_control_compiles_is_not_changed() {
+    fn mutation_skips_code_of_broken_builds() {
         let text = "pub fn pop() {\nsection!([\n#[cfg(uslab_control = \"a\")]\n\"mov qword ptr [{t}], {w}\",\n\
             #[cfg(not(uslab_control = \"a\"))]\n\"9: mov qword ptr [{t}], {w}\", // commit\n\"3:\",\n] [\n";
         let made = of_sections("a.rs", text);

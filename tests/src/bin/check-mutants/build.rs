@@ -40,7 +40,8 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
         let switched = made.switched(|_| true);
         mutated.insert(file.clone(), (made, switched));
     }
-    // Models of other packages cover little of a file. They are not built if the build would take most of the time.
+    // Models of other packages cover little of a file. Models of other packages are not built if the build would take
+    // most of the time.
     if args.models && !args.files.is_empty() {
         of.packages.retain(|package| {
             let judged = |file: &String| package.judges.is_some_and(|of| file.starts_with(of));
@@ -51,7 +52,8 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
     Ok(Tree { of, copy, files: mutated, left_out: HashSet::new() })
 }
 
-/// Makes `folder` contain exactly these files with these texts. Unchanged files are not written, so they are not built again.
+/// Makes `folder` contain exactly these files with these texts. Unchanged files are not written, so they are not built
+/// again.
 fn mirror(folder: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> anyhow::Result<()> {
     for (name, text) in files {
         let path = folder.join(name);
@@ -77,13 +79,13 @@ fn mirror(folder: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> anyhow::Result<(
     Ok(())
 }
 
-/// `RUSTFLAGS` of builds without models. The manifest of the integration tests has dependencies that only other targets need
-/// under `not(uslab_mutants)`.
+/// The `RUSTFLAGS` of builds without models. The manifest of the integration tests has dependencies that only other
+/// targets need under `not(uslab_mutants)`.
 const PLAIN: &str = "--cap-lints allow --cfg uslab_mutants";
 
 impl Tree {
-    /// Copies all files that git tracks, with the mutants in them. Returns a hash of the relevant files and of the compiler.
-    /// `instead` replaces the text of one file.
+    /// Copies all files that git tracks, with the mutants in them. Returns a hash of the relevant files and of the
+    /// compiler. `instead` replaces the text of one file.
     pub(crate) fn write(&self, instead: Option<(&str, &str)>) -> anyhow::Result<u64> {
         let (mut hasher, mut files) = (DefaultHasher::new(), BTreeMap::new());
         compiler()?.hash(&mut hasher);
@@ -111,7 +113,7 @@ impl Tree {
         Ok(hasher.finish())
     }
 
-    /// Cargo's arguments that select the libraries.
+    /// Returns cargo's arguments that select the libraries.
     pub(crate) fn libraries(&self) -> Vec<&str> {
         let mut targets = vec!["--lib"];
         self.of.packages.iter().for_each(|package| targets.extend(["-p", &package.name]));
@@ -121,7 +123,7 @@ impl Tree {
     /// Runs cargo in the copy. `flags` are added for builds of models.
     pub(crate) fn cargo(&self, command: &[&str], targets: &[&str], flags: &str) -> anyhow::Result<Output> {
         let mut cargo = cargo_in(&self.copy.join(self.of.below()));
-        // The dependencies of the models are built there already.
+        // The dependencies of the models are already built there.
         let units = workspace().join("target/mutants/units");
         cargo
             .args(command)
@@ -129,8 +131,8 @@ impl Tree {
             .args(["--message-format=json", "--target-dir"])
             .arg(if flags.is_empty() { &units } else { &self.of.target })
             .env("RUSTFLAGS", if flags.is_empty() { PLAIN } else { flags })
-            // Cargo distinguishes a crate from the same crate in a copied workspace only by the compiler's wrapper. Without one,
-            // the next run of the models would use the copy's artefacts.
+            // Cargo distinguishes a crate from the same crate in a copied workspace only by the compiler's wrapper.
+            // Without a wrapper, the next run of the models would use the copy's artefacts.
             .env("RUSTC_WORKSPACE_WRAPPER", "/usr/bin/env")
             .env("CARGO_PROFILE_DEV_DEBUG", "false")
             .output()
@@ -170,7 +172,7 @@ impl Tree {
         }
     }
 
-    /// The mutants to which an error message refers.
+    /// Returns the mutants to which an error message refers.
     pub(crate) fn blamed(&self, message: &Value) -> Vec<u32> {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let mut spans = list(&message["spans"]);
@@ -203,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_git_no_longer_knows_leaves_the_copy() {
+    fn files_removed_from_git_are_removed_from_the_copy() {
         let folder = tempfile::tempdir().unwrap();
         let files = |names: &[&str]| -> BTreeMap<PathBuf, Vec<u8>> {
             names.iter().map(|name| (PathBuf::from(name), name.as_bytes().to_vec())).collect()

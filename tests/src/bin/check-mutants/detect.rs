@@ -1,5 +1,6 @@
-//! How soon sampling tools notice a mutant: the stress on threads, the random operations against shadow models that the fuzz
-//! targets also run, and the simulation under random schedules. No test that was written for one case helps them.
+//! Measures how soon sampling tools notice a mutant: the stress on threads, the random operations against shadow models
+//! that the fuzz targets also run, and the simulation under random schedules. Tests written for one case do not help
+//! these tools.
 
 use crate::Args;
 use crate::build::Tree;
@@ -14,14 +15,14 @@ use std::time::Duration;
 use uslab_tests::jobs::{Ended, run_within};
 use uslab_tests::mutate::Mutant;
 
-/// CPU time of each tool for each mutant: 20 mutants then take less than an hour with their builds.
+/// The CPU time of each tool for each mutant: 20 mutants then take less than an hour with their builds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A tool that must notice a mutant.
 enum Tool {
-    /// `uslab stress`.
+    /// The tool `uslab stress`.
     Stress(PathBuf),
-    /// Random operations against shadow models: tests of these names, with more cases each time.
+    /// Random operations against shadow models: tests by name, with more cases each time.
     Random(Vec<(Program, Vec<String>)>),
     /// Whole subsystems, generated from seeds.
     Simulation(Program),
@@ -37,7 +38,7 @@ impl fmt::Display for Tool {
     }
 }
 
-/// When a mutant was noticed, and the message.
+/// The time when a mutant was noticed, and the message.
 struct Noticed {
     after: Duration,
     said: String,
@@ -51,8 +52,8 @@ impl Tool {
         match self {
             Self::Stress(path) => {
                 let mut command = Command::new(path);
-                // Several CPUs use up the CPU time faster, so the wall time is divided among them. A run that neither ends nor
-                // uses CPU time is also noticed.
+                // Several CPUs use up the CPU time faster, so the wall time is divided among them. A run that neither
+                // ends nor uses CPU time is also noticed.
                 let seconds = limit.as_secs_f64()
                     / std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
                 command.args(["stress", "--seconds", &format!("{seconds:.1}")]).envs(mutant);
@@ -70,7 +71,7 @@ impl Tool {
                         let left = limit.saturating_sub(used).max(Duration::from_secs(1));
                         let ran = program.run(&names, &variables, left)?.1;
                         used += ran.used;
-                        // Many cases take long without a mutant; the first ones do not.
+                        // Many cases take long without a mutant, but the first ones do not.
                         let passed = ran.status.map_or(used >= limit, |status| status.success());
                         if !passed {
                             return Ok(Some(Noticed { after: used, ..Noticed::of(&ran) }));
@@ -143,7 +144,7 @@ fn tools(tree: &mut Tree) -> anyhow::Result<Vec<Tool>> {
     Ok(vec![Tool::Stress(stress), Tool::Random(random), Tool::Simulation(simulation)])
 }
 
-/// Draws mutants that may change something, and reports which tool notices each one, and when.
+/// Draws mutants that may change something, and reports which tool notices each, and when.
 pub(crate) fn detect(args: &Args, config: &Config, tree: &mut Tree, count: usize) -> anyhow::Result<bool> {
     let tools = tools(tree)?;
     for tool in &tools {

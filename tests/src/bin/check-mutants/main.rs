@@ -1,12 +1,13 @@
 //! `cargo check-mutants`: changes the meaning of core files in one place at a time; a test or a model must fail for each change.
 //!
-//! [`mutate`](uslab_tests::mutate) makes the mutants by rule, all in one copy of the workspace; the variable `MUTANT` enables
-//! one. So two builds suffice for any number of mutants: one of the unit and property tests, one of the loom models. Mutants that
-//! do not compile are removed until the rest does. Every test then runs once, to find the mutants that it reaches and the time
-//! that it takes. A mutant runs through the tests that reach it, cheapest first, until one fails.
+//! [`mutate`](uslab_tests::mutate) makes the mutants by rule, all in one copy of the workspace; the variable `MUTANT`
+//! enables one. Two builds suffice for any number of mutants: one of the unit and property tests, one of the loom
+//! models. Mutants that do not compile are removed until the rest does. Every test then runs once, to find the mutants
+//! that it reaches and the time that it takes. A mutant runs through the tests that reach it, cheapest first, until one
+//! fails.
 //!
-//! Tests are cheaper than models, so tests kill most mutants. `--models` finds out what models notice alone: it makes one build,
-//! and runs no test that is not a model.
+//! Tests are cheaper than models, so tests kill most mutants. `--models` finds out what models notice alone, with one
+//! build and only models.
 
 mod assembly;
 mod build;
@@ -28,10 +29,10 @@ use uslab_tests::share::ShareArgs;
 
 /// Change the meaning of core files, one place at a time, and expect a test or a model to fail.
 ///
-/// A mutant is killed by a model's assertion, by a test, or only by a model that explores too little. A mutant that nothing
-/// kills, but with which a test does not end, twice, is out of time. A mutant that nothing notices lives: tests/mutants.toml
-/// should list it, with the reason why nothing could notice it. Verdicts are kept in target/mutants for each state of the
-/// sources, so that an interrupted run continues.
+/// A mutant is killed by a model's assertion, by a test, or only by a model that explores too little. A mutant that
+/// nothing kills, but with which a test twice does not end, is out of time. A mutant that nothing notices lives:
+/// tests/mutants.toml should list it, with the reason why nothing could notice it. Verdicts are kept in target/mutants
+/// for each state of the sources, so that an interrupted run continues.
 ///
 /// Environment: BOUND, the pre-emption bound of all models (default 1; then, for mutants that nothing noticed, each model's own
 /// bound). Exit codes: 0 if no more mutants live, are noticed only by a floor, or are out of time than tests/mutants.toml and
@@ -40,27 +41,28 @@ use uslab_tests::share::ShareArgs;
 #[derive(Debug, Parser)]
 #[command(name = "check-mutants", max_term_width = 100)]
 struct Args {
-    /// The files, relative to the workspace. Default: the files that tests/mutants.toml lists; in another workspace without such
-    /// a file, all files of the libraries that it builds by default.
+    /// The files, relative to the workspace. Default: the files that tests/mutants.toml lists; in another workspace
+    /// without such a file, all files of its default libraries.
     #[arg(value_name = "FILE")]
     files: Vec<String>,
     /// The manifest of another workspace, which git tracks. The tests and models of its libraries are run.
     #[arg(long, value_name = "FILE")]
     manifest_path: Option<PathBuf>,
-    /// Print one JSON object in place of the text.
+    /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
     /// Print the mutants, including those that would not compile, and build nothing.
     #[arg(long)]
     list: bool,
-    /// Run only models, and no other test. Mutants that they do not notice are listed, and fail the check only with
+    /// Run only models, and no other test. Mutants that models do not notice are listed, and fail the check only with
     /// `--most-live`.
     #[arg(long)]
     models: bool,
     /// The most mutants of 100 that may be neither noticed nor explained. Default: the number in tests/mutants.toml.
     #[arg(long, value_name = "PERCENT", conflicts_with = "detect")]
     most_live: Option<f64>,
-    /// Check the mutants of this processor's restartable sequences instead, with the tests of the sections. Each needs a build.
+    /// Check the mutants of this processor's restartable sequences instead, with the tests of the sections. Each such
+    /// mutant needs a build.
     #[arg(long, conflicts_with_all = ["files", "manifest_path", "models", "rule"])]
     assembly: bool,
     /// Record the results in tests/mutants_ran.json, for the table of claims.
@@ -69,7 +71,8 @@ struct Args {
     /// Draw this many mutants, and report the CPU time that the stress, random operations and the simulation need to notice each.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["assembly", "manifest_path", "models", "sample", "minutes", "shard", "merge", "list", "json", "record"])]
     detect: Option<usize>,
-    /// Begin no mutant after this many minutes: the next run continues with the others. What has been judged by then is a sample.
+    /// Begin no mutant after this many minutes: the next run continues with the others. The mutants judged by then are
+    /// a sample.
     #[arg(long, value_name = "N", conflicts_with = "shard")]
     minutes: Option<u32>,
     /// Judge only this many mutants, drawn at random.
@@ -78,11 +81,11 @@ struct Args {
     /// Seed for drawing mutants and for the order in which they run.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Judge only mutants that nothing noticed in kept runs, of any state of the sources, to see what has been fixed. Mutants
-    /// argued in tests/mutants.toml are left out.
+    /// Judge only mutants that nothing noticed in kept runs, of any state of the sources, to see what has been fixed.
+    /// Mutants argued in tests/mutants.toml are omitted.
     #[arg(long, conflicts_with_all = ["assembly", "manifest_path", "record"])]
     again: bool,
-    /// Judge only mutants of these rules. Default: the rules that tests/mutants.toml lists.
+    /// Judge only mutants of the named rules. Default: the rules that tests/mutants.toml lists.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = RULES)]
     rule: Vec<String>,
     #[command(flatten)]

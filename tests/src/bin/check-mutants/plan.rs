@@ -1,4 +1,5 @@
-//! The mutants to judge: the packages and their files, the known equivalent mutants, and the selection by arguments.
+//! Selects the mutants to judge: the packages and their files, the known equivalent mutants, and the selection by
+//! arguments.
 
 use crate::Args;
 use crate::assembly;
@@ -23,9 +24,9 @@ use uslab_tests::workspace;
 pub(crate) struct Equivalent {
     pub(crate) file: String,
     pub(crate) function: String,
-    /// The rule of these mutants; any rule if `None`.
+    /// The rule of the known mutants; any rule if `None`.
     pub(crate) rule: Option<String>,
-    /// A part of their change; all changes in the function if `None`.
+    /// A part of the change; all changes in the function if `None`.
     pub(crate) change: Option<String>,
     pub(crate) reason: String,
 }
@@ -44,7 +45,7 @@ impl Equivalent {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) files: Vec<String>,
-    /// Rules whose mutants are judged.
+    /// The rules whose mutants are judged.
     pub(crate) rules: Vec<String>,
     /// The most mutants of 100 that may be neither noticed nor explained.
     pub(crate) most_live: f64,
@@ -97,9 +98,9 @@ pub(crate) fn config(args: &Args, subjects: &Subjects) -> anyhow::Result<Config>
 #[derive(Clone, Debug)]
 pub(crate) struct Package {
     pub(crate) name: String,
-    /// Its root module.
+    /// The package's root module.
     pub(crate) lib: String,
-    /// The folder of another crate that contains its models, if they are not its own.
+    /// The folder of another crate that contains the package's models, if they are not its own.
     pub(crate) judges: Option<&'static str>,
 }
 
@@ -116,9 +117,9 @@ pub(crate) struct Subjects {
     /// The root of the git repository.
     pub(crate) top: PathBuf,
     pub(crate) packages: Vec<Package>,
-    /// The directory in which its models are built.
+    /// The directory in which the models are built.
     pub(crate) target: PathBuf,
-    /// `true` if they are packages of this workspace.
+    /// `true` if the packages are of this workspace.
     pub(crate) own: bool,
 }
 
@@ -158,7 +159,7 @@ impl Subjects {
         Ok(Self { root, top, packages: found.iter().map(package).collect(), target, own: false })
     }
 
-    /// The shipping files of all packages: the modules that a build without tests may contain.
+    /// Returns the shipping files of all packages: the modules that a build without tests may contain.
     fn files(&self) -> anyhow::Result<Vec<String>> {
         let mut files = BTreeSet::new();
         for package in &self.packages {
@@ -169,13 +170,13 @@ impl Subjects {
         Ok(files.into_iter().collect())
     }
 
-    /// The workspace's path, relative to the repository.
+    /// Returns the workspace's path, relative to the repository.
     pub(crate) fn below(&self) -> &Path {
         self.root.strip_prefix(&self.top).unwrap_or(Path::new(""))
     }
 }
 
-/// The selected mutants in random order, so that those judged so far are always a sample.
+/// Returns the selected mutants in random order, so that the judged ones are always a sample.
 pub(crate) fn chosen<'m>(args: &Args, config: &Config, all: impl Iterator<Item = &'m Mutant>) -> Vec<Mutant> {
     let rules = if args.rule.is_empty() { &config.rules } else { &args.rule };
     let asked = |mutant: &&Mutant| args.assembly || rules.contains(&mutant.rule);
@@ -194,7 +195,7 @@ pub(crate) fn chosen<'m>(args: &Args, config: &Config, all: impl Iterator<Item =
     chosen
 }
 
-/// Mutants that were noticed by nothing, or only by a floor, in kept runs.
+/// Returns the mutants that nothing, or only a floor, noticed in kept runs.
 fn lived() -> HashSet<String> {
     let kept = fs::read_dir(workspace().join("target/mutants")).into_iter().flatten().flatten();
     let kept = kept.filter(|file| file.file_name().to_string_lossy().contains(".all."));
@@ -208,7 +209,7 @@ fn lived() -> HashSet<String> {
     lived
 }
 
-/// A mutant's text without its line, which changes with the sources.
+/// Returns a mutant's text without its line, which changes with the sources.
 fn without_place(mutant: &str) -> String {
     let (place, change) = mutant.split_once(' ').unwrap_or((mutant, ""));
     format!("{} {change}", place.split(':').next().unwrap_or(place))
@@ -225,7 +226,7 @@ mod tests {
     use clap::Parser;
 
     #[test]
-    fn a_mutant_is_known_again_on_another_line() {
+    fn mutant_is_recognized_on_another_line() {
         let of = |place: &str| format!("slab/src/registry.rs:{place} remove: compare: a < b -> a <= b");
         assert_eq!(without_place(&of("12:5")), without_place(&of("17:9")));
         let line = serde_json::to_string(&(of("12:5"), Verdict::Lives)).unwrap();
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_of_tests_are_none_of_another_crates_files() {
+    fn test_modules_belong_to_their_crate() {
         let manifest = workspace().join("tests/sync_example/Cargo.toml");
         let args = Args::parse_from(["check-mutants", "--manifest-path", manifest.to_str().unwrap()]);
         let subjects = Subjects::find(&args).unwrap();

@@ -1,4 +1,4 @@
-//! Built programs of tests and models, and each of their tests: the time that it takes, and the mutants that it reaches.
+//! Built programs of tests and models. Each of their tests has the time that it takes, and the mutants that it reaches.
 
 use anyhow::Context;
 use serde_json::Value;
@@ -13,21 +13,21 @@ use uslab_tests::models::{rows, was_cut};
 /// A built program of tests.
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
-    /// The directory of its package.
+    /// The directory of the program's package.
     pub(crate) folder: PathBuf,
     pub(crate) name: String,
     pub(crate) models: bool,
 }
 
 impl Program {
-    /// The names of its tests.
+    /// Returns the names of the program's tests.
     pub(crate) fn tests(&self) -> anyhow::Result<Vec<String>> {
         let listed = Command::new(&self.path).args(["--list", "--format=terse"]).output();
         let listed = listed.context("a list of tests")?;
         let listed = String::from_utf8_lossy(&listed.stdout);
         Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
     }
-    /// Runs some of its tests, one after the other.
+    /// Runs some of the program's tests in sequence.
     pub(crate) fn run(
         &self,
         tests: &[&str],
@@ -84,7 +84,7 @@ pub(crate) enum Ended {
     OutOfTime { name: String },
 }
 
-/// The pre-emption bound of all models, if the environment sets one.
+/// Returns the pre-emption bound of all models, if the environment sets one.
 pub(crate) fn bound() -> Option<String> {
     std::env::var("BOUND").ok()
 }
@@ -92,15 +92,16 @@ pub(crate) fn bound() -> Option<String> {
 /// A variable for runs in which each model has the bound that it states.
 pub(crate) const OWN_BOUNDS: (&str, &str) = ("BOUND", "");
 
-/// A limit in KiB, so that a mutant cannot take all memory. (A test of 1,024 CPUs has 9 GiB of tables, most of which is never
-/// accessed.)
+/// A memory limit in KiB, so that a mutant cannot take all memory. A test of 1,024 CPUs has 9 GiB of tables, most of
+/// which is never accessed.
 pub(crate) const MOST_KIB: u32 = 12 << 20;
 
-/// Integration tests, each target in a separate program. They cover more than a library's own tests can.
+/// The integration tests, each target in a separate program. Integration tests cover more than a library's own tests
+/// can.
 pub(crate) const WHOLE: [&str; 10] =
     ["-p", "uslab-tests", "--test", "faults", "--test", "fork", "--test", "no_heap", "--test", "slab"];
 
-/// The programs that cargo's build messages name.
+/// Returns the programs that cargo's build messages name.
 pub(crate) fn programs(said: &str, models: bool) -> Vec<Program> {
     let program = |line: &str| {
         let line: Value =
@@ -120,20 +121,20 @@ pub(crate) struct Test {
     pub(crate) reached: HashSet<u32>,
 }
 
-/// The most CPU time of a test, in seconds. Slower tests are left out, because each runs for many mutants.
+/// The most CPU time of a test, in seconds. Slower tests are omitted, because each runs for many mutants.
 pub(crate) const SLOWEST: f64 = 10.0;
 
 /// The result of running a test once.
 pub(crate) enum Ran {
     Test(Test),
-    /// It takes too long to run for every mutant.
+    /// The test takes too long to run for every mutant.
     Slow,
     Wrong(String),
-    /// It belongs to a program of models and runs no model.
+    /// The test belongs to a program of models and runs no model.
     Nothing,
 }
 
-/// All tests; each runs once without a mutant.
+/// Returns all tests, after running each once without a mutant.
 pub(crate) fn tests(programs: &[Program], wrong: &mut Vec<String>) -> anyhow::Result<Vec<Test>> {
     let mut names = vec![];
     for (i, program) in programs.iter().enumerate() {

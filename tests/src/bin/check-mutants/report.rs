@@ -13,7 +13,7 @@ use uslab_tests::claims::{MutantRun, MutantRuns};
 use uslab_tests::mutate::Mutant;
 use uslab_tests::workspace;
 
-/// The name under which its shards are kept.
+/// The name under which the runner's shards are kept.
 pub(crate) const WHAT: &str = "check-mutants";
 
 /// The verdict about a mutant.
@@ -26,13 +26,13 @@ pub(crate) enum Verdict {
     Test { name: String, message: String },
     /// Models explored less than they should, and nothing else failed.
     Floor { name: String },
-    /// A test did not end, twice, and no test failed.
+    /// A test twice did not end, and no test failed.
     Time { name: String },
     /// All tests passed.
     Lives,
-    /// No test reaches it.
+    /// No test reaches the mutant.
     Unreached,
-    /// It was not judged for lack of time.
+    /// The mutant was not judged for lack of time.
     Waits,
 }
 
@@ -62,36 +62,35 @@ pub(crate) struct Judged {
     #[serde(flatten)]
     pub(crate) mutant: Mutant,
     pub(crate) verdict: Verdict,
-    /// The reason why nothing could notice it.
+    /// The reason why nothing could notice the mutant.
     pub(crate) equivalent: Option<String>,
 }
 
-/// The whole result, or a shard's: a shard has only its mutants, and the other fields are equal in all
-/// shards.
+/// The whole result, or a shard's: a shard has only its mutants, and the other fields are equal in all shards.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Report {
     /// The number of selected mutants.
     pub(crate) of: usize,
-    /// The number of all mutants from which they were selected.
+    /// The number of all mutants from which the judged ones were selected.
     pub(crate) from: usize,
     pub(crate) mutants: Vec<Judged>,
-    /// `true` if they were drawn from more, or not all of them are judged.
+    /// `true` if the mutants were drawn from more, or not all of them are judged.
     pub(crate) sampled: bool,
     /// The number of mutants that did not compile.
     pub(crate) left_out: usize,
-    /// Other errors.
+    /// Errors that are no verdict on a mutant.
     pub(crate) wrong: Vec<String>,
     pub(crate) seconds: f64,
 }
 
 impl Report {
-    /// The mutants with a verdict, except explained ones and those that wait.
+    /// Returns the mutants with a verdict, except explained ones and waiting ones.
     pub(crate) fn judged(&self) -> impl Iterator<Item = &Judged> {
         self.mutants
             .iter()
             .filter(|of| of.verdict != Verdict::Waits && (of.verdict.noticed() || of.equivalent.is_none()))
     }
-    /// The rate of judged mutants with these verdicts; for a sample, with the interval for all mutants.
+    /// Returns the rate of judged mutants with these verdicts; for a sample, with the interval for all mutants.
     pub(crate) fn share(&self, which: impl Fn(&Verdict) -> bool) -> Rate {
         let all = self.judged().count();
         Rate { of: self.judged().filter(|of| which(&of.verdict)).count(), all, sampled: self.sampled }
@@ -114,7 +113,7 @@ impl Report {
     }
 }
 
-/// A rate, of a sample or of all.
+/// A rate in a sample, or in all mutants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     pub(crate) of: usize,
@@ -123,7 +122,7 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// The confidence interval for the whole from which the sample was drawn, in per cent, at 95 % (Wilson
+    /// Returns the confidence interval for the whole from which the sample was drawn, in per cent, at 95 % (Wilson
     /// 1927).
     pub(crate) fn interval(self) -> [f64; 2] {
         let (n, p) = (self.all as f64, self.of as f64 / self.all.max(1) as f64);
@@ -136,7 +135,7 @@ impl Rate {
     }
     /// Returns `true` if the rate is more than `most` per cent with this confidence.
     pub(crate) fn exceeds(self, most: f64) -> bool {
-        // 0 never exceeds a bound, although the interval of 0 of 135 begins at slightly more than 0 by
+        // A rate of 0 never exceeds a bound, although the interval of 0 of 135 begins at slightly more than 0 by
         // rounding.
         self.of > 0 && self.interval()[0] > most
     }
@@ -201,8 +200,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Adds the reasons for mutants that were not noticed. If `all` shards are present, reports reasons that fit
-/// no mutant.
+/// Adds the reasons for mutants that were not noticed. If `all` shards are present, reports reasons that fit no mutant.
 pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: bool) -> Report {
     report.mutants.sort_by_key(|of| of.mutant.number);
     let mut used = vec![false; config.equivalent.len()];
@@ -291,7 +289,7 @@ pub(crate) fn leave(args: &Args, shard: Shard, report: Report) -> anyhow::Result
     Ok(report)
 }
 
-/// The joined results of all shards.
+/// Returns the joined results of all shards.
 pub(crate) fn merge(args: &Args) -> anyhow::Result<Report> {
     let (mut whole, mut first) = (Report::default(), None);
     for Share { shard, rows, .. } in args.share.joined(WHAT)? {
@@ -336,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_explained_or_waits_is_not_judged() {
+    fn explained_and_pending_mutants_are_not_judged() {
         let floor = || Verdict::Floor { name: "m".to_owned() };
         let mutants = vec![
             judged(Verdict::Lives, false),
@@ -353,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_was_judged_something_is_wrong() {
+    fn run_without_judged_mutants_is_an_error() {
         let config: Config = toml::from_str(
             "files = []\nrules = []\nmost_live = 3.0\nmost_by_floors = 0.0\nmost_by_time = 5.0",
         )
@@ -371,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_in_which_something_is_wrong_is_not_recorded() {
+    fn failed_mutation_run_is_not_recorded() {
         let args = Args::parse_from(["check-mutants", "--record"]);
         let recorded = || fs::read_to_string(workspace().join("tests/mutants_ran.json")).unwrap();
         let before = recorded();
@@ -381,9 +379,9 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_says_more_the_larger_it_is() {
+    fn confidence_interval_narrows_with_sample_size() {
         let rate = |of, all, sampled| Rate { of, all, sampled };
-        // As in tables of Wilson's interval.
+        // The values are from tables of Wilson's interval.
         assert_eq!(
             rate(1, 10, true).to_string(),
             "1 of 10, 10.0 % (of all 1.8 to 40.4 % with a confidence of 95 %)"
@@ -398,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_mutants_are_put_together_again() {
+    fn mutant_shards_merge_to_the_whole() {
         let folder = tempfile::tempdir().unwrap();
         let whole: Vec<Judged> = (0..7)
             .map(|number| {

@@ -85,7 +85,7 @@ fn judged(mutants: &[Mutant], verdicts: Vec<Verdict>) -> Vec<Judged> {
     judged.map(|(mutant, verdict)| Judged { mutant: mutant.clone(), verdict, equivalent: None }).collect()
 }
 
-/// As `check`, for mutants of restartable sequences, one after the other: each needs a build.
+/// Judges mutants of restartable sequences as `check` does, one after the other, because each needs a build.
 pub(crate) fn check_assembly(
     args: &Args,
     config: &Config,
@@ -122,13 +122,14 @@ pub(crate) const ROUNDS: [f64; 4] = [0.3, 1.0, 4.0, 1e9];
 /// The time limit of a model with its own bound.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// If this many tests run out of time alone, the mutant is out of time: hundreds of tests may reach an endless loop.
+/// The number of tests out of time after which the mutant is out of time, because hundreds of tests may reach an
+/// endless loop.
 const ENOUGH_LATE: usize = 3;
 
-/// Runs a mutant through all tests that reach it. If a program does not end in time, another one may still fail. If none does,
-/// its tests run again, each alone and with four times the time that it has among others, until [`ENOUGH_LATE`] of them have run
-/// out of time again. If nothing noticed the mutant, it is not `argued` to change nothing, and the environment sets no bound,
-/// models finally run with their own bounds, if they end in time.
+/// Runs a mutant through all tests that reach it. If a program does not end in time, another may still fail. If no
+/// program fails, the tests run again, each alone and with four times its time among others, until [`ENOUGH_LATE`]
+/// tests have run out of time again. Models finally run with their own bounds, if they end in time. This happens only
+/// for a mutant that nothing noticed, that is not `argued` to change nothing, and without a bound in the environment.
 pub(crate) fn judge(
     mutant: &Mutant,
     argued: bool,
@@ -204,7 +205,7 @@ pub(crate) fn judge(
     Ok(Verdict::Lives)
 }
 
-/// The time limit for a program that takes `seconds` without a mutant.
+/// Returns the time limit for a program that takes `seconds` without a mutant.
 fn limit(times: f64, seconds: f64) -> Duration {
     const LEAST: f64 = if cfg!(test) { 0.5 } else { 3.0 };
     Duration::from_secs_f64(times * (LEAST + 10.0 * seconds))
@@ -218,18 +219,18 @@ fn failed(program: &Program, name: String, message: String) -> Verdict {
     }
 }
 
-/// Verdicts of interrupted runs of the same sources and the same tests.
+/// The verdicts of interrupted runs of the same sources and tests.
 pub(crate) struct Kept {
     pub(crate) known: HashMap<String, Verdict>,
     pub(crate) file: fs::File,
 }
 
-/// A name for the tests behind verdicts: the models of some packages notice less than all models.
+/// Returns a name for the tests behind verdicts, because the models of some packages notice less than all models.
 fn judges<'p>(models: Option<impl Iterator<Item = &'p str>>) -> String {
     models.map_or("all".to_owned(), |packages| packages.fold("models".to_owned(), |by, of| by + "." + of))
 }
 
-/// The verdicts in a kept file, whose last line may have been cut off.
+/// Returns the verdicts in a kept file, whose last line may have been cut off.
 pub(crate) fn known(text: &str) -> impl Iterator<Item = (String, Verdict)> + '_ {
     text.lines().filter_map(|line| serde_json::from_str(line).ok())
 }
@@ -249,7 +250,7 @@ impl Kept {
     }
     pub(crate) fn keep(&self, mutant: &Mutant, verdict: Verdict) -> anyhow::Result<Verdict> {
         let line = serde_json::to_string(&(mutant.to_string(), &verdict))?;
-        // Written in one call, so that lines of several threads do not mix.
+        // Each line is written in one call, so that lines of several threads do not mix.
         (&self.file).write_all(format!("{line}\n").as_bytes())?;
         Ok(verdict)
     }
@@ -262,7 +263,7 @@ mod tests {
 
     /// The models of one package may notice what the models of another do not.
     #[test]
-    fn verdicts_of_some_models_are_not_those_of_others() {
+    fn verdicts_depend_on_the_selected_models() {
         let packages: [&[&str]; 3] =
             [&["uslab-buddy"], &["uslab-magazine"], &["uslab-buddy", "uslab-magazine"]];
         let mut by = packages.map(|packages| judges(Some(packages.iter().copied()))).to_vec();
@@ -270,9 +271,10 @@ mod tests {
         assert_eq!(by.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "{by:?}");
     }
 
-    /// Regression test: the first test that was too slow determined the verdict, although another test would have failed.
+    /// Regression test: the first test that was too slow determined the verdict, although another test would have
+    /// failed.
     #[test]
-    fn out_of_time_is_what_does_not_end_twice_and_fails_nowhere() {
+    fn mutant_is_out_of_time_after_two_hangs_without_failure() {
         let folder = tempfile::tempdir().unwrap();
         let verdict = |scripts: &[&str]| {
             let programs: Vec<Program> = scripts

@@ -1,6 +1,6 @@
-//! The lab `merge`.
+//! The lab `merge`, in which a student writes buddy merging.
 
-use super::reference::merge::Mine;
+use super::reference::merge::Exercise;
 use super::run::{Failure, LAWS, said};
 use super::verdict::{Check, Verdict};
 use crate::course::questions::ask::random;
@@ -10,22 +10,24 @@ use uslab_lab::demos::{Is, Part, Scene};
 use uslab_magazine::sync::catch_panic;
 
 const LAB: &str = "merge";
-/// The order of the only block that the memory has at first.
+/// The order of the block that initially covers the memory.
 const ORDER: u8 = 10;
-/// Bytes of a page.
+/// The size of a page in bytes.
 const PAGE: usize = 4096;
-/// Operations before a failure that are shown.
+/// The number of operations shown before a failure.
 const SHOWN: usize = 40;
 
-/// The splitting and merging of blocks.
+/// The exercise's interface: how blocks are split and merged.
 pub trait Buddy {
-    /// Takes a block of `2^order` pages out of its list. Returns its first page; `None` if there is none.
+    /// Takes a block of `2^order` pages out of its free list. Returns the block's first page, or `None` if memory is
+    /// short.
     fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32>;
-    /// Frees a block.
+    /// Frees the block of `2^order` pages that begins at `page`.
     fn free(lists: &mut FreeLists, page: u32, order: u8);
 }
 
-/// Free blocks by order. Each call except [`order`](Self::order) is a list access.
+/// The free blocks of a buddy allocator, listed by order. Each call except [`order`](Self::order) counts as one list
+/// access.
 #[derive(Clone, Debug)]
 pub struct FreeLists {
     free: Vec<BTreeSet<u32>>,
@@ -38,41 +40,42 @@ impl FreeLists {
         free[usize::from(ORDER)].insert(0);
         Self { free, looks: 0 }
     }
-    /// The order of the largest block.
+    /// Returns the order of the largest possible block.
     pub fn order(&self) -> u8 {
         ORDER
     }
-    /// Takes the lowest free block of an order, if there is one.
+    /// Takes the lowest free block of an order; `None` if the list is empty.
     ///
     /// # Panics
-    /// Panics if there is no such order.
+    /// Panics if the order is above the largest.
     pub fn pop(&mut self, order: u8) -> Option<u32> {
         self.looks += 1;
         self.free[usize::from(order)].pop_first()
     }
-    /// Adds a free block.
+    /// Adds a free block to the list of its order.
     ///
     /// # Panics
-    /// Panics if there is no such order.
+    /// Panics if the order is above the largest.
     pub fn push(&mut self, page: u32, order: u8) {
         self.looks += 1;
         self.free[usize::from(order)].insert(page);
     }
-    /// Takes the block at `page` if it is free and has exactly this order; otherwise returns `false`.
+    /// Takes the free block of exactly this order at `page`. Returns `false` if no free block of this order is at
+    /// `page`.
     ///
     /// # Panics
-    /// Panics if there is no such order.
+    /// Panics if the order is above the largest.
     pub fn remove(&mut self, page: u32, order: u8) -> bool {
         self.looks += 1;
         self.free[usize::from(order)].remove(&page)
     }
-    /// The free blocks with their orders.
+    /// Returns the free blocks with their orders.
     fn blocks(&self) -> impl Iterator<Item = (u32, u8)> {
         (0..).zip(&self.free).flat_map(|(order, free)| free.iter().map(move |page| (*page, order)))
     }
 }
 
-/// A request.
+/// A request to the buddy allocator.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Alloc(u8),
@@ -80,7 +83,7 @@ enum Op {
     Free(u64),
 }
 
-/// Phases of many small blocks, of a mix, and of few large blocks.
+/// Generates phases of many small blocks, of mixed sizes, and of few large blocks.
 fn ops(seed: u32) -> Vec<Op> {
     let mut random = random(seed, "stream of merge");
     let mut ops = vec![];
@@ -98,7 +101,7 @@ fn ops(seed: u32) -> Vec<Op> {
     ops
 }
 
-/// A violation, and the first pages of the blocks that it concerns.
+/// An invariant violation, and the first pages of the blocks concerned.
 #[derive(Debug)]
 struct Wrong {
     said: String,
@@ -111,12 +114,12 @@ impl From<String> for Wrong {
     }
 }
 
-/// A memory during a run.
+/// The state of the memory during a run.
 struct World {
     lists: FreeLists,
-    /// First page and order of each block in use, the oldest first.
+    /// First page and order of each block in use, oldest first.
     out: Vec<(u32, u8)>,
-    /// List accesses of frees.
+    /// The number of list accesses made by frees.
     looks: u64,
 }
 
@@ -124,7 +127,7 @@ impl World {
     fn new() -> Self {
         Self { lists: FreeLists::new(), out: vec![], looks: 0 }
     }
-    /// Runs a request. Returns a description of it.
+    /// Runs a request and returns a description of its effect.
     fn act<B: Buddy>(&mut self, op: Op) -> Result<String, Wrong> {
         let said = match op {
             Op::Alloc(order) => {
@@ -156,7 +159,7 @@ impl World {
         };
         self.laws().map(|()| said)
     }
-    /// Checks the invariants: each page is in one block, and no two buddies are free.
+    /// Checks two invariants: each page is in exactly one block, and no two buddies are both free.
     fn laws(&self) -> Result<(), Wrong> {
         let about = |pages: &[u32], said| Err(Wrong { said, pages: pages.to_vec() });
         let mut owner = vec![None; 1 << ORDER];
@@ -211,7 +214,7 @@ impl World {
     }
 }
 
-/// Runs all requests. Returns the list accesses of frees, or the index of the request that failed.
+/// Runs all requests of a test. Returns the list accesses made by frees, or the index of the failed request.
 fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, Wrong)> {
     let mut world = World::new();
     for (at, op) in ops.iter().enumerate() {
@@ -221,10 +224,10 @@ fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, Wrong)> {
     Ok(world.looks)
 }
 
-/// Judges an implementation of splitting and merging.
+/// Judges a student's implementation of splitting and merging.
 pub fn merge<B: Buddy>(seed: u32) -> Verdict {
     let ops = ops(seed);
-    let reference = run::<Mine>(&ops).expect("the exercise is done");
+    let reference = run::<Exercise>(&ops).expect("the exercise is done");
     let (checks, failure) = match run::<B>(&ops) {
         Ok(looks) => {
             let laws =

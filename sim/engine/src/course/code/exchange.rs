@@ -1,12 +1,12 @@
-//! The lab `exchange`.
+//! The lab `exchange`, in which a student writes a magazine layer.
 
-use super::reference::exchange::Mine;
+use super::reference::exchange::Exercise;
 use super::run::{Broken, run};
 use super::streams::exchanges;
 use super::verdict::{Check, Verdict};
 use crate::design::NoMemory;
 use crate::held::{Held, Holder};
-use crate::model::{Deed, Op, Policy};
+use crate::model::{CostEvent, Op, Policy};
 use crate::models::bonwick94::{self, release_empty};
 use crate::slabs::Object;
 use crate::stream::{CacheInfo, Stream};
@@ -15,10 +15,10 @@ use uslab_lab::course::{Layer, visits};
 use uslab_magazine::Cpus;
 
 const LAB: &str = "exchange";
-/// Rounds of a magazine.
+/// The number of objects in a full magazine.
 pub(super) const ROUNDS: usize = 8;
 
-/// A layer as a policy, over the slabs of 1994.
+/// A policy that puts a student's magazine layer over the slabs of 1994.
 #[derive(Debug)]
 struct Layered<L>(L);
 
@@ -38,19 +38,19 @@ impl<L: Layer<Object>> Policy for Layered<L> {
         let before = visits();
         let round = self.0.alloc(op.cpu as usize);
         if visits() != before {
-            op.did(if round.is_some() { Deed::Exchange } else { Deed::Miss });
+            op.did(if round.is_some() { CostEvent::Exchange } else { CostEvent::Miss });
         }
         if let Some(round) = round {
             return Ok(round);
         }
-        op.did(Deed::Refill(1));
+        op.did(CostEvent::Refill(1));
         bonwick94::take(op)
     }
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
         let before = visits();
         self.0.free(op.cpu as usize, object);
         if visits() != before {
-            op.did(Deed::Exchange);
+            op.did(CostEvent::Exchange);
         }
     }
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
@@ -70,7 +70,7 @@ impl<L: Layer<Object>> Policy for Layered<L> {
     }
 }
 
-/// Totals after each operation: visits to the depot, and objects that came from slabs.
+/// Running totals after each operation: visits to the depot, and objects taken from slabs.
 struct Costs {
     visits: Vec<u64>,
     slabs: Vec<u64>,
@@ -80,9 +80,11 @@ impl Costs {
     fn of<L: Layer<Object>>(stream: &Stream) -> Result<Self, Broken> {
         let (mut costs, mut visits, mut slabs) = (Self { visits: vec![], slabs: vec![] }, 0, 0);
         run::<Layered<L>>(stream, |_, model| {
-            let deeds = model.deeds();
-            visits += u64::from(deeds.iter().any(|deed| matches!(deed, Deed::Exchange | Deed::Miss)));
-            slabs += u64::from(deeds.contains(&Deed::Refill(1)));
+            let cost_events = model.cost_events();
+            visits += u64::from(
+                cost_events.iter().any(|deed| matches!(deed, CostEvent::Exchange | CostEvent::Miss)),
+            );
+            slabs += u64::from(cost_events.contains(&CostEvent::Refill(1)));
             costs.visits.push(visits);
             costs.slabs.push(slabs);
         })?;
@@ -90,10 +92,10 @@ impl Costs {
     }
 }
 
-/// Judges a magazine layer on streams. The models of [`uslab_lab::course`] check its locks.
+/// Judges a student's magazine layer on streams. The models of [`uslab_lab::course`] check the layer's locking.
 pub fn exchange<L: Layer<Object>>(seed: u32) -> Verdict {
     let stream = exchanges(LAB, seed);
-    let Ok(reference) = Costs::of::<Mine<Object>>(&stream) else { unreachable!("the exercise is done") };
+    let Ok(reference) = Costs::of::<Exercise<Object>>(&stream) else { unreachable!("the exercise is done") };
     let own = match Costs::of::<L>(&stream) {
         Ok(own) => own,
         Err(broken) => return Verdict::broken::<Layered<L>>(LAB, seed, &stream, broken),
@@ -104,7 +106,7 @@ pub fn exchange<L: Layer<Object>>(seed: u32) -> Verdict {
         Check::at_most("visits to the depot", last(&own.visits), bound(&reference.visits)),
         Check::at_most("objects that come from slabs", last(&own.slabs), bound(&reference.slabs)),
     ];
-    // The first visit, or object from a slab, that the reference does not need.
+    // Finds the first operation at which the policy costs more than the reference.
     let more = |own: &[u64], other: &[u64]| own.iter().zip(other).position(|(own, other)| own > other);
     let first = [more(&own.visits, &reference.visits), more(&own.slabs, &reference.slabs)];
     let first = costs.iter().zip(first).find(|(check, _)| !check.holds).and_then(|(_, first)| first);

@@ -1,8 +1,8 @@
-//! The labs in which code is written, and their judges.
+//! The course's programming labs, and their judges.
 
 use crate::course::lab::{Code, Lab, Work};
 
-/// A lab with a file to complete.
+/// A lab with a source file to complete.
 pub(in crate::course) struct Writing {
     name: &'static str,
     title: &'static str,
@@ -32,7 +32,7 @@ pub(in crate::course) const LABS: [Writing; 4] = [
                   buddy that is free, but smaller.",
         starter: include_str!("starters/merge.rs"),
         judged_by: &[
-            "No block is handed out twice or lost, and none is refused while one is free that is large enough.",
+            "No block is allocated twice or lost, and none is refused while one is free that is large enough.",
             "After each free no two buddies are free.",
             "Frees look at the lists at most twice as often as they must.",
         ],
@@ -48,7 +48,7 @@ pub(in crate::course) const LABS: [Writing; 4] = [
         pitfall: "To look for the fullest slab at each allocation, which costs a walk; to relist a slab at each free.",
         starter: include_str!("starters/partial.rs"),
         judged_by: &[
-            "No object is handed out twice or lost.",
+            "No object is allocated twice or lost.",
             "The mean number of slabs is at most 3 % above that of a good choice that costs few looks.",
             "An operation looks at slabs and moves them to lists 6 times at most, on average: both count alike.",
             "When all objects are free, no slab is left.",
@@ -66,7 +66,7 @@ pub(in crate::course) const LABS: [Writing; 4] = [
                   nothing had changed; to take the locks in two orders.",
         starter: include_str!("starters/exchange.rs"),
         judged_by: &[
-            "No object is handed out twice or lost.",
+            "No object is allocated twice or lost.",
             "Visits to the depot are at most 2 % more than those of the paper's rules.",
             "Objects that come from slabs, while the depot or the CPU has some, are at most 2 % more.",
             "Under loom each round has one owner in every order of the threads' steps, and no lock is waited for for ever.",
@@ -81,7 +81,7 @@ pub(in crate::course) const LABS: [Writing; 4] = [
         pitfall: "To reap a share of what is there, whatever the load is; to reap what came a moment ago.",
         starter: include_str!("starters/reaping.rs"),
         judged_by: &[
-            "No object is handed out twice or lost.",
+            "No object is allocated twice or lost.",
             "The costs are at most 5 % above those of the paper's working set: 2 for a full magazine that is kept for an interval, 1 for an \
              object that comes from a slab.",
         ],

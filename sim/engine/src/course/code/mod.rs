@@ -1,7 +1,8 @@
-//! The labs in which a policy is written: its interface, the streams on which it runs, and its judges.
+//! The course's policy-writing labs: the interface of a policy, the streams on which it runs, and its judges.
 //!
-//! A policy runs operation by operation, and its invariants are checked after each: an object is in one place, a block is free or
-//! not. If it breaks one, or panics, its verdict contains the states before. Its cost is compared with the reference's.
+//! A policy runs operation by operation, and its invariants are checked after each operation. If a policy panics or
+//! breaks an invariant, its verdict contains the preceding states. The judge compares the policy's cost with the cost
+//! of a reference.
 
 #[cfg(feature = "course")]
 mod buddy;

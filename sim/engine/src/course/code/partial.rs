@@ -1,6 +1,6 @@
-//! The lab `partial`.
+//! The lab `partial`, in which a student chooses the slab that serves.
 
-use super::reference::partial::Mine;
+use super::reference::partial::Exercise;
 use super::run::{Broken, run};
 use super::streams::grows_and_falls;
 use super::verdict::{Check, Verdict};
@@ -8,11 +8,11 @@ use crate::{Policy, Stream};
 
 const LAB: &str = "partial";
 
-/// The cost of a policy, operation by operation.
+/// Running costs of a policy after each operation.
 struct Costs {
     /// The number of slabs after each operation.
     slabs: Vec<u64>,
-    /// The total number of looks at slabs.
+    /// The total number of times that the policy inspected a slab.
     looks: u64,
 }
 
@@ -31,10 +31,10 @@ impl Costs {
     }
 }
 
-/// Judges a policy that chooses the partial slab to serve from.
+/// Judges a student's policy for choosing the partial slab to serve from.
 pub fn partial<P: Policy>(seed: u32) -> Verdict {
     let stream = grows_and_falls(LAB, seed);
-    let Ok(reference) = Costs::of::<Mine>(&stream) else { unreachable!("the exercise is done") };
+    let Ok(reference) = Costs::of::<Exercise>(&stream) else { unreachable!("the exercise is done") };
     let own = match Costs::of::<P>(&stream) {
         Ok(own) => own,
         Err(broken) => return Verdict::broken::<P>(LAB, seed, &stream, broken),
@@ -52,7 +52,7 @@ pub fn partial<P: Policy>(seed: u32) -> Verdict {
         ),
         Check::new("when all objects are free no slab is left", format!("{left} slabs"), left == 0),
     ];
-    // The operation after which it has the most slabs beyond the reference's.
+    // The operation after which the policy has the most slabs beyond the reference's.
     let more = own.slabs.iter().zip(&reference.slabs).map(|(own, other)| own.saturating_sub(*other));
     let worst = more.zip(1..).max_by_key(|(more, at)| (*more, u64::MAX - at)).map(|(_, at)| at);
     Verdict::costed::<P>(LAB, seed, &stream, costs, worst)

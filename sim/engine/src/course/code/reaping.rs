@@ -1,13 +1,13 @@
-//! The lab `reaping`.
+//! The lab `reaping`, in which a student decides how many magazines a depot keeps.
 
 use super::exchange::ROUNDS;
-use super::reference::{exchange, reaping::Mine};
+use super::reference::{exchange, reaping::Exercise};
 use super::run::{Broken, run};
 use super::streams::days;
 use super::verdict::{Check, Verdict};
 use crate::design::NoMemory;
 use crate::held::{Held, Holder};
-use crate::model::{Deed, Op, Policy};
+use crate::model::{CostEvent, Op, Policy};
 use crate::models::bonwick94::{self, release_empty};
 use crate::slabs::Object;
 use crate::stream::{CacheInfo, Stream};
@@ -17,32 +17,33 @@ use uslab_lab::course::{Layer, visits};
 use uslab_magazine::Cpus;
 
 const LAB: &str = "reaping";
-/// The nanoseconds of an interval.
+/// The length of a reaping interval in nanoseconds.
 const INTERVAL: u64 = 15_000_000_000;
 
-/// Decides how many full magazines a depot flushes.
+/// The exercise's interface: decides how many full magazines a depot flushes.
 pub trait Reaper: Default + fmt::Debug {
-    /// A magazine was returned to the depot or taken from it, which has `full` full ones now.
+    /// Called after a magazine was added to the depot or taken; the depot now has `full` full magazines.
     fn visited(&mut self, full: usize);
-    /// An interval ends, and the depot has `full` full magazines. Returns how many to flush to slabs.
+    /// Called at the end of an interval, when the depot has `full` full magazines. Returns how many magazines to flush
+    /// to slabs.
     fn reap(&mut self, full: usize) -> usize;
 }
 
-/// A depot that flushes as many magazines as its reaper decides.
+/// A depot that flushes as many magazines as a student's reaper decides.
 #[derive(Debug)]
 struct Reaped<R> {
-    layer: exchange::Mine<Object>,
+    layer: exchange::Exercise<Object>,
     reaper: R,
-    /// The sum of full magazines that were kept at the ends of intervals.
+    /// The number of full magazines kept at the end of each interval, summed.
     kept: u64,
 }
 
 impl<R: Reaper> Reaped<R> {
-    fn told<T>(&mut self, op: &mut Op<'_>, act: impl FnOnce(&exchange::Mine<Object>) -> T) -> T {
+    fn told<T>(&mut self, op: &mut Op<'_>, act: impl FnOnce(&exchange::Exercise<Object>) -> T) -> T {
         let before = visits();
         let done = act(&self.layer);
         if visits() != before {
-            op.did(Deed::Exchange);
+            op.did(CostEvent::Exchange);
             self.reaper.visited(self.layer.full(|full| full.len()));
         }
         done
@@ -67,7 +68,7 @@ impl<R: Reaper> Policy for Reaped<R> {
         if let Some(object) = self.told(op, |layer| layer.alloc(cpu)) {
             return Ok(object);
         }
-        op.did(Deed::Refill(1));
+        op.did(CostEvent::Refill(1));
         bonwick94::take(op)
     }
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
@@ -100,11 +101,11 @@ impl<R: Reaper> Policy for Reaped<R> {
     }
 }
 
-/// The totals after each operation: magazines kept, and objects from slabs.
+/// Running totals after each operation: magazines kept, and objects taken from slabs.
 fn costs<R: Reaper>(stream: &Stream) -> Result<Vec<(u64, u64)>, Broken> {
     let (mut costs, mut slabs) = (vec![], 0);
     run::<Reaped<R>>(stream, |_, model| {
-        slabs += u64::from(model.deeds().contains(&Deed::Refill(1)));
+        slabs += u64::from(model.cost_events().contains(&CostEvent::Refill(1)));
         let kept = model.cache(0).map_or(0, |(_, policy)| policy.kept);
         costs.push((kept, slabs));
     })?;
@@ -114,10 +115,10 @@ fn sum((kept, slabs): (u64, u64)) -> u64 {
     2 * kept + slabs
 }
 
-/// Judges a reaper.
+/// Judges a student's reaper.
 pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
     let stream = days(LAB, seed, INTERVAL);
-    let Ok(reference) = costs::<Mine>(&stream) else { unreachable!("the exercise is done") };
+    let Ok(reference) = costs::<Exercise>(&stream) else { unreachable!("the exercise is done") };
     let own = match costs::<R>(&stream) {
         Ok(own) => own,
         Err(broken) => return Verdict::broken::<Reaped<R>>(LAB, seed, &stream, broken),
@@ -130,7 +131,7 @@ pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
     );
     let found = format!("2 x {kept} + {slabs} = {}", sum((kept, slabs)));
     let check = Check::new(wanted, found, sum((kept, slabs)) as f64 <= bound);
-    // The first operation after which its cost exceeds the total that is allowed.
+    // The first operation after which the policy's cost exceeds the limit.
     let dear = own
         .iter()
         .zip(&reference)

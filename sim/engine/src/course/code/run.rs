@@ -1,4 +1,4 @@
-//! Runs a policy on a stream, operation by operation.
+//! Runs a student's policy on a stream, operation by operation.
 
 use super::verdict::{Check, Verdict};
 use crate::step::What;
@@ -9,52 +9,52 @@ use std::collections::BTreeMap;
 use uslab_lab::demos::Scene;
 use uslab_magazine::sync::catch_panic;
 
-/// The invariant of all policies.
-pub(super) const LAWS: &str = "no object is handed out twice or lost";
+/// The invariant that every policy must keep.
+pub(super) const LAWS: &str = "no object is allocated twice or lost";
 
-/// The operation at which a policy failed.
+/// The failure of a policy at one operation.
 pub(super) struct Broken {
-    /// The operation's number, from 1.
+    /// The number of the failed operation, counted from 1.
     pub(super) at: u64,
     pub(super) wrong: String,
 }
 
-/// The states before a failure, and the error at one of them. It has either views or scenes.
+/// The states before a policy's failure, and the error at one of them. A failure has either `views` or `scenes`.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub(crate) struct Failure {
-    /// The lab.
+    /// The name of the lab.
     pub lab: String,
-    /// A description of what is shown.
+    /// A description of the states shown.
     pub title: String,
-    /// The error.
+    /// The error message.
     pub wrong: String,
     /// The index of the state with the error, from 0.
     pub at: usize,
-    /// The object that the error concerns, if there is one: the first page of its slab, and its index in the slab.
+    /// The object concerned, if any: its slab's first page, and its index in the slab.
     pub object: Option<(u32, u16)>,
-    /// The memory blocks that the error concerns: their offsets in bytes.
+    /// The offsets in bytes of the memory blocks concerned.
     pub blocks: Vec<usize>,
     /// The number of CPUs of the machine.
     pub cpus: u32,
-    /// The names of its caches.
+    /// The names of the machine's caches.
     pub caches: Vec<String>,
-    /// The states of a machine.
+    /// The states of a machine, if the lab runs one.
     pub views: Vec<View>,
-    /// The states of a memory.
+    /// The states of a memory, if the lab shows one.
     pub scenes: Vec<Scene>,
 }
 
-/// Operations before a failure that are shown.
+/// The number of operations shown before a failure.
 const SHOWN: u64 = 40;
 
-/// The message of a panic.
+/// Returns the message of a panic.
 pub(super) fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-    format!("it panics: {}", text.unwrap_or("it does not say why"))
+    format!("it panics: {}", text.unwrap_or("no reason is given"))
 }
 
-/// Runs the whole stream; `each` gets the model after each operation, with the number of operations so far.
+/// Runs the whole stream. Calls `each` with the model and the number of operations after each operation.
 pub(super) fn run<P: Policy>(
     stream: &Stream,
     mut each: impl FnMut(u64, &Model<'_, P>),
@@ -81,7 +81,7 @@ pub(super) fn run<P: Policy>(
     Ok(())
 }
 
-/// The states before an operation and at it, as far as they can be shown.
+/// Returns the displayable states before the failed operation and at the failure.
 pub(super) fn moments<P: Policy>(lab: &str, stream: &Stream, Broken { at, wrong }: Broken) -> Failure {
     let pages = Pages::of(stream).expect("a machine of a few CPUs");
     let (mut views, mut object, mut wrong) = (vec![], None, wrong);
@@ -89,11 +89,11 @@ pub(super) fn moments<P: Policy>(lab: &str, stream: &Stream, Broken { at, wrong 
         let mut engine = Engine::new(model, stream);
         let shown: Vec<u32> = (0..stream.caches.len() as u32).collect();
         let first = at.saturating_sub(SHOWN);
-        // The last owner of each object.
+        // The last caller of each object.
         let mut owners = BTreeMap::new();
         for moment in 0..=at {
             let view = catch_panic(|| {
-                let steps = engine.run_and_tell(moment).ok()?;
+                let steps = engine.run_with_steps(moment).ok()?;
                 for step in steps.iter().filter(|step| matches!(step.what, What::Alloc)) {
                     owners.insert(step.object, (moment, step.cpu));
                 }
@@ -125,7 +125,7 @@ pub(super) fn moments<P: Policy>(lab: &str, stream: &Stream, Broken { at, wrong 
 }
 
 impl Verdict {
-    /// The verdict on a policy that broke an invariant.
+    /// Returns the verdict on a policy that broke an invariant.
     pub(super) fn broken<P: Policy>(lab: &str, seed: u32, stream: &Stream, broken: Broken) -> Self {
         let found = format!("operation {}: {}", broken.at, broken.wrong);
         let failure = moments::<P>(lab, stream, broken);
@@ -136,8 +136,8 @@ impl Verdict {
             failure: serde_json::to_value(failure).ok(),
         }
     }
-    /// The verdict on a policy that kept the invariants, with its cost. If the cost was too high, `too_dear` is the first
-    /// operation at which it was.
+    /// Returns the verdict on a policy that kept the invariants, with its cost. If the cost was too high, `too_dear` is
+    /// the first operation at which it exceeded the limit.
     pub(super) fn costed<P: Policy>(
         lab: &str,
         seed: u32,

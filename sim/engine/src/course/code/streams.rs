@@ -1,4 +1,4 @@
-//! The streams on which policies run, generated from a seed.
+//! Generates the streams on which policies run, from a seed.
 
 use crate::course::questions::ask::{Random, random};
 use crate::stream::{Kind, Stream, Writer};
@@ -6,7 +6,7 @@ use crate::stream::{Kind, Stream, Writer};
 /// Nanoseconds between two operations.
 const STEP: u64 = 1000;
 
-/// A stream that is being written, and its live objects, the oldest first.
+/// A stream that is being written, and its live objects, oldest first.
 struct Script {
     writer: Writer,
     random: Random,
@@ -19,7 +19,7 @@ impl Script {
     fn new(lab: &str, seed: u32, cpus: u32, size: u32) -> Self {
         let mut writer = Writer::new(lab.to_owned(), cpus);
         writer.cache("dentry".to_owned(), Kind::Named, size);
-        // Other random numbers than those of the questions.
+        // These random numbers differ from the random numbers of the questions.
         let random = random(seed, &format!("stream of {lab}"));
         Self { writer, random, now: 0, born: 0, live: vec![] }
     }
@@ -40,20 +40,18 @@ impl Script {
         let object = self.live.remove(at);
         self.writer.free(cpu, object);
     }
-    /// Frees the newest objects.
     fn free(&mut self, cpu: u32, n: u64) {
         for _ in 0..n.min(self.live.len() as u64) {
             self.free_at(cpu, self.live.len() - 1);
         }
     }
-    /// Frees random objects.
     fn free_some(&mut self, cpu: u32, n: u64) {
         for _ in 0..n.min(self.live.len() as u64) {
             let at = self.random.of(0, self.live.len() as u64 - 1) as usize;
             self.free_at(cpu, at);
         }
     }
-    /// Frees everything, and shrinks.
+    /// Frees all objects, and shrinks.
     fn end(mut self, cpus: u32) -> Stream {
         while !self.live.is_empty() {
             let cpu = self.live.len() as u32 % cpus;
@@ -65,7 +63,7 @@ impl Script {
     }
 }
 
-/// A cache that grows, falls at random to a part of its size, and is used for a while, repeatedly.
+/// Generates a cache that repeatedly grows, frees a random part, and is then used for a while.
 pub(super) fn grows_and_falls(lab: &str, seed: u32) -> Stream {
     let mut script = Script::new(lab, seed, 1, 256);
     for _ in 0..8 {
@@ -82,7 +80,7 @@ pub(super) fn grows_and_falls(lab: &str, seed: u32) -> Stream {
     script.end(1)
 }
 
-/// Four CPUs: loops at a magazine's edge, bursts, and frees of objects that another CPU allocated.
+/// Generates the work of four CPUs: loops at a magazine's edge, bursts, and frees of remote objects.
 pub(super) fn exchanges(lab: &str, seed: u32) -> Stream {
     let mut script = Script::new(lab, seed, 4, 128);
     for _ in 0..60 {
@@ -111,7 +109,7 @@ pub(super) fn exchanges(lab: &str, seed: u32) -> Stream {
     script.end(4)
 }
 
-/// A load that changes over the day: some bursts in each interval of 15 seconds.
+/// Generates a load that varies over a day, with bursts in each interval of 15 seconds.
 pub(super) fn days(lab: &str, seed: u32, interval: u64) -> Stream {
     let mut script = Script::new(lab, seed, 2, 128);
     for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Tests of exercises: the starters, the references, and wrong solutions.
+//! Tests that the judges reject the starters and wrong solutions, and accept the references.
 
 use super::{Buddy, FreeLists, Reaper, Verdict, exchange, merge, partial, reaping, reference};
 use crate::policy::*;
@@ -15,7 +15,7 @@ mod handed_out {
 
 const SEEDS: std::ops::Range<u32> = 0..4;
 
-/// The checks that failed. A failed operation must have states to look at, one of which is its own.
+/// Returns the checks that failed. A failed operation must come with displayable states, including its own.
 fn fails(verdict: &Verdict) -> Vec<String> {
     let failed = verdict.checks.iter().filter(|check| !check.holds);
     let said: Vec<_> = failed.map(|check| format!("{}: {}", check.wanted, check.found)).collect();
@@ -37,13 +37,13 @@ fn fails_with(verdict: &Verdict, expected: &str) {
 }
 
 #[test]
-fn exercises_that_are_done_hold_on_every_seed() {
+fn solved_exercises_pass_on_each_seed() {
     for seed in SEEDS {
         for verdict in [
-            merge::<reference::merge::Mine>(seed),
-            partial::<reference::partial::Mine>(seed),
-            exchange::<reference::exchange::Mine<_>>(seed),
-            reaping::<reference::reaping::Mine>(seed),
+            merge::<reference::merge::Exercise>(seed),
+            partial::<reference::partial::Exercise>(seed),
+            exchange::<reference::exchange::Exercise<_>>(seed),
+            reaping::<reference::reaping::Exercise>(seed),
         ] {
             assert!(verdict.holds(), "{}: {:?}", verdict.lab, fails(&verdict));
             assert_eq!(verdict.failure, None);
@@ -54,32 +54,32 @@ fn exercises_that_are_done_hold_on_every_seed() {
 }
 
 #[test]
-fn exercises_that_are_handed_out_run_and_do_not_hold() {
+fn unsolved_exercises_run_and_fail() {
     for seed in SEEDS {
-        fails_with(&merge::<handed_out::merge::Mine>(seed), "are buddies, both free, and not merged");
-        fails_with(&partial::<handed_out::partial::Mine>(seed), "mean number of slabs");
-        fails_with(&exchange::<handed_out::exchange::Mine<_>>(seed), "visits to the depot");
-        fails_with(&reaping::<handed_out::reaping::Mine>(seed), "costs");
+        fails_with(&merge::<handed_out::merge::Exercise>(seed), "are buddies, both free, and not merged");
+        fails_with(&partial::<handed_out::partial::Exercise>(seed), "mean number of slabs");
+        fails_with(&exchange::<handed_out::exchange::Exercise<_>>(seed), "visits to the depot");
+        fails_with(&reaping::<handed_out::reaping::Exercise>(seed), "costs");
     }
 }
 
 #[test]
-fn other_seeds_are_other_streams() {
-    let found = |seed| partial::<reference::partial::Mine>(seed).checks[0].found.clone();
+fn different_seeds_give_different_streams() {
+    let found = |seed| partial::<reference::partial::Exercise>(seed).checks[0].found.clone();
     assert_ne!(found(1), found(2));
     assert_eq!(found(1), found(1));
 }
 
 // ---------------------------------------------------------------- merge
 
-/// Defines a way to merge, with the reference's allocation.
+/// Defines a merging policy that allocates as the reference does.
 macro_rules! merges {
     ($name:ident, |$lists:ident, $page:ident, $order:ident| $free:block) => {
         #[derive(Debug)]
         struct $name;
         impl Buddy for $name {
             fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32> {
-                reference::merge::Mine::alloc(lists, order)
+                reference::merge::Exercise::alloc(lists, order)
             }
             fn free($lists: &mut FreeLists, $page: u32, $order: u8) $free
         }
@@ -87,7 +87,7 @@ macro_rules! merges {
 }
 
 #[test]
-fn merging_that_stops_forgets_or_searches_is_seen() {
+fn wrong_merging_solutions_are_detected() {
     merges!(Once, |lists, page, order| {
         let (mut page, mut order) = (page, order);
         if order < lists.order() && lists.remove(page ^ (1 << order), order) {
@@ -126,7 +126,7 @@ fn merging_that_stops_forgets_or_searches_is_seen() {
 }
 
 #[test]
-fn an_allocation_that_gives_up_or_gives_twice_is_seen() {
+fn allocation_that_fails_early_or_returns_twice_is_detected() {
     #[derive(Debug)]
     struct NeverSplits;
     impl Buddy for NeverSplits {
@@ -134,19 +134,19 @@ fn an_allocation_that_gives_up_or_gives_twice_is_seen() {
             lists.pop(order)
         }
         fn free(lists: &mut FreeLists, page: u32, order: u8) {
-            reference::merge::Mine::free(lists, page, order);
+            reference::merge::Exercise::free(lists, page, order);
         }
     }
     #[derive(Debug)]
     struct Twice;
     impl Buddy for Twice {
         fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32> {
-            let page = reference::merge::Mine::alloc(lists, order)?;
+            let page = reference::merge::Exercise::alloc(lists, order)?;
             lists.push(page, order);
             Some(page)
         }
         fn free(lists: &mut FreeLists, page: u32, order: u8) {
-            reference::merge::Mine::free(lists, page, order);
+            reference::merge::Exercise::free(lists, page, order);
         }
     }
     fails_with(&merge::<NeverSplits>(1), "is refused, and one is free that is large enough");
@@ -155,7 +155,7 @@ fn an_allocation_that_gives_up_or_gives_twice_is_seen() {
 
 // ---------------------------------------------------------------- partial
 
-/// Finds the fullest slab by a walk over all.
+/// Finds the fullest slab by walking over all slabs.
 #[derive(Debug)]
 struct Walks;
 
@@ -184,7 +184,7 @@ impl Policy for Walks {
     }
 }
 
-/// Loses each hundredth object, allocates it twice, or keeps empty slabs.
+/// Loses each hundredth object, allocates one twice, or keeps empty slabs.
 #[derive(Debug)]
 struct Wrong<const HOW: u8>(Option<Object>, u32);
 
@@ -192,7 +192,7 @@ impl<const HOW: u8> Policy for Wrong<HOW> {
     const NAME: &'static str = "wrong";
     const ABOUT: &'static str = "wrong";
     type Knobs = ();
-    const LISTS: &'static [&'static str] = reference::partial::Mine::LISTS;
+    const LISTS: &'static [&'static str] = reference::partial::Exercise::LISTS;
     fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &()) -> Self {
         Self(None, 0)
     }
@@ -200,7 +200,7 @@ impl<const HOW: u8> Policy for Wrong<HOW> {
         match self.0.filter(|_| HOW == 1) {
             Some(object) => Ok(object),
             None => {
-                let object = reference::partial::Mine.alloc(op)?;
+                let object = reference::partial::Exercise.alloc(op)?;
                 self.0 = Some(object);
                 Ok(object)
             }
@@ -212,7 +212,7 @@ impl<const HOW: u8> Policy for Wrong<HOW> {
             0 if self.1 == 100 => {}
             2 if op.slabs.free(object.slab) + 1 == op.slabs.objects() => op.slabs.put(object),
             3 => panic!("free number {} is too much", self.1),
-            _ => reference::partial::Mine.free(op, object),
+            _ => reference::partial::Exercise.free(op, object),
         }
     }
     fn shrink(&mut self, _: &mut Op<'_>) -> u64 {
@@ -221,17 +221,17 @@ impl<const HOW: u8> Policy for Wrong<HOW> {
 }
 
 #[test]
-fn a_cache_that_walks_loses_gives_twice_keeps_or_panics_is_seen() {
+fn wrong_cache_solutions_are_detected() {
     fails_with(&partial::<Walks>(1), "looks at slabs and moves to lists, an operation");
     fails_with(&partial::<Wrong<0>>(1), "objects that nobody holds: 1, not 0");
-    fails_with(&partial::<Wrong<1>>(1), "is handed out twice");
+    fails_with(&partial::<Wrong<1>>(1), "is allocated twice");
     fails_with(&partial::<Wrong<2>>(1), "when all objects are free no slab is left");
     fails_with(&partial::<Wrong<3>>(1), "it panics: free number 1 is too much");
 }
 
 // ---------------------------------------------------------------- exchange
 
-/// One magazine for each CPU, with its lock, and no previous one.
+/// One locked magazine per CPU, without a previous magazine.
 #[derive(Debug)]
 struct OneMagazine<T> {
     rounds: usize,
@@ -274,7 +274,7 @@ impl<T: std::fmt::Debug + Send> Layer<T> for OneMagazine<T> {
 }
 
 #[test]
-fn one_magazine_goes_to_the_depot_too_often() {
+fn single_magazine_visits_the_depot_too_often() {
     fails_with(&exchange::<OneMagazine<_>>(1), "visits to the depot");
 }
 
@@ -306,7 +306,7 @@ impl Reaper for MoreThanAll {
 }
 
 #[test]
-fn a_depot_that_gives_all_or_half_back_costs_more() {
+fn depot_that_flushes_half_or_all_costs_more() {
     for seed in SEEDS {
         fails_with(&reaping::<All>(seed), "costs");
         fails_with(&reaping::<Half>(seed), "costs");

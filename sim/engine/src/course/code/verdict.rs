@@ -1,26 +1,26 @@
-//! The verdict on a policy.
+//! The verdict on a student's policy.
 
 use serde::{Deserialize, Serialize};
 
-/// The verdict on a policy, on the streams of a seed.
+/// The verdict on a student's policy, on the streams of a seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The lab.
+    /// The lab's name.
     pub lab: String,
     /// The seed of the streams.
     pub seed: u32,
-    /// The checks, one by one. A failed check is the last one if later checks would mean nothing.
+    /// The checks, in order. If a failed check makes later checks meaningless, the check is the last one.
     pub checks: Vec<Check>,
-    /// The states before a failed operation, in the format of the page of failures.
+    /// The states before the failed operation, as JSON for the failures page.
     pub failure: Option<serde_json::Value>,
 }
 
-/// A check.
+/// One requirement of a verdict, with its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// The requirement.
+    /// The required result.
     pub wanted: String,
-    /// The result.
+    /// The result that was found.
     pub found: String,
     /// `true` if the requirement holds.
     pub holds: bool,
@@ -42,12 +42,12 @@ impl Verdict {
     /// Formats the verdict as JSON.
     ///
     /// # Panics
-    /// Never panics: it contains only texts and numbers.
+    /// Never panics, because a verdict contains only texts and numbers.
     #[cfg(feature = "course")]
     pub fn json(&self) -> String {
         serde_json::to_string(self).expect("texts and numbers")
     }
-    /// Returns `true` if there are checks, and all hold.
+    /// Returns `true` if the verdict has checks and all of them hold.
     pub fn holds(&self) -> bool {
         !self.checks.is_empty() && self.checks.iter().all(|check| check.holds)
     }

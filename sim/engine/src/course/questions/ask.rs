@@ -1,4 +1,4 @@
-//! How questions are built, and answers found.
+//! Builds the questions of a lab, and finds their answers.
 
 use crate::course::lab::{Answer, Expects, Lab, Question, Work};
 use crate::design::Design;
@@ -33,7 +33,7 @@ impl Asking {
     }
 }
 
-/// Random numbers that are the same on every target.
+/// A random number generator that gives the same numbers on every target.
 pub(in crate::course) struct Random(Xoshiro256PlusPlus);
 
 pub(in crate::course) fn random(seed: u32, lab: &str) -> Random {
@@ -41,14 +41,14 @@ pub(in crate::course) fn random(seed: u32, lab: &str) -> Random {
 }
 
 impl Random {
-    /// A number from `first` to `last`.
+    /// Returns a random number from `first` to `last`.
     pub(in crate::course) fn of(&mut self, first: u64, last: u64) -> u64 {
         self.0.random_range(first..=last)
     }
 }
 
 impl Asked {
-    /// Adds a question with a script to run; `answer` gets the result.
+    /// Adds a question with a script. `answer` computes the answer from the result of the run.
     pub(super) fn run(
         text: impl Into<String>,
         expects: Expects,
@@ -61,7 +61,7 @@ impl Asked {
             Question { text: text.into(), expects, design: design.clone(), script: script.clone() };
         Self { question, answer: Box::new(move || answer(&Ran::of(&design, &script))) }
     }
-    /// Adds a question with nothing to run.
+    /// Adds a question without a script.
     pub(super) fn plain(
         text: impl Into<String>,
         expects: Expects,
@@ -79,13 +79,13 @@ pub(super) fn choice(of: &[&str]) -> Expects {
     Expects::Choice(of.iter().map(|one| (*one).to_owned()).collect())
 }
 
-/// The result of running a script.
+/// The result of running a question's script.
 pub(super) struct Ran {
-    /// The steps of each operation, from the first on.
+    /// The steps of each operation, in order.
     did: Vec<Vec<Step>>,
     /// The operation at the last mark.
     pub(super) mark: u64,
-    /// The state at the mark, and the last one.
+    /// The state at the mark, and the final state.
     pub(super) marked: View,
     pub(super) end: View,
 }
@@ -102,7 +102,7 @@ impl Ran {
                 let mut run = |engine: &mut Engine<'_, D>, to| {
                     while engine.operations() < to {
                         let next = engine.operations() + 1;
-                        did.push(engine.run_and_tell(next).expect("a script is no damaged stream"));
+                        did.push(engine.run_with_steps(next).expect("a script is no damaged stream"));
                     }
                     engine.view(vec![], &[])
                 };
@@ -115,20 +115,20 @@ impl Ran {
         let spec: Spec<NoPolicy> = design.parse().expect("a design of the course");
         spec.on(&stream, Run(&stream)).expect("a machine of a few CPUs")
     }
-    /// The operations after the mark, with the steps of each.
+    /// Returns the operations after the mark, with their steps.
     pub(super) fn after(&self) -> impl Iterator<Item = (u64, &[Step])> {
         (self.mark + 1..).zip(self.did[self.mark as usize..].iter().map(Vec::as_slice))
     }
-    /// The operations after the mark that were served at level `path` or a slower one.
+    /// Returns the operations after the mark that were served at level `path` or a slower one.
     pub(super) fn beyond(&self, path: Path) -> Vec<u64> {
         let dear = |steps: &[Step]| steps.iter().any(|step| step.path >= Some(path));
         self.after().filter(|(_, steps)| dear(steps)).map(|(at, _)| at).collect()
     }
-    /// The last operation, and its last step.
+    /// Returns the last operation, and its last step.
     pub(super) fn last(&self) -> (u64, Option<&Step>) {
         (self.end.operation, self.did.last().and_then(|steps| steps.last()))
     }
-    /// An answer that counts these operations, and shows the first of them.
+    /// Returns the answer that counts the given operations, and shows the first operation that counts.
     pub(super) fn count(&self, of: &[u64], why: String) -> Answer {
         Answer::new(of.len() as u64, why, of.first().copied().unwrap_or(self.mark + 1))
     }

@@ -1,4 +1,4 @@
-//! The effect of slab colour on a processor's cache.
+//! The lab on the effect of slab colour on a processor's cache.
 
 use super::ask::{Asked, Asking, Random, number};
 use crate::course::lab::{Answer, Strip};
@@ -17,17 +17,17 @@ pub(super) const LAB: Asking = Asking {
     ask,
 };
 
-/// Bytes of a line; sets of a first-level cache of 32 KiB with 8 ways.
+/// The bytes of a cache line. The modelled first-level cache has 32 KiB and 8 ways.
 const LINE: usize = 64;
 const SETS: usize = 64;
 
-/// The geometry of a slab of one page.
+/// Returns the geometry of a slab of one page.
 fn geometry(size: usize) -> Geometry {
     let rule = OrderRule { min_order: 0, max_order: 0, min_objects: 1, ..OrderRule::for_cpus(1) };
     Geometry::new(size, LINE, &rule).expect("an object smaller than a page")
 }
 
-/// For each set, how many of `slabs` slabs have their first object in it.
+/// Counts, for each cache set, the slabs whose first object falls into that set.
 fn sets(size: usize, slabs: usize, colours: usize) -> [usize; SETS] {
     let set = |slab: usize| (slab * PAGE_SIZE + slab % colours * LINE) / LINE % SETS;
     let mut seen = [0; SETS];
@@ -36,12 +36,12 @@ fn sets(size: usize, slabs: usize, colours: usize) -> [usize; SETS] {
     seen
 }
 
-/// The number of sets that have some.
+/// Returns the number of cache sets that hold a first object.
 fn used(sets: &[usize]) -> usize {
     sets.iter().filter(|slabs| **slabs > 0).count()
 }
 
-/// A slab with a colour: the unused space is before its objects and after them.
+/// Draws a slab with a colour: the unused space is split before and after its objects.
 fn slab(size: usize, colour: usize) -> Strip {
     let (objects, front) = (geometry(size).objects(), colour * LINE);
     let behind = PAGE_SIZE - front - objects * size;
@@ -53,7 +53,7 @@ fn slab(size: usize, colour: usize) -> Strip {
     }
 }
 
-/// The cache's sets, each drawn as wide as a line.
+/// Draws the cache's sets, each as wide as a line.
 fn cache(sets: &[usize]) -> Strip {
     let set = |slabs: &usize| (LINE as u32, (*slabs > 0).then(|| slabs.to_string()));
     let said =
@@ -62,7 +62,7 @@ fn cache(sets: &[usize]) -> Strip {
 }
 
 fn ask(random: &mut Random) -> Vec<Asked> {
-    // All of these sizes leave at least two lines unused.
+    // All sizes of the question leave at least two lines unused.
     let size = [640, 704, 768, 832, 960, 1088][random.of(0, 5) as usize];
     let slabs = random.of(24, 60) as usize;
     let (objects, waste) = (geometry(size).objects(), geometry(size).waste());

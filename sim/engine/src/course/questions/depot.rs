@@ -1,4 +1,4 @@
-//! The size that a depot needs.
+//! The lab on the size that a depot needs.
 
 use super::ask::{Asked, Asking, Ran, Random, number};
 use crate::Path;
@@ -17,7 +17,7 @@ pub(super) const LAB: Asking = Asking {
     ask,
 };
 
-/// Bytes of an object.
+/// The size of an object in bytes.
 const SIZE: u64 = 256;
 
 fn ask(random: &mut Random) -> Vec<Asked> {

@@ -1,4 +1,4 @@
-//! Why a CPU keeps two magazines.
+//! The lab on why a CPU keeps two magazines.
 
 use super::ask::{Asked, Asking, Random, number};
 use crate::Path;
@@ -24,7 +24,7 @@ fn ask(random: &mut Random) -> Vec<Asked> {
             "0 free 2\n0 alloc 2\n".repeat(rounds as usize)
         )
     };
-    // The array is one object short of full. The loaded and the previous magazine are full.
+    // The CPU's array is one object short of full. The loaded and the previous magazine are full.
     let array = script(&format!("0 alloc {}\n", m + 1));
     let magazines = script(&format!("0 alloc {}\n0 free {}\n", 3 * m, 2 * m));
     let burst = 2 * m + m / 2;

@@ -1,4 +1,4 @@
-//! Per-CPU pages, and zones.
+//! The lab on per-CPU pages and zones.
 
 use super::ask::{Asked, Asking, Random, choice, number};
 use crate::course::lab::Answer;
@@ -17,7 +17,7 @@ pub(super) const LAB: Asking = Asking {
     ask,
 };
 
-/// Pages of a batch: the kernel's number for a zone of 1 GiB.
+/// The pages of a per-CPU batch: the kernel's number for a zone of 1 GiB.
 const BATCH: u64 = 63;
 
 fn ask(random: &mut Random) -> Vec<Asked> {
@@ -72,7 +72,7 @@ fn ask(random: &mut Random) -> Vec<Asked> {
             "uslab",
             zones,
             move |ran| {
-                // DMA32 is below Normal.
+                // The zone DMA32 is below the zone Normal.
                 let low = |step: &Step| matches!(step.what, What::AllocPages { page, .. } if page < 8192);
                 let Some((at, _)) = ran.after().find(|(_, steps)| steps.iter().any(low)) else {
                     return Answer::new(2, "No block of DMA32 came.".to_owned(), ran.end.operation);

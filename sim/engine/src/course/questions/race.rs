@@ -1,4 +1,4 @@
-//! A race that a model checker found.
+//! The lab on a race that a model checker found.
 
 use super::ask::{Asked, Asking, Random, choice, number};
 use crate::course::lab::Answer;
@@ -44,7 +44,7 @@ impl Change {
     }
 }
 
-/// The trace, the index of the step that breaks the rule, and the index of the step that made its thread's
+/// Returns the trace, the index of the step that breaks the rule, and the index of the step that made the thread's
 /// knowledge stale.
 fn story() -> (Story, usize, usize) {
     let story: Story =

@@ -1,4 +1,4 @@
-//! The cost of a free on another CPU than the allocating one.
+//! The lab on the cost of a remote free: on another CPU than the allocation.
 
 use super::ask::{Asked, Asking, Random, choice, number};
 use crate::Path;
@@ -19,7 +19,7 @@ pub(super) const LAB: Asking = Asking {
 fn ask(random: &mut Random) -> Vec<Asked> {
     let m = 8;
     let n = m * random.of(5, 12);
-    // Each CPU has run before, and has its tables.
+    // Each CPU has run before, so its tables exist.
     let begin = "cpus 2\ncache dentry 256\n0 alloc\n0 free\n1 alloc\n1 free\n0 shrink\n";
     let script = format!("{begin}0 alloc {n}\n# Remote frees\n1 free {n} oldest");
     let again = format!("{begin}0 alloc {n}\n1 free {n} oldest\n# Once more\n0 alloc {}", n - 15);

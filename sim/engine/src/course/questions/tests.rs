@@ -1,20 +1,20 @@
-//! The engine measures each answer; here it is worked out by hand from the numbers in the question's text.
+//! Compares the answers that the engine computes with answers worked out by hand from each question's text.
 
 use crate::course::{Expects, Sheet, SheetError, Work, answer, labs};
 use std::collections::BTreeMap;
 
 const SEEDS: std::ops::Range<u32> = 0..12;
 
-/// The right answers of a lab.
+/// Returns the right answers of a lab.
 fn of(seed: u32, name: &str) -> Vec<u64> {
     (0..).map_while(|n| answer(seed, name, n)).map(|answer| answer.right).collect()
 }
-/// The right answers of all labs.
+/// Returns the right answers of all labs.
 fn right(seed: u32) -> BTreeMap<String, Vec<u64>> {
     let asking = labs(seed).into_iter().filter(|lab| matches!(lab.work, Work::Questions(_)));
     asking.map(|lab| (lab.name.to_owned(), of(seed, lab.name))).collect()
 }
-/// The numbers of a question's text, in order.
+/// Returns the numbers in a question's text, in order.
 fn numbers(seed: u32, name: &str, question: usize) -> Vec<u64> {
     let lab = labs(seed).into_iter().find(|lab| lab.name == name).unwrap();
     let Work::Questions(questions) = lab.work else { panic!("{name} asks") };
@@ -23,7 +23,7 @@ fn numbers(seed: u32, name: &str, question: usize) -> Vec<u64> {
 }
 
 #[test]
-fn a_loop_at_the_edge_costs_an_array_two_locks_a_round_and_two_magazines_one_visit() {
+fn two_magazines_absorb_alternating_operations_better_than_an_array() {
     for seed in SEEDS {
         let [_, m, .., rounds, operations] = numbers(seed, "two-magazines", 0)[..] else { panic!() };
         assert_eq!(
@@ -32,37 +32,37 @@ fn a_loop_at_the_edge_costs_an_array_two_locks_a_round_and_two_magazines_one_vis
             "seed {seed}, M = {m}"
         );
         assert_eq!(of(seed, "two-magazines")[1], 1);
-        // At most two visits a round, and one more at the beginning and until both sides are in a steady state.
+        // At most two depot visits a round, and one more at the start and until both sides are in a steady state.
         let visits = of(seed, "two-magazines")[2];
         assert!((2 * rounds..=2 * rounds + 2).contains(&visits), "seed {seed}: {visits} in {rounds} rounds");
     }
 }
 
 #[test]
-fn a_depot_must_hold_the_burst() {
+fn depot_must_be_large_enough_for_the_burst() {
     for seed in SEEDS {
         let [_, burst, _, 8, 256, short, operations] = numbers(seed, "depot", 0)[..] else {
             panic!("{:?}", numbers(seed, "depot", 0))
         };
         assert_eq!(operations, 2 * burst);
-        // Each magazine that the depot cannot hold is flushed in one operation and filled in another.
+        // Each magazine beyond the depot's limit is flushed in one operation and refilled in another.
         assert_eq!(of(seed, "depot"), [2 * (burst / 8 - short), burst / 8, burst * 256], "seed {seed}");
     }
 }
 
 #[test]
-fn remote_frees_cost_slub_a_slab_each_and_magazines_a_visit_in_eight() {
+fn remote_frees_cost_less_with_magazines_than_with_slub() {
     for seed in SEEDS {
         let [_, n, ..] = numbers(seed, "remote-frees", 0)[..] else { panic!() };
         assert_eq!(of(seed, "remote-frees")[..2], [n, n / 8 - 2], "seed {seed}");
-        // All objects of the slabs are in use or on CPU 1, except those with which the last slab was created.
+        // All objects of the slabs are in use or on CPU 1, except the rest of the last slab.
         let made = if n.is_multiple_of(16) { 3 } else { 2 };
         assert_eq!(of(seed, "remote-frees")[2], made, "seed {seed}, {n} objects");
     }
 }
 
 #[test]
-fn pages_come_in_batches_of_63_and_normal_keeps_a_reserve() {
+fn page_batches_are_63_and_normal_zone_keeps_a_reserve() {
     for seed in SEEDS {
         let [_, n] = numbers(seed, "pages", 1)[..] else { panic!() };
         assert_eq!(of(seed, "pages"), [63, n.div_ceil(63), 1], "seed {seed}");
@@ -70,7 +70,7 @@ fn pages_come_in_batches_of_63_and_normal_keeps_a_reserve() {
 }
 
 #[test]
-fn colours_are_lines_of_what_is_left_over() {
+fn slab_colours_use_the_leftover_cache_lines() {
     for seed in SEEDS {
         let [page, objects, size, line, 0] = numbers(seed, "colour", 0)[..] else { panic!() };
         let [slabs, ..] = numbers(seed, "colour", 1)[..] else { panic!() };
@@ -80,12 +80,12 @@ fn colours_are_lines_of_what_is_left_over() {
 }
 
 #[test]
-fn the_story_breaks_its_rule_where_the_new_magazine_is_loaded() {
+fn course_counterexample_fails_when_the_new_magazine_is_loaded() {
     assert_eq!(of(3, "race"), [10, 7, 2]);
 }
 
 #[test]
-fn neighbours_have_other_numbers_and_a_choice_is_one_of_its_list() {
+fn neighbouring_students_get_different_numbers() {
     assert_ne!(right(1), right(2));
     for lab in labs(5) {
         let Work::Questions(questions) = &lab.work else { continue };
@@ -102,7 +102,7 @@ fn neighbours_have_other_numbers_and_a_choice_is_one_of_its_list() {
 }
 
 #[test]
-fn a_sheet_is_graded_by_what_the_engine_finds() {
+fn answer_sheet_is_graded_by_the_engine() {
     let mut sheet = Sheet { course: 1, name: "Ada".to_owned(), seed: 11, answers: BTreeMap::new() };
     let nothing = sheet.grade();
     assert_eq!((nothing.right, nothing.of), (0, 18));
@@ -121,7 +121,7 @@ fn a_sheet_is_graded_by_what_the_engine_finds() {
 }
 
 #[test]
-fn invalid_sheet_is_refused_with_accepted_values() {
+fn invalid_answer_sheet_is_refused_with_accepted_values() {
     let wrong = |text: &str| Sheet::read(text).unwrap_err();
     assert!(matches!(wrong("{"), SheetError::Json(_)));
     let sheet = |course, answers| format!(r#"{{"course":{course},"name":"","seed":1,"answers":{answers}}}"#);
@@ -129,7 +129,7 @@ fn invalid_sheet_is_refused_with_accepted_values() {
         (sheet(2, "{}"), "a sheet of version 2 of the course; expected 1"),
         (
             sheet(1, r#"{"depth":[]}"#),
-            "no lab `depth` has questions; there are two-magazines, depot, remote-frees",
+            "no lab `depth` with questions; expected one of two-magazines, depot, remote-frees",
         ),
         (sheet(1, r#"{"depot":[1,2,3,4]}"#), "lab depot: 4 answers; expected at most 3"),
         (sheet(1, r#"{"depot":["many"]}"#), "no answer sheet: invalid type"),

@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::{Free, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
-/// Four objects of 1,024 bytes fill a page.
+/// Runs a script with four objects of 1,024 bytes on a page.
 fn play(play: impl FnOnce(&mut Script<'_, Bonwick94>)) {
     script(1024, Knobs::default(), |script: &mut Script<'_, Bonwick94>| {
         assert_eq!(script.per_slab(), 4);
@@ -11,18 +11,18 @@ fn play(play: impl FnOnce(&mut Script<'_, Bonwick94>)) {
 }
 
 #[test]
-fn one_slab_is_used_up_before_the_next_is_made() {
+fn slab_is_filled_before_the_next_is_created() {
     play(|script| {
         script.alloc(0, 4);
         assert_eq!((script.counts(), script.slab_of(3)), ((1, 4), 0));
         script.alloc(0, 1);
         assert_eq!((script.counts(), script.slab_of(4)), ((2, 5), 1));
-        assert_eq!(script.deeds(), [Deed::Made, Deed::Refill(1)]);
+        assert_eq!(script.cost_events(), [CostEvent::Made, CostEvent::Refill(1)]);
     });
 }
 
 #[test]
-fn a_slab_that_was_full_serves_next() {
+fn slab_that_was_full_serves_the_next_allocation() {
     play(|script| {
         script.alloc(0, 12);
         script.free(0, [1, 5]);
@@ -37,7 +37,7 @@ fn a_slab_that_was_full_serves_next() {
 }
 
 #[test]
-fn an_empty_slab_serves_after_all_partial_ones() {
+fn empty_slab_serves_after_all_partial_slabs() {
     play(|script| {
         script.alloc(0, 12);
         script.free(0, 0..4);
@@ -48,7 +48,7 @@ fn an_empty_slab_serves_after_all_partial_ones() {
 }
 
 #[test]
-fn empty_slabs_serve_the_longest_empty_first() {
+fn longest_empty_slab_serves_first() {
     play(|script| {
         script.alloc(0, 8);
         script.free(0, (4..8).chain(0..4));
@@ -58,7 +58,7 @@ fn empty_slabs_serve_the_longest_empty_first() {
 }
 
 #[test]
-fn empty_slabs_stay_until_memory_is_asked_for() {
+fn empty_slabs_stay_until_memory_is_reclaimed() {
     play(|script| {
         script.alloc(0, 9);
         script.free(0, 0..8);
@@ -68,19 +68,19 @@ fn empty_slabs_stay_until_memory_is_asked_for() {
 }
 
 #[test]
-fn cpu_of_a_request_makes_no_difference() {
+fn requests_of_all_cpus_are_treated_alike() {
     play(|script| {
         script.alloc(0, 2);
         let place = script.place(0);
         script.free(1, [0]);
-        assert_eq!(script.deeds(), [Deed::Flush(1)]);
+        assert_eq!(script.cost_events(), [CostEvent::Flush(1)]);
         script.alloc(2, 1);
-        assert_eq!((script.place(2), script.deeds()), (place, &[Deed::Refill(1)][..]));
+        assert_eq!((script.place(2), script.cost_events()), (place, &[CostEvent::Refill(1)][..]));
     });
 }
 
 #[test]
-fn a_slab_wastes_at_most_an_eighth() {
+fn slab_wastes_at_most_an_eighth() {
     // Slabs of 1,400-byte objects: two objects leave 1,296 bytes of one page, five leave 1,192 of two pages,
     // eleven leave 984 of four.
     let geometry = an_eighth_of_waste(1400, u8::MAX).unwrap();
@@ -90,7 +90,7 @@ fn a_slab_wastes_at_most_an_eighth() {
     assert_eq!(an_eighth_of_waste(5000, 0).unwrap().order().get(), 1, "one object must fit");
 }
 
-/// The rules in their simplest form, to compare the model with.
+/// The paper's rules in their simplest form, for comparison with the model.
 pub(in crate::models) struct Rules {
     pub(in crate::models) free: Free,
     partial: Vec<u64>,

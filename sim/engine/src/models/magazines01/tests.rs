@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::{CPUS, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
-/// Four objects in a slab, magazines of two.
+/// Runs a script with four objects in a slab and magazines of two.
 fn play(play: impl FnOnce(&mut Script<'_, Magazines01>)) {
     script(1024, Knobs { magsize: Some(2) }, |script: &mut Script<'_, Magazines01>| {
         assert_eq!(script.per_slab(), 4);
@@ -11,46 +11,49 @@ fn play(play: impl FnOnce(&mut Script<'_, Magazines01>)) {
 }
 
 #[test]
-fn allocations_fill_no_magazine() {
+fn allocations_do_not_fill_magazines() {
     play(|script| {
         script.alloc(0, 1);
-        assert_eq!((script.counts(), script.deeds()), ((1, 1), &[Deed::Made, Deed::Refill(1)][..]));
+        assert_eq!(
+            (script.counts(), script.cost_events()),
+            ((1, 1), &[CostEvent::Made, CostEvent::Refill(1)][..])
+        );
         script.alloc(0, 1);
-        assert_eq!((script.counts(), script.deeds()), ((1, 2), &[Deed::Refill(1)][..]));
+        assert_eq!((script.counts(), script.cost_events()), ((1, 2), &[CostEvent::Refill(1)][..]));
     });
 }
 
 #[test]
-fn frees_make_magazines_and_the_last_one_freed_is_the_first_to_go() {
+fn frees_fill_magazines_in_lifo_order() {
     play(|script| {
         script.alloc(0, 4);
         let place = script.place(2);
         script.free(0, [0]);
-        assert_eq!(script.deeds(), [Deed::Exchange], "the new magazine comes by way of the depot");
+        assert_eq!(script.cost_events(), [CostEvent::Exchange], "the new magazine comes by way of the depot");
         script.free(0, [1]);
-        assert_eq!(script.deeds(), []);
+        assert_eq!(script.cost_events(), []);
         script.free(0, [2]);
-        assert_eq!((script.counts(), script.deeds()), ((1, 4), &[Deed::Exchange][..]));
+        assert_eq!((script.counts(), script.cost_events()), ((1, 4), &[CostEvent::Exchange][..]));
         script.alloc(0, 1);
-        assert_eq!((script.place(4), script.deeds()), (place, &[][..]));
+        assert_eq!((script.place(4), script.cost_events()), (place, &[][..]));
     });
 }
 
 #[test]
-fn a_full_magazine_goes_from_one_cpu_to_another() {
+fn full_magazine_moves_from_one_cpu_to_another() {
     play(|script| {
         script.alloc(0, 8);
         let place = script.place(3);
-        // 6 and 7 are in the loaded magazine, 4 and 5 in the previous one; 0 and 1 were put into the depot
-        // first, then 2 and 3.
+        // Objects 6 and 7 are in the loaded magazine, 4 and 5 in the previous one. The depot got 0 and 1 first, then 2
+        // and 3.
         script.free(0, 0..8);
         script.alloc(1, 1);
-        assert_eq!((script.place(8), script.deeds()), (place, &[Deed::Exchange][..]));
+        assert_eq!((script.place(8), script.cost_events()), (place, &[CostEvent::Exchange][..]));
     });
 }
 
 #[test]
-fn at_the_edge_of_a_magazine_the_depot_is_left_alone() {
+fn alternating_operations_at_a_magazines_end_avoid_the_depot() {
     play(|script| {
         script.alloc(0, 8);
         script.free(0, 0..8);
@@ -58,15 +61,15 @@ fn at_the_edge_of_a_magazine_the_depot_is_left_alone() {
         for _ in 0..6 {
             let number = script.numbers() - 1;
             script.free(0, [number]);
-            assert_eq!(script.deeds(), []);
+            assert_eq!(script.cost_events(), []);
             script.alloc(0, 1);
-            assert_eq!(script.deeds(), []);
+            assert_eq!(script.cost_events(), []);
         }
     });
 }
 
 #[test]
-fn a_shrink_empties_cpus_and_depot() {
+fn shrink_empties_cpus_and_depot() {
     play(|script| {
         script.alloc(0, 9);
         script.free(0, 0..8);
@@ -83,12 +86,12 @@ fn without_contention_magazines_keep_their_size() {
         assert_eq!(script.counts(), (2, 8));
         script.alloc(1, 2);
         script.free(1, [8, 9]);
-        assert_eq!(script.deeds(), [], "it still has room for two");
+        assert_eq!(script.cost_events(), [], "it still has room for two");
     });
 }
 
 #[test]
-fn magazines_are_as_large_as_objects_are_small() {
+fn magazine_capacity_falls_with_object_size() {
     let of = |size| (sizes(size).first, sizes(size).largest);
     assert_eq!(
         [8, 64, 65, 256, 257, 512, 1024, 3200, 3201, 65_536].map(of),
@@ -98,12 +101,12 @@ fn magazines_are_as_large_as_objects_are_small() {
 
 type Magazine = Vec<Place>;
 
-/// The paper's rules in their simplest form, to compare the model with.
+/// The paper's rules in their simplest form, for comparison with the model.
 struct Rules {
-    /// The loaded and the previous magazine of each CPU; `None` is no magazine.
+    /// The loaded and the previous magazine of each CPU; `None` if a magazine is missing.
     cpus: Vec<[Option<Magazine>; 2]>,
     full: Vec<Magazine>,
-    /// Number of empty magazines in the depot.
+    /// The number of empty magazines in the depot.
     empty: usize,
     size: usize,
     slabs: bonwick94::tests::Rules,
@@ -145,7 +148,7 @@ impl Shadow for Rules {
             if has_room(previous) {
                 std::mem::swap(loaded, previous);
             } else {
-                // An empty magazine of the depot, or a new one.
+                // Takes an empty magazine from the depot, or creates one.
                 self.empty = self.empty.saturating_sub(1);
                 self.exchange(cpu, vec![]);
             }

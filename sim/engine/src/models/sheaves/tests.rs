@@ -1,18 +1,18 @@
-//! The models on scripts with results worked out by hand, and compared with simple implementations that keep every object
-//! separately.
+//! Tests of the models on scripts with results worked out by hand, and against simple implementations that track each
+//! object.
 
 use super::*;
 use crate::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
-/// A slab has eight objects of 4,096 bytes.
+/// The object size in bytes; a slab holds eight such objects.
 const SIZE: u32 = 4096;
 
 fn knobs(sheaf_capacity: usize, min_partial: usize) -> Knobs {
     let (cpu_partial, min_partial) = (Some(0), Some(min_partial));
     Knobs { sheaf_capacity: Some(sheaf_capacity), cpu_partial, min_partial, ..Knobs::default() }
 }
-/// Sheaves of two, with the rules of 7.x.
+/// Runs a script with sheaves of two, under the rules of 7.x.
 fn play(min_partial: usize, play: impl FnOnce(&mut Script<'_, Sheaves<Node>>)) {
     script(SIZE, knobs(2, min_partial), |script: &mut Script<'_, Sheaves<Node>>| {
         assert_eq!(script.per_slab(), 8);
@@ -21,64 +21,70 @@ fn play(min_partial: usize, play: impl FnOnce(&mut Script<'_, Sheaves<Node>>)) {
 }
 
 #[test]
-fn a_miss_fills_a_sheaf_and_the_rest_of_a_new_slab_is_free_on_the_list() {
+fn miss_fills_a_sheaf_and_lists_the_rest_of_the_new_slab() {
     play(5, |script| {
         script.alloc(0, 1);
-        assert_eq!((script.counts(), script.deeds()), ((1, 2), &[Deed::Miss, Deed::Made, Deed::Relist][..]));
+        assert_eq!(
+            (script.counts(), script.cost_events()),
+            ((1, 2), &[CostEvent::Miss, CostEvent::Made, CostEvent::Relist][..])
+        );
         script.alloc(0, 1);
-        assert_eq!(script.deeds(), []);
+        assert_eq!(script.cost_events(), []);
         script.alloc(0, 1);
-        assert_eq!(script.deeds(), [Deed::Miss, Deed::Refill(2), Deed::Remote, Deed::Relist]);
+        assert_eq!(
+            script.cost_events(),
+            [CostEvent::Miss, CostEvent::Refill(2), CostEvent::Remote, CostEvent::Relist]
+        );
         assert_eq!(script.counts(), (1, 4));
     });
 }
 
 #[test]
-fn two_sheaves_change_places() {
+fn main_and_spare_sheaf_are_swapped() {
     play(0, |script| {
         script.alloc(0, 4);
         let place = script.place(1);
         script.free(0, [0, 1]);
-        assert_eq!(script.deeds(), []);
+        assert_eq!(script.cost_events(), []);
         script.free(0, [2]);
-        assert_eq!(script.deeds(), [Deed::Swap]);
+        assert_eq!(script.cost_events(), [CostEvent::Swap]);
         script.alloc(0, 1);
-        assert_eq!(script.deeds(), []);
+        assert_eq!(script.cost_events(), []);
         script.alloc(0, 1);
-        assert_eq!((script.place(5), script.deeds()), (place, &[Deed::Swap][..]));
+        assert_eq!((script.place(5), script.cost_events()), (place, &[CostEvent::Swap][..]));
     });
 }
 
 #[test]
-fn a_full_sheaf_goes_from_one_cpu_to_another() {
+fn full_sheaf_moves_from_one_cpu_to_another() {
     play(0, |script| {
         script.alloc(0, 8);
         let place = script.place(3);
         script.free(0, 0..4);
         script.free(0, [4]);
-        assert_eq!(script.deeds(), [Deed::Exchange]);
+        assert_eq!(script.cost_events(), [CostEvent::Exchange]);
         script.alloc(1, 1);
-        assert_eq!((script.place(8), script.deeds()), (place, &[Deed::Exchange][..]));
+        assert_eq!((script.place(8), script.cost_events()), (place, &[CostEvent::Exchange][..]));
     });
 }
 
 #[test]
-fn a_barn_takes_ten_full_sheaves() {
+fn barn_stores_ten_full_sheaves() {
     play(5, |script| {
         script.alloc(0, 40);
         script.free(0, 0..24);
         assert_eq!(script.counts(), (5, 40), "two sheaves of the CPU, ten of the barn");
         script.free(0, [24]);
-        // The spare sheaf is flushed: both of its objects are free in slabs of the list.
+        // The spare sheaf is flushed: its two objects are free in listed slabs.
         assert_eq!(
-            (script.counts(), script.deeds()),
-            ((5, 38), &[Deed::Miss, Deed::Remote, Deed::Relist][..])
+            (script.counts(), script.cost_events()),
+            ((5, 38), &[CostEvent::Miss, CostEvent::Remote, CostEvent::Relist][..])
         );
     });
 }
 
 #[test]
-fn a_refill_takes_slabs_until_they_have_enough_and_uses_the_last_one_first() {
+fn refill_detaches_enough_slabs_and_uses_the_last_first() {
     play(5, |script| {
         script.alloc(0, 16);
         let (of_first, of_second): (Vec<_>, Vec<_>) = (0..16).partition(|n| script.slab_of(*n) == 0);
@@ -86,7 +92,7 @@ fn a_refill_takes_slabs_until_they_have_enough_and_uses_the_last_one_first() {
         assert_eq!(script.shrink(), (4, 0), "one is free in the first slab, three in the second");
         script.alloc(0, 2);
         assert_eq!([16, 17].map(|n| script.slab_of(n)), [1, 1], "both were taken, the second one is used");
-        // The first slab is in front again, and the rest of the second one is behind it.
+        // The first slab is in front again, and the rest of the second slab is behind it.
         script.alloc(0, 2);
         assert_eq!([18, 19].map(|n| script.slab_of(n)), [0, 1]);
         assert_eq!(script.counts(), (2, 16));
@@ -94,15 +100,16 @@ fn a_refill_takes_slabs_until_they_have_enough_and_uses_the_last_one_first() {
 }
 
 #[test]
-fn a_flush_goes_from_the_last_object_to_the_first_with_those_of_the_same_slab_nearby() {
-    // Sheaves of eight, and a flush of one whose objects alternate between two slabs.
+fn flush_groups_nearby_objects_of_one_slab() {
+    // Sheaves of eight, and a flush of a sheaf whose objects alternate between two slabs.
     script(SIZE, knobs(8, 5), |script: &mut Script<'_, Sheaves<Node>>| {
         script.alloc(0, 16);
         let (a, b): (Vec<_>, Vec<_>) = (0..16).partition(|n| script.slab_of(*n) == 0);
         assert_eq!((a.len(), b.len()), (8, 8));
         script.free(0, [a[0], b[0], b[1], b[2], a[1]]);
         script.shrink();
-        // Three objects of `b` are between the two of `a`. So `a` enters the list first, and its first object is put back last.
+        // Three objects of `b` are between the two objects of `a`. The flush therefore puts `a` on the list first, and
+        // returns the first object of `a` last.
         assert_eq!(script.counts(), (2, 11));
         script.alloc(1, 5);
         assert_eq!(script.counts(), (3, 19), "a sheaf of eight: five of these, and three of a new slab");
@@ -110,8 +117,8 @@ fn a_flush_goes_from_the_last_object_to_the_first_with_those_of_the_same_slab_ne
 }
 
 #[test]
-fn a_slab_that_falls_empty_is_freed_if_the_list_has_enough_without_it() {
-    // A slab on the list is itself counted.
+fn emptied_slab_is_freed_if_the_node_has_enough_partial_slabs() {
+    // The slab itself counts among the slabs of the list.
     for (min_partial, slabs) in [(0, 0), (1, 0), (2, 1)] {
         script(SIZE, knobs(0, min_partial), |script: &mut Script<'_, Sheaves<Node>>| {
             script.alloc(0, 8);
@@ -122,45 +129,51 @@ fn a_slab_that_falls_empty_is_freed_if_the_list_has_enough_without_it() {
 }
 
 #[test]
-fn objects_freed_after_a_grace_period_wait_as_a_full_sheaf() {
+fn rcu_freed_objects_wait_as_a_full_sheaf() {
     play(5, |script| {
         script.alloc(0, 4);
         script.free_after_grace(0, [0]);
         assert_eq!(script.counts(), (1, 4), "an rcu sheaf counts as active");
         script.free_after_grace(0, [1]);
-        // The sheaf is full. Before its grace period ends, other CPUs refill from slabs.
+        // The rcu sheaf is full. Before the grace period ends, other CPUs refill from slabs.
         script.alloc(1, 1);
-        assert_eq!(script.deeds(), [Deed::Miss, Deed::Refill(2), Deed::Remote, Deed::Relist]);
+        assert_eq!(
+            script.cost_events(),
+            [CostEvent::Miss, CostEvent::Refill(2), CostEvent::Remote, CostEvent::Relist]
+        );
         script.alloc(1, 1);
         script.wait(1);
         script.alloc(1, 1);
-        assert_eq!(script.deeds(), [Deed::Exchange], "the barn has it");
+        assert_eq!(script.cost_events(), [CostEvent::Exchange], "the barn has it");
         script.free_after_grace(1, [2]);
         assert_eq!(script.shrink().0, 2, "one in the main sheaf, one in the rcu sheaf");
     });
 }
 
 #[test]
-fn in_6_18_two_caches_have_sheaves_which_only_requests_that_may_block_fill() {
+fn linux_6_18_uses_sheaves_in_two_caches() {
     script(SIZE, Knobs::default(), |script: &mut Script<'_, Sheaves<Slub>>| {
         script.alloc(0, 1);
-        assert_eq!(script.deeds(), [Deed::Made]);
+        assert_eq!(script.cost_events(), [CostEvent::Made]);
     });
     script(SIZE, knobs(2, 0), |script: &mut Script<'_, Sheaves<Slub>>| {
         script.alloc_without_blocking(0, 1);
-        assert_eq!(script.deeds(), [Deed::Miss, Deed::Made]);
+        assert_eq!(script.cost_events(), [CostEvent::Miss, CostEvent::Made]);
         script.alloc(0, 1);
-        assert_eq!((script.counts(), script.deeds()), ((1, 8), &[Deed::Miss, Deed::Refill(2)][..]));
+        assert_eq!(
+            (script.counts(), script.cost_events()),
+            ((1, 8), &[CostEvent::Miss, CostEvent::Refill(2)][..])
+        );
     });
     play(0, |script| {
         script.alloc_without_blocking(0, 1);
-        assert_eq!((script.counts(), script.deeds().len()), ((1, 2), 3), "7.x fills one for all");
+        assert_eq!((script.counts(), script.cost_events().len()), ((1, 2), 3), "7.x fills one for all");
     });
 }
 
 #[test]
-fn a_sheaf_has_room_by_the_size_of_objects_or_as_recorded() {
-    fn capacity<B: Below>(name: &str, size: usize, recorded: Option<u32>) -> usize {
+fn sheaf_capacity_follows_object_size_or_the_recording() {
+    fn capacity<B: SlabLayer>(name: &str, size: usize, recorded: Option<u32>) -> usize {
         let info = CacheInfo {
             sheaf_capacity: recorded,
             ..CacheInfo::new(name, crate::stream::Kind::Named, size as u32)
@@ -181,7 +194,7 @@ fn a_sheaf_has_room_by_the_size_of_objects_or_as_recorded() {
 }
 
 #[test]
-fn a_shrink_empties_sheaves_and_barn() {
+fn shrink_empties_sheaves_and_barn() {
     play(5, |script| {
         script.alloc(0, 8);
         script.free(0, 0..6);
@@ -191,17 +204,17 @@ fn a_shrink_empties_sheaves_and_barn() {
 
 type Sheaf = Vec<Place>;
 
-/// The layer below sheaves, in the simplest form of its rules.
+/// The layer below sheaves, with its rules in the simplest form.
 trait Ground {
     fn refill(&mut self, cpu: usize, room: usize) -> Sheaf;
-    /// Takes back objects of one slab.
+    /// Takes flushed objects of one slab.
     fn take_back(&mut self, cpu: usize, objects: &[Place]);
     fn shrink(&mut self);
     fn slabs(&self) -> u64;
     fn active(&self) -> u64;
 }
 
-/// The layer of SLUB until 6.17.
+/// The layer below sheaves of 6.18: SLUB until 6.17.
 struct CpuSlabs(slub::tests::Rules);
 
 impl Ground for CpuSlabs {
@@ -222,7 +235,7 @@ impl Ground for CpuSlabs {
     }
 }
 
-/// The node's list of 7.x.
+/// The layer below sheaves of 7.x: the node's list.
 struct Listed {
     min_partial: usize,
     free: Free,
@@ -291,10 +304,10 @@ impl Ground for Listed {
     }
 }
 
-/// The rules in their simplest form, to compare the model with.
+/// The rules in their simplest form, for comparison with the model.
 struct Rules<G> {
     capacity: usize,
-    /// Main and spare sheaf of each CPU; both exist from the CPU's first free or refill on.
+    /// The main and spare sheaf of each CPU, which exist from the CPU's first free or refill on.
     cpus: Vec<(Sheaf, Option<Sheaf>)>,
     barn: Vec<Sheaf>,
     ground: G,
@@ -307,8 +320,8 @@ impl<G: Ground> Rules<G> {
     fn flush(&mut self, cpu: usize, mut sheaf: Sheaf) {
         while let Some(last) = sheaf.pop() {
             let mut same = vec![last];
-            // From the end on, until three objects of other slabs were seen. The last object takes the place of one that was
-            // found.
+            // The flush searches from the end until it has seen three objects of other slabs. The last object takes the
+            // place of the object found.
             let (mut at, mut others) = (sheaf.len(), 0);
             while at > 0 && others < 3 {
                 at -= 1;

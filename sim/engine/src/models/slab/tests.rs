@@ -5,8 +5,8 @@ use proptest::prelude::*;
 fn knobs(limit: u32, batchcount: u32, shared: u32) -> Knobs {
     Knobs { limit: Some(limit), batchcount: Some(batchcount), shared: Some(shared) }
 }
-/// Four objects in a slab, arrays of four that move two together, a shared array of two, and at most 12 free objects in slabs:
-/// four batches of two, and a slab.
+/// Runs a script with four objects in a slab, arrays of four that move two at a time, and a shared array of two. At
+/// most 12 free objects stay in slabs: four batches of two, and a slab.
 fn play(play: impl FnOnce(&mut Script<'_, Slab>)) {
     script(1024, knobs(4, 2, 1), |script: &mut Script<'_, Slab>| {
         assert_eq!(script.per_slab(), 4);
@@ -15,29 +15,29 @@ fn play(play: impl FnOnce(&mut Script<'_, Slab>)) {
 }
 
 #[test]
-fn a_miss_brings_a_batch() {
+fn miss_fetches_a_batch() {
     play(|script| {
         script.alloc(0, 1);
         assert_eq!(
-            (script.counts(), script.deeds()),
-            ((1, 2), &[Deed::Miss, Deed::Made, Deed::Refill(2)][..])
+            (script.counts(), script.cost_events()),
+            ((1, 2), &[CostEvent::Miss, CostEvent::Made, CostEvent::Refill(2)][..])
         );
         script.alloc(0, 1);
-        assert_eq!((script.counts(), script.deeds()), ((1, 2), &[][..]), "the other one of the batch");
+        assert_eq!((script.counts(), script.cost_events()), ((1, 2), &[][..]), "the other one of the batch");
         script.alloc(0, 1);
         assert_eq!(script.counts(), (1, 4));
     });
 }
 
 #[test]
-fn the_oldest_of_a_full_array_are_shared() {
+fn full_array_moves_its_oldest_objects_to_the_shared_array() {
     play(|script| {
         script.alloc(0, 6);
         let places = [0, 1].map(|number| script.place(number));
         script.free(0, 0..4);
-        assert_eq!(script.deeds(), []);
+        assert_eq!(script.cost_events(), []);
         script.free(0, [4]);
-        assert_eq!((script.counts(), script.deeds()), ((2, 6), &[Deed::Exchange][..]));
+        assert_eq!((script.counts(), script.cost_events()), ((2, 6), &[CostEvent::Exchange][..]));
         script.alloc(1, 2);
         assert_eq!([script.place(7), script.place(6)], places, "another CPU gets them, the younger first");
     });
@@ -48,7 +48,7 @@ fn objects_beyond_the_shared_array_are_freed_to_their_slabs() {
     play(|script| {
         script.alloc(0, 8);
         script.free(0, 0..7);
-        assert_eq!((script.counts(), script.deeds()), ((2, 6), &[Deed::Flush(2)][..]));
+        assert_eq!((script.counts(), script.cost_events()), ((2, 6), &[CostEvent::Flush(2)][..]));
     });
 }
 
@@ -68,12 +68,12 @@ fn array_unused_for_two_seconds_loses_a_fifth() {
 }
 
 #[test]
-fn free_slabs_beyond_the_bound_go_the_longest_free_first() {
+fn longest_free_slabs_beyond_the_bound_are_released_first() {
     play(|script| {
         script.alloc(0, 24);
         script.free(0, 0..24);
-        // Four objects stay in the array and two in the shared one, so 18 would be free in slabs. When 14 are free, the first
-        // free slab is given back; when 14 are free again, the second.
+        // Four objects stay in the array and two in the shared array, so 18 would be free in slabs. When 14 objects are
+        // free, the first free slab is freed; when 14 are free again, the second slab is freed.
         assert_eq!(script.counts(), (4, 6));
     });
 }
@@ -83,16 +83,17 @@ fn slabs_free_for_four_seconds_are_released() {
     play(|script| {
         script.alloc(0, 12);
         script.free(0, 0..12);
-        // Six objects are in arrays. The slab of 4 to 7 is free. Three fifths of a slab are rounded up to one slab.
+        // The arrays hold six objects. The slab of objects 4 to 7 is free. The limit of three fifths of a slab is
+        // rounded up to one slab.
         assert_eq!(script.counts(), (3, 6));
         script.wait(4);
         assert_eq!(script.counts().0, 2);
     });
 }
 
-/// A regression: one damaged time in a trace kept the model busy for hours.
+/// Regression test: one damaged time in a trace kept the model busy for hours.
 #[test]
-fn of_a_clock_that_jumps_the_last_intervals_are_played() {
+fn clock_jump_runs_only_the_last_intervals() {
     play(|script| {
         script.alloc(0, 12);
         script.free(0, 0..12);
@@ -102,7 +103,7 @@ fn of_a_clock_that_jumps_the_last_intervals_are_played() {
 }
 
 #[test]
-fn a_shrink_empties_the_arrays_and_releases_all_free_slabs() {
+fn shrink_empties_arrays_and_releases_free_slabs() {
     play(|script| {
         script.alloc(0, 24);
         script.free(0, 0..24);
@@ -111,7 +112,7 @@ fn a_shrink_empties_the_arrays_and_releases_all_free_slabs() {
 }
 
 #[test]
-fn arrays_are_as_large_as_objects_are_small() {
+fn array_capacity_falls_with_object_size() {
     let of = |size: usize| {
         let geometry = Slab::geometry(size, 4, &Knobs::default()).unwrap();
         let info = CacheInfo::new("", crate::stream::Kind::Named, 0);
@@ -124,11 +125,11 @@ fn arrays_are_as_large_as_objects_are_small() {
     );
 }
 
-/// The rules in their simplest form, to compare the model with.
+/// The rules in their simplest form, for comparison with the model.
 struct Rules {
     free: Free,
     arrays: Vec<(Vec<Place>, bool)>,
-    /// Limits of the arrays. The last array is the shared one.
+    /// The capacities of the arrays. The last capacity is the shared array's.
     limits: Vec<usize>,
     batch: usize,
     bound: u64,

@@ -1,4 +1,4 @@
-//! The model on scripts whose outcome is worked out by hand, and beside a shadow that keeps every object by itself.
+//! Tests of the model on scripts with results worked out by hand, and against a shadow that tracks each object.
 
 use super::*;
 use crate::design::{At, Design};
@@ -9,7 +9,7 @@ use crate::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Objects of 4,096 bytes lie by eight in a slab of the largest order.
+/// The object size in bytes; a slab of the largest order holds eight such objects.
 const SIZE: u32 = 4096;
 
 fn knobs(cpu_partial: u32, min_partial: usize) -> Knobs {
@@ -23,7 +23,7 @@ fn play(cpu_partial: u32, min_partial: usize, play: impl FnOnce(&mut Script<'_, 
 }
 
 #[test]
-fn a_cpu_fills_one_slab_after_the_other_and_what_it_holds_is_active() {
+fn objects_of_a_cpu_slab_count_as_active() {
     play(0, 5, |script| {
         script.alloc(0, 1);
         assert_eq!(script.counts(), (1, 8), "seven of the current slab are free, and active all the same");
@@ -37,7 +37,7 @@ fn a_cpu_fills_one_slab_after_the_other_and_what_it_holds_is_active() {
 }
 
 #[test]
-fn remote_frees_to_the_current_slab_are_used_before_another_slab() {
+fn remotely_freed_objects_of_the_current_slab_are_reused_first() {
     play(0, 5, |script| {
         script.alloc(0, 8);
         script.free(1, [2, 3]);
@@ -49,28 +49,29 @@ fn remote_frees_to_the_current_slab_are_used_before_another_slab() {
 }
 
 #[test]
-fn a_full_slab_goes_to_the_cpu_that_frees_to_it_and_the_list_to_the_node_when_it_is_full() {
-    // Eight objects, so one partial slab for a CPU: twice four objects, by eight.
+fn freed_full_slab_joins_the_freeing_cpus_partial_list() {
+    // A slab has eight objects, so a CPU may keep one partial slab: twice four objects, divided by eight.
     play(4, 5, |script| {
         script.alloc(0, 25);
         assert_eq!(script.counts(), (4, 32));
-        // The slab of 0 to 7 is full and not current: CPU 1 gets it, and what is free in it stays active.
+        // The slab of objects 0 to 7 is full and not current. CPU 1 gets the slab, and its free objects stay active.
         script.free(1, [0]);
         assert_eq!(script.counts(), (4, 32));
-        // The slab of 8 to 15 follows. The list had room for one: the older one goes to the node, where its free object shows.
+        // The slab of objects 8 to 15 follows. The list had room for one slab: the older slab moves to the node, where
+        // its free object shows.
         script.free(1, [8]);
         assert_eq!(script.counts(), (4, 31));
-        // CPU 1 allocates: from its own list first.
+        // CPU 1 first allocates from its own list.
         script.alloc(1, 1);
         assert_eq!(script.slab_of(25), script.slab_of(9));
-        // Then from the node.
+        // CPU 1 then allocates from the node.
         script.alloc(1, 1);
         assert_eq!((script.slab_of(26), script.counts()), (script.slab_of(1), (4, 32)));
     });
 }
 
 #[test]
-fn a_cpu_keeps_one_slab_even_where_it_is_to_have_none() {
+fn cpu_keeps_one_slab_even_with_cpu_partial_zero() {
     play(0, 5, |script| {
         script.alloc(0, 17);
         script.free(1, [0]);
@@ -81,10 +82,11 @@ fn a_cpu_keeps_one_slab_even_where_it_is_to_have_none() {
 }
 
 #[test]
-fn empty_slabs_go_once_the_node_has_enough_without_them() {
+fn empty_slabs_are_freed_if_the_node_has_enough_partial_slabs() {
     play(0, 2, |script| {
         script.alloc(0, 33);
-        // Four full slabs and a current one. Each falls empty on the CPU's list, and leaves it for the next one.
+        // CPU 0 has four full slabs and a current slab. Each slab becomes empty on the CPU's list, and leaves the list
+        // for the next slab.
         script.free(0, 0..8);
         assert_eq!(script.counts(), (5, 40));
         script.free(0, 8..16);
@@ -104,12 +106,13 @@ fn empty_slabs_go_once_the_node_has_enough_without_them() {
 }
 
 #[test]
-fn a_cpu_takes_more_slabs_of_the_node_than_it_needs() {
-    // Room for two partial slabs: it takes one to serve, and two more, which is one above half of two.
+fn cpu_takes_extra_partial_slabs_from_its_node() {
+    // A CPU has room for two partial slabs. The CPU takes one slab to serve, and two more, which is one above half of
+    // two.
     play(8, 5, |script| {
         script.alloc(0, 48);
         script.free(1, [0, 8, 16, 24, 32]);
-        // CPU 1 holds the last one; the four before went to the node in two drains.
+        // CPU 1 holds the last slab; the four earlier slabs moved to the node in two drains.
         assert_eq!(script.counts(), (6, 48 - 4));
         script.alloc(0, 1);
         assert_eq!(script.counts(), (6, 48 - 1), "one serves, two are kept");
@@ -117,7 +120,7 @@ fn a_cpu_takes_more_slabs_of_the_node_than_it_needs() {
 }
 
 #[test]
-fn a_shrink_leaves_full_slabs_and_partial_ones_the_fullest_first() {
+fn shrink_sorts_partial_slabs_fullest_first() {
     play(4, 5, |script| {
         script.alloc(0, 32);
         script.alloc(1, 8);
@@ -131,7 +134,7 @@ fn a_shrink_leaves_full_slabs_and_partial_ones_the_fullest_first() {
 }
 
 #[test]
-fn a_cpu_begins_with_slabs_that_it_has_already() {
+fn cpu_starts_with_the_slabs_of_its_snapshot() {
     let pages = Pages::new(CPUS).unwrap();
     let mut model = Model::<Slub>::new(&pages, knobs(8, 5)).unwrap();
     model.learn(&CacheInfo::new("cache", Kind::Named, SIZE)).unwrap();
@@ -153,7 +156,7 @@ fn a_cpu_begins_with_slabs_that_it_has_already() {
 }
 
 #[test]
-fn large_objects_and_pages_lie_in_no_slab() {
+fn large_objects_use_pages_and_no_slab() {
     let pages = Pages::new(CPUS).unwrap();
     let mut slub = Model::<Slub>::new(&pages, Knobs::default()).unwrap();
     let at = |cpu| At::new(cpu, 0);
@@ -177,12 +180,12 @@ fn large_objects_and_pages_lie_in_no_slab() {
     assert!(error.starts_with("cache node: "), "{error}");
 }
 
-/// The rules as they read, with every object and every list by itself.
+/// SLUB's rules in their simplest form, with every object and list separate.
 pub(in crate::models) struct Rules {
     room: usize,
     min_partial: usize,
     free: Free,
-    /// Of each current slab, how many of its free objects are its CPU's.
+    /// The number of free objects of each current slab that its CPU may allocate.
     own: BTreeMap<usize, usize>,
     current: BTreeMap<usize, u64>,
     lists: BTreeMap<usize, Vec<u64>>,

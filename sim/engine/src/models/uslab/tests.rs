@@ -1,7 +1,7 @@
 use super::*;
 use crate::design::{At, Design};
 use crate::machine::Machine;
-use crate::model::{Given, Model};
+use crate::model::{Model, ModelObject};
 use crate::pages::Pages;
 use crate::shipping::Shipping;
 use crate::stream::Kind;
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use uslab::{Block, Magazines};
 use uslab_magazine::{Path, Paths};
 
-/// A slab has eight objects of 4,096 bytes, and up to six slabs with room are kept.
+/// The object size in bytes: a slab has eight objects, and up to six slabs with room are kept.
 const SIZE: u32 = 4096;
 
 fn knobs(capacity: u16, depot_limit: u32) -> Knobs {
@@ -25,58 +25,58 @@ fn play(knobs: Knobs, play: impl FnOnce(&mut Script<'_, Uslab>)) {
 }
 
 #[test]
-fn each_fill_asks_for_twice_as_many_and_takes_what_is_listed() {
+fn each_fill_doubles_and_takes_listed_objects() {
     play(Knobs::default(), |script| {
-        let mut told = |expected: &[Deed], counts| {
+        let mut told = |expected: &[CostEvent], counts| {
             script.alloc(0, 1);
-            assert_eq!((script.deeds(), script.counts()), (expected, counts));
+            assert_eq!((script.cost_events(), script.counts()), (expected, counts));
         };
-        told(&[Deed::Refill(0), Deed::Made, Deed::Refill(1)], (1, 1));
-        told(&[Deed::Refill(2)], (1, 3));
+        told(&[CostEvent::Refill(0), CostEvent::Made, CostEvent::Refill(1)], (1, 1));
+        told(&[CostEvent::Refill(2)], (1, 3));
         told(&[], (1, 3));
-        told(&[Deed::Refill(4)], (1, 7));
+        told(&[CostEvent::Refill(4)], (1, 7));
         (0..3).for_each(|_| told(&[], (1, 7)));
-        // The fill may take eight objects, and there is one.
-        told(&[Deed::Refill(1)], (1, 8));
-        // The next fill may take sixteen, and a slab has eight.
-        told(&[Deed::Refill(0), Deed::Made, Deed::Refill(8)], (2, 16));
+        // The fill may take eight objects, but the slab has one.
+        told(&[CostEvent::Refill(1)], (1, 8));
+        // The next fill may take sixteen objects, but a slab has eight.
+        told(&[CostEvent::Refill(0), CostEvent::Made, CostEvent::Refill(8)], (2, 16));
     });
 }
 
 #[test]
-fn a_stack_gets_twice_as_many_places_when_they_are_used_up() {
+fn full_stack_doubles_its_capacity() {
     play(Knobs::default(), |script| {
         script.alloc(0, 40);
         script.shrink();
         let mut widened = vec![];
         for number in 0..40 {
             script.free(0, [number]);
-            widened.extend((script.deeds() == [Deed::Widened]).then_some(number + 1));
+            widened.extend((script.cost_events() == [CostEvent::Widened]).then_some(number + 1));
         }
         assert_eq!(widened, [1, 2, 3, 5, 9, 17, 33], "objects on the stack when it had no place");
     });
 }
 
-/// Seven objects are not in their slab: two are allocated, two in the depot, three on the stack of CPU 0, where 0 and 3 were
-/// freed last. Returns the places of the objects in the depot, the newer one first: 2 and 1.
+/// Moves seven objects out of their slab: two are allocated, two in the depot, three on the stack of CPU 0, where 0 and
+/// 3 were freed last. Returns the places of the depot's objects, newer one first: 2 and 1.
 fn a_magazine_in_the_depot(script: &mut Script<'_, Uslab>) -> [(u64, u16); 2] {
     script.alloc(0, 6);
     let places = [2, 1].map(|number| script.place(number));
     script.free(0, 0..3);
-    assert_eq!((script.deeds(), script.counts()), (&[][..], (1, 7)), "with these the stack is full");
+    assert_eq!((script.cost_events(), script.counts()), (&[][..], (1, 7)), "with these the stack is full");
     script.free(0, [3]);
-    assert_eq!((script.deeds(), script.counts()), (&[Deed::Exchange][..], (1, 7)));
+    assert_eq!((script.cost_events(), script.counts()), (&[CostEvent::Exchange][..], (1, 7)));
     places
 }
 
 #[test]
-fn the_newest_magazine_of_a_full_stack_goes_by_the_depot_to_another_cpu() {
+fn newest_magazine_of_a_full_stack_reaches_another_cpu_by_the_depot() {
     play(knobs(2, 1), |script| {
         let places = a_magazine_in_the_depot(script);
         script.alloc(1, 1);
-        assert_eq!((script.place(6), script.deeds()), (places[0], &[Deed::Exchange][..]));
+        assert_eq!((script.place(6), script.cost_events()), (places[0], &[CostEvent::Exchange][..]));
         script.alloc(1, 1);
-        assert_eq!((script.place(7), script.deeds()), (places[1], &[][..]));
+        assert_eq!((script.place(7), script.cost_events()), (places[1], &[][..]));
     });
 }
 
@@ -86,24 +86,31 @@ fn objects_beyond_a_full_depot_are_freed_to_their_slabs() {
         a_magazine_in_the_depot(script);
         script.free(0, [4]);
         script.free(0, [5]);
-        assert_eq!((script.deeds(), script.counts()), (&[Deed::Miss, Deed::Flush(2)][..], (1, 5)));
+        assert_eq!(
+            (script.cost_events(), script.counts()),
+            (&[CostEvent::Miss, CostEvent::Flush(2)][..], (1, 5))
+        );
     });
     play(knobs(2, 0), |script| {
         script.alloc(0, 6);
         script.free(0, 0..4);
-        assert_eq!(script.deeds(), [Deed::Flush(2)], "nobody asks a depot that takes nothing");
+        assert_eq!(script.cost_events(), [CostEvent::Flush(2)], "nobody asks a depot that takes nothing");
     });
     play(knobs(40, 0), |script| {
         script.alloc(0, 81);
         assert_eq!(script.counts(), (11, 88), "seven are left on the stack");
         script.free(0, 0..74);
-        assert_eq!(script.deeds(), [Deed::Flush(32), Deed::Flush(8)], "not more in one hold of the lock");
+        assert_eq!(
+            script.cost_events(),
+            [CostEvent::Flush(32), CostEvent::Flush(8)],
+            "not more in one hold of the lock"
+        );
     });
 }
 
 #[test]
-fn the_fullest_slab_serves_first_and_its_lowest_object() {
-    // The stack has two objects; each further free moves the upper one to its slab.
+fn fullest_slab_serves_its_lowest_object_first() {
+    // The stack has two objects; each further free flushes the upper object to its slab.
     play(knobs(1, 0), |script| {
         script.alloc(0, 24);
         let places = [8, 16, 17, 0, 1, 2].map(|number| script.place(number));
@@ -116,15 +123,18 @@ fn the_fullest_slab_serves_first_and_its_lowest_object() {
 }
 
 #[test]
-fn a_slab_that_falls_empty_goes_if_six_have_room() {
+fn emptied_slab_is_freed_if_six_slabs_have_room() {
     play(knobs(1, 0), |script| {
         script.alloc(0, 64);
         script.free(0, 0..48);
-        // The stack holds 0 and 47. Of the first six slabs the first and the last are partial.
+        // The stack holds objects 0 and 47. Of the first six slabs, the first and the last are partial.
         assert_eq!(script.counts(), (8, 18));
-        // The sixth slab becomes empty while six have room, so it is given back; later the seventh, too.
+        // The sixth slab becomes empty while six slabs have room, so it is freed; the seventh is freed later.
         script.free(0, [48]);
-        assert_eq!((script.deeds(), script.counts()), (&[Deed::Flush(1), Deed::Released][..], (7, 17)));
+        assert_eq!(
+            (script.cost_events(), script.counts()),
+            (&[CostEvent::Flush(1), CostEvent::Released][..], (7, 17))
+        );
         script.free(0, 49..64);
         assert_eq!(script.counts(), (6, 2));
     });
@@ -147,11 +157,11 @@ fn reap_flushes_objects_unused_since_the_last_reap() {
 }
 
 #[test]
-fn a_shrink_empties_all_and_sorts_slabs_by_their_free_objects() {
+fn shrink_empties_magazines_and_sorts_slabs() {
     script(16, knobs(1, 0), |script: &mut Script<'_, Uslab>| {
         assert_eq!(script.per_slab(), 256);
         script.alloc(0, 768);
-        // With 40, 35 and 10 free objects, all three slabs are in the fullest band.
+        // All three slabs, with 40, 35 and 10 free objects, are in the fullest band.
         script.free(0, (0..40).chain(256..291).chain(512..522));
         assert_eq!(script.counts(), (3, 685), "two lie on the stack");
         assert_eq!((script.shrink(), script.counts()), ((2, 0), (3, 683)));
@@ -165,7 +175,7 @@ fn a_shrink_empties_all_and_sorts_slabs_by_their_free_objects() {
 }
 
 #[test]
-fn magazines_are_as_large_as_objects_are_small() {
+fn magazine_capacity_falls_with_object_size() {
     let of = |stride| {
         let Sizes { capacity, first_fill: 1, reach, depot_limit, .. } = Sizes::new(stride, &Knobs::default())
         else {
@@ -196,13 +206,13 @@ fn magazines_are_as_large_as_objects_are_small() {
 
 // ---- compared with the shipping code ----
 
-/// The configuration of both.
+/// The configuration of the shipping code and of the model.
 #[derive(Clone, Debug)]
 struct Setup {
     cpus: u32,
-    /// Object size in bytes, for each cache.
+    /// The object size of each cache in bytes.
     sizes: Vec<u32>,
-    /// Capacity, stock and limit of the depot; `None` is by object size.
+    /// The capacity, stock and depot limit; `None` derives them from the object size.
     sized: Option<(u16, u16, u32)>,
 }
 
@@ -215,7 +225,7 @@ impl Setup {
     }
     fn knobs(&self) -> Knobs {
         match self.sized {
-            // With given sizes, the shipping code fills whole magazines.
+            // With explicit sizes, the shipping code fills whole magazines.
             Some((capacity, stock, depot_limit)) => Knobs {
                 capacity: Some(capacity),
                 first_fill: Some(capacity),
@@ -227,7 +237,7 @@ impl Setup {
     }
 }
 
-/// The allocated object to free.
+/// The choice of the allocated object to free.
 #[derive(Clone, Copy, Debug)]
 enum Pick {
     Newest,
@@ -237,7 +247,7 @@ enum Pick {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// CPU, cache, and number of objects to allocate.
+    /// Allocates on a CPU, from a cache, a number of objects.
     Alloc(u32, usize, usize),
     Free(u32, Pick, usize),
     /// Shrinks all caches.
@@ -246,16 +256,16 @@ enum Step {
     Reap,
 }
 
-/// The shipping code and its model on one stream.
+/// The shipping code and the model, run on one stream.
 struct Pair<'m, 'p> {
     shipping: Shipping<'m>,
     model: Model<'p, Uslab>,
-    /// For each cache, the slab at each page, identified by the number of slabs made before it.
+    /// For each cache, the slab at each page, identified by the number of slabs created before it.
     born: Vec<HashMap<u32, u64>>,
-    held: Vec<(usize, Block<'m>, Given<'p>)>,
+    held: Vec<(usize, Block<'m>, ModelObject<'p>)>,
 }
 
-/// The shipping code's numbers of a cache.
+/// The shipping code's counts of a cache.
 type Seen = uslab::CacheInfo;
 
 impl<'m, 'p> Pair<'m, 'p> {
@@ -285,10 +295,10 @@ impl<'m, 'p> Pair<'m, 'p> {
         let after = self.compare_operation(cache, &before, paths);
         let (page, index) = self.shipping.place(number, &block).expect("an object of a slab");
         if after.slabs_made > before.slabs_made {
-            // The slab was made for this allocation.
+            // The slab was created for this allocation.
             self.born[cache].insert(page, before.slabs_made);
         }
-        let Given::Object(object) = given else { unreachable!("it has a slab") };
+        let ModelObject::Object(object) = given else { unreachable!("it has a slab") };
         let (slabs, _) = self.model.cache(number).expect("a cache with slabs");
         assert_eq!(
             (slabs.born(object.slab), object.index),
@@ -332,26 +342,27 @@ impl<'m, 'p> Pair<'m, 'p> {
         (0..self.born.len()).for_each(|cache| self.compare(cache));
     }
 
-    /// Compares an allocation or free: the class, the steps, and the numbers of objects in each place afterwards.
+    /// Compares the level that served an allocation or free, its steps, and the number of objects at each level
+    /// afterwards.
     fn compare_operation(&mut self, cache: usize, before: &Seen, paths: Paths) -> Seen {
         let after = self.see(cache);
         let (told, did) = (class(paths, self.model.paths()), class(before.paths, after.paths));
         let did = if did == Path::Commit { beside_memory(before, &after) } else { did };
-        assert_eq!(told, did, "the class of {:?}, from {before:?} to {after:?}", self.model.deeds());
-        let count = |of: fn(&Deed) -> u64| self.model.deeds().iter().map(of).sum::<u64>();
+        assert_eq!(told, did, "the class of {:?}, from {before:?} to {after:?}", self.model.cost_events());
+        let count = |of: fn(&CostEvent) -> u64| self.model.cost_events().iter().map(of).sum::<u64>();
         let some = |n: u64| u64::from(n > 0);
         let (from, to) = (
-            count(|deed| if let Deed::Refill(n) = deed { u64::from(*n) } else { 0 }),
-            count(|deed| if let Deed::Flush(n) = deed { u64::from(*n) } else { 0 }),
+            count(|deed| if let CostEvent::Refill(n) = deed { u64::from(*n) } else { 0 }),
+            count(|deed| if let CostEvent::Flush(n) = deed { u64::from(*n) } else { 0 }),
         );
         let (made, released) =
-            (count(|d| u64::from(*d == Deed::Made)), count(|d| u64::from(*d == Deed::Released)));
+            (count(|d| u64::from(*d == CostEvent::Made)), count(|d| u64::from(*d == CostEvent::Released)));
         for (what, told, did) in [
             ("slabs made", made, after.slabs_made - before.slabs_made),
             ("slabs given back", released, after.slabs_released - before.slabs_released),
             (
                 "visits to the depot",
-                count(|deed| u64::from(*deed == Deed::Exchange)),
+                count(|deed| u64::from(*deed == CostEvent::Exchange)),
                 after.depot_exchanges - before.depot_exchanges,
             ),
             ("fills", some(from), after.fills - before.fills),
@@ -362,12 +373,12 @@ impl<'m, 'p> Pair<'m, 'p> {
                 after.free_in_slabs + from + released * after.objs_per_slab,
             ),
         ] {
-            assert_eq!(told, did, "{what}: {:?}, from {before:?} to {after:?}", self.model.deeds());
+            assert_eq!(told, did, "{what}: {:?}, from {before:?} to {after:?}", self.model.cost_events());
         }
         self.compare(cache);
         after
     }
-    /// Compares the numbers of objects in each place.
+    /// Compares the number of objects at each level.
     fn compare(&self, cache: usize) {
         let cache = cache as u32;
         assert_eq!(self.model.counts(cache), self.shipping.counts(cache), "the model, the shipping code");
@@ -379,14 +390,14 @@ impl<'m, 'p> Pair<'m, 'p> {
     }
 }
 
-/// The class of the single operation between the two counts.
+/// Returns the level of the single operation between two counts.
 fn class(before: Paths, after: Paths) -> Path {
     let counted = Path::ALL.map(|path| after.of(path) - before.of(path));
     assert_eq!(counted.iter().sum::<u64>(), 1, "one operation: {before:?}, {after:?}");
     let class = counted.iter().position(|n| *n == 1).expect("it is of one class");
     Path::ALL[class]
 }
-/// The class of an operation without its commit of memory (for its pages, its stack or its depot).
+/// Returns the level of an operation without memory commits for pages, stacks or depots.
 fn beside_memory(before: &Seen, after: &Seen) -> Path {
     if (before.slabs_made, before.slabs_released) != (after.slabs_made, after.slabs_released) {
         Path::Pages
@@ -399,7 +410,8 @@ fn beside_memory(before: &Seen, after: &Seen) -> Path {
     }
 }
 
-/// Runs both, with at most `most` objects allocated at a time, and compares them until everything is freed.
+/// Runs the shipping code and the model with at most `most` allocated objects, and compares them until everything is
+/// freed.
 fn side_by_side(setup: &Setup, steps: impl IntoIterator<Item = Step>, most: usize) -> Paths {
     let machine = Machine::with(setup.cpus, setup.magazines()).expect("a machine of addresses");
     let pages = Pages::new(setup.cpus).expect("a machine of addresses");
@@ -445,7 +457,7 @@ proptest! {
 
 /// Stacks and depots of each size are filled from empty to full, and beyond.
 #[test]
-fn stacks_and_depots_hold_as_much_as_the_shipping_ones() {
+fn modelled_stacks_and_depots_hold_as_much_as_the_shipping_ones() {
     for size in [1024, 4096, 12_000, 300_000] {
         let Sizes { capacity, reach, depot_limit, .. } = Sizes::new(size, &Knobs::default());
         let most = reach + (depot_limit + 2) * capacity;
@@ -456,9 +468,10 @@ fn stacks_and_depots_hold_as_much_as_the_shipping_ones() {
     }
 }
 
-/// Only the limits in objects and magazines are checked: there are too many objects to compare after each operation.
+/// Only the limits on objects and magazines are checked, because there are too many objects to compare after each
+/// operation.
 #[test]
-fn stacks_and_depots_of_small_objects_hold_as_much_as_the_shipping_ones() {
+fn modelled_depots_of_small_objects_hold_as_much_as_the_shipping_ones() {
     let setup = Setup { cpus: 1, sizes: vec![64], sized: None };
     let machine = Machine::with(1, setup.magazines()).expect("a machine of addresses");
     let pages = Pages::new(1).expect("a machine of addresses");
@@ -477,7 +490,7 @@ fn stacks_and_depots_of_small_objects_hold_as_much_as_the_shipping_ones() {
 
 /// The limits of the depots add up to twice their common limit.
 #[test]
-fn depots_of_many_caches_hold_as_much_as_the_shipping_ones() {
+fn modelled_depots_of_many_caches_hold_as_much_as_the_shipping_ones() {
     let Sizes { capacity, reach, depot_limit, magazine, .. } = Sizes::new(16_384, &Knobs::default());
     let caches = 2 * (SHARED / (depot_limit as u64 * magazine)) as usize;
     let setup = Setup { cpus: 1, sizes: vec![16_384; caches], sized: None };

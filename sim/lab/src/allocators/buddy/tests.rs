@@ -5,7 +5,7 @@ fn layout(size: usize) -> Layout {
 }
 
 #[test]
-fn powers_of_two_are_rounded_up_to() {
+fn buddy_rounds_requests_up_to_powers_of_two() {
     let table = [(0, 1), (1, 1), (2, 2), (3, 4), (63, 64), (64, 64), (65, 128), (1 << 40, 1 << 40)];
     for (n, up) in table {
         assert_eq!(round_up_pow2(n), Some(up), "{n}");
@@ -18,7 +18,7 @@ fn powers_of_two_are_rounded_up_to() {
 }
 
 #[test]
-fn a_buddy_is_at_offset_xor_size_for_every_offset_and_order() {
+fn buddy_offset_is_offset_xor_size() {
     for order in 0..8 {
         let size = UNIT << order;
         for offset in (0..UNIT << 8).step_by(size) {
@@ -32,7 +32,7 @@ fn a_buddy_is_at_offset_xor_size_for_every_offset_and_order() {
 }
 
 #[test]
-fn sixty_five_bytes_take_128_and_the_other_63_serve_nobody() {
+fn sixty_five_bytes_take_a_block_of_128() {
     let mut buddy = Buddy::new(128).unwrap();
     let block = buddy.alloc(layout(65)).unwrap();
     assert_eq!(buddy.range(&block).len() - block.bytes(), 63);
@@ -43,7 +43,7 @@ fn sixty_five_bytes_take_128_and_the_other_63_serve_nobody() {
 }
 
 #[test]
-fn an_allocation_halves_and_a_free_makes_one_again_and_both_are_counted() {
+fn allocation_splits_and_free_merges_with_counts() {
     let mut buddy = Buddy::new(1024).unwrap();
     assert_eq!(buddy.free_blocks(), [0, 0, 0, 0, 0, 0, 1]);
     let small = buddy.alloc(layout(16)).unwrap();
@@ -58,7 +58,7 @@ fn an_allocation_halves_and_a_free_makes_one_again_and_both_are_counted() {
 }
 
 #[test]
-fn a_half_that_was_cut_up_is_not_merged_as_if_it_were_whole() {
+fn split_buddy_is_not_merged() {
     let mut buddy = Buddy::new(64).unwrap();
     let left = buddy.alloc(layout(32)).unwrap();
     let right = buddy.alloc(layout(16)).unwrap();
@@ -82,10 +82,10 @@ fn size_that_is_no_power_of_two_is_split_into_blocks_within_it() {
     assert!(buddy.alloc(Layout::from_size_align(1, 8192).unwrap()).is_none());
 }
 
-/// The free function of the tutorial's listing ("Memory Allocators from Scratch"): it continues with the lower block, but keeps
-/// the merged size in a local variable and writes neither size nor flag back.
+/// The free function of the tutorial's listing ("Memory Allocators from Scratch"). The listing's free function
+/// continues with the lower block, keeps the merged size in a local variable, and writes back neither size nor flag.
 #[test]
-fn a_free_that_does_not_write_size_and_flag_back_merges_too_little_later() {
+fn free_without_updated_header_misses_later_merges() {
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Listed {
         size: usize,
@@ -105,7 +105,7 @@ fn a_free_that_does_not_write_size_and_flag_back_merges_too_little_later() {
         }
         merges
     };
-    // 64 bytes, split into 16, 16 and a free block of 32.
+    // The memory has 64 bytes, split into two blocks of 16 and a free block of 32.
     let used = |size| Listed { size, is_free: false };
     let mut blocks =
         [(0, used(16)), (16, used(16)), (32, Listed { size: 32, is_free: true })].into_iter().collect();
@@ -122,17 +122,18 @@ fn a_free_that_does_not_write_size_and_flag_back_merges_too_little_later() {
 }
 
 #[test]
-fn what_the_rounding_costs_depends_on_how_sizes_are_spread_and_on_what_is_averaged() {
+fn rounding_cost_depends_on_the_size_distribution() {
     let close = |value: f64, expected: f64| assert!((value - expected).abs() < 0.002, "{value} {expected}");
     let up = |n: u64| round_up_pow2(n as usize).unwrap() as f64;
     let sum = |of: &dyn Fn(u64) -> f64| ((1 << 10) + 1..=1_u64 << 20).map(of).sum::<f64>();
 
-    // All sizes are equally likely: blocks take 4/3 of the requested bytes, so a quarter of what they take is waste. The mean of
-    // the ratios is larger: 2 ln 2.
+    // If all sizes are equally likely, blocks take 4/3 of the requested bytes, so a quarter of the taken bytes is
+    // waste. The mean of the ratios is larger: 2 ln 2.
     close(sum(&up) / sum(&|n| n as f64), 4.0 / 3.0);
     close(1.0 - sum(&|n| n as f64) / sum(&up), 0.25);
     close(sum(&|n| up(n) / n as f64) / sum(&|_| 1.0), 2.0 * core::f64::consts::LN_2);
-    // All octaves are equally likely, so a size has weight 1/n: the mean of the ratios is 1 / ln 2, the often quoted 1.44.
+    // If all octaves are equally likely, a size has weight 1/n, and the mean of the ratios is 1 / ln 2, the often
+    // quoted 1.44.
     let weights = sum(&|n| 1.0 / n as f64);
     close(sum(&|n| up(n) / (n * n) as f64) / weights, core::f64::consts::LOG2_E);
 }

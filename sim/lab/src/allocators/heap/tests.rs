@@ -1,7 +1,7 @@
 use super::*;
 use uslab::pool::words::Words;
 
-/// Sizes of blocks are multiples of this.
+/// The unit of block sizes, in bytes.
 const UNIT: usize = 16;
 
 fn layout(size: usize) -> Layout {
@@ -10,8 +10,8 @@ fn layout(size: usize) -> Layout {
 fn heap(fit: Fit, order: Order) -> Heap {
     Heap::new(1024, fit, order).unwrap()
 }
-/// A heap with free blocks of 64, 32 and 48 bytes, in this order by address, freed in this order; and the blocks that separate
-/// them.
+/// Returns a heap with free blocks of 64, 32 and 48 bytes, in address order, freed in this order; and the blocks that
+/// separate them.
 fn with_holes(fit: Fit, order: Order) -> (Heap, Vec<Piece>) {
     let mut heap = heap(fit, order);
     let mut blocks: Vec<_> =
@@ -23,12 +23,12 @@ fn with_holes(fit: Fit, order: Order) -> (Heap, Vec<Piece>) {
 }
 
 #[test]
-fn each_policy_takes_the_block_that_its_name_says() {
+fn each_fit_policy_selects_its_block() {
     let at = |fit, order, size| {
         let (mut heap, _kept) = with_holes(fit, order);
         heap.alloc(layout(size)).unwrap().at()
     };
-    // By address: 16 (56 bytes), 96 (24 bytes), 144 (40 bytes), and the rest from 208 on.
+    // The free blocks by address: 16 (56 bytes), 96 (24 bytes), 144 (40 bytes), and the rest from 208 on.
     assert_eq!(at(Fit::First, Order::Address, 20), 16);
     assert_eq!(at(Fit::Best, Order::Address, 20), 96);
     assert_eq!(at(Fit::Best, Order::Address, 30), 144);
@@ -39,9 +39,9 @@ fn each_policy_takes_the_block_that_its_name_says() {
     assert_eq!(next, [208, 240, 272], "from where the last search ended");
 }
 
-/// Regression test: the search returned to where it had begun.
+/// Regression test: the search returned to its starting point.
 #[test]
-fn next_fit_goes_on_behind_an_exact_fit() {
+fn next_fit_continues_behind_an_exact_fit() {
     let mut heap = heap(Fit::Next, Order::Address);
     let [small, _a, hit, _b, next, _c] = [8, 8, 24, 8, 24, 8].map(|size| heap.alloc(layout(size)).unwrap());
     let _rest = (0..1024).rev().find_map(|size| heap.alloc(layout(size))).unwrap();
@@ -68,7 +68,7 @@ fn search_lengths_are_counted() {
 }
 
 #[test]
-fn a_freed_block_is_merged_with_both_neighbours() {
+fn freed_block_merges_with_both_neighbours() {
     for order in [Order::Lifo, Order::Address] {
         let mut heap = heap(Fit::First, order);
         let whole = heap.holes();
@@ -82,7 +82,7 @@ fn a_freed_block_is_merged_with_both_neighbours() {
 }
 
 #[test]
-fn many_holes_of_16_bytes_do_not_serve_4_kilobytes() {
+fn holes_of_16_bytes_cannot_serve_4_kilobytes() {
     let mut heap = Heap::new(16 << 10, Fit::First, Order::Address).unwrap();
     let mut blocks = vec![];
     while let Some(block) = heap.alloc(layout(8)) {
@@ -96,13 +96,13 @@ fn many_holes_of_16_bytes_do_not_serve_4_kilobytes() {
     assert_eq!(holes.count * UNIT, 8 << 10, "half of the heap is free");
     assert!(heap.alloc(layout(4096)).is_none());
     assert!(heap.alloc(layout(9)).is_none());
-    // Freeing the block between two holes merges all three.
+    // Freeing the block between two holes merges the block with both holes.
     blocks.into_iter().flatten().for_each(|block| heap.free(block));
     assert!(heap.alloc(layout(4096)).is_some());
 }
 
 #[test]
-fn alignment_leaves_the_gap_before_it_free() {
+fn gap_before_an_aligned_block_stays_free() {
     let mut heap = heap(Fit::First, Order::Address);
     let block = heap.alloc(Layout::from_size_align(100, 256).unwrap()).unwrap();
     assert_eq!((block.at(), heap.holes().count, heap.check()), (256, 2, Ok(())));
@@ -112,7 +112,7 @@ fn alignment_leaves_the_gap_before_it_free() {
 }
 
 #[test]
-fn a_tag_that_was_overwritten_is_told() {
+fn overwritten_boundary_tag_is_reported() {
     let mut heap = heap(Fit::First, Order::Lifo);
     let block = heap.alloc(layout(24)).unwrap();
     let end = block.at() + 24;

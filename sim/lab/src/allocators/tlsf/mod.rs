@@ -1,8 +1,8 @@
-//! TLSF, two-level segregated fit: the library's [`Tlsf`](uslab::pool::Tlsf), in memory that counts accesses, and with another
-//! search for comparison.
+//! TLSF, two-level segregated fit: the library's [`Tlsf`](uslab::pool::Tlsf) in memory that counts accesses, and a
+//! second search for comparison.
 //!
-//! A step is an inspected word of a bitmap, or with [`Search::Scan`] an inspected head of a list. With the bitmaps there are at
-//! most three.
+//! A step inspects a bitmap word, or with [`Search::Scan`] the head of a list. A search of the bitmaps takes at most
+//! three steps.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, NONE, Piece, of_the_library};
@@ -12,12 +12,12 @@ use core::ops::Range;
 use uslab::pool::tlsf::Blocks;
 pub use uslab::pool::tlsf::classes;
 
-/// How a class with a free block is found. Both searches find the same one.
+/// The method that finds a class with a free block. Both search methods find the same class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
-    /// By bit scans in the two bitmaps.
+    /// Bit scans in the two bitmaps.
     Bitmaps,
-    /// By inspecting the heads of the lists in order: the cost of segregated lists without bitmaps.
+    /// Inspection of the list heads in order, as in segregated lists without bitmaps.
     Scan,
 }
 
@@ -42,30 +42,31 @@ pub struct Tlsf {
 }
 
 impl Tlsf {
-    /// Creates a heap of `bytes` bytes, of which its end markers take 16, with `2^sli` classes in a doubling.
+    /// Creates a heap of `bytes` bytes, of which the end markers take 16, with `2^sli` classes in each doubling.
     ///
     /// # Errors
-    /// `bytes` is less than 32, more than [`Memory::MOST`], or not a multiple of 16; or `sli` is not from 2 to 5.
+    /// Fails if `bytes` is less than 32, more than [`Memory::MOST`] or not a multiple of 16, or if `sli` is not from 2
+    /// to 5.
     pub fn new(bytes: usize, sli: u32, search: Search) -> Result<Self, ConfigError> {
         let blocks = Blocks::new(Memory::new(bytes, 32, 16)?, sli)?;
         Ok(Self { blocks, search, work: Work::default() })
     }
 
-    /// Its size classes.
+    /// Returns the heap's size classes.
     pub fn classes(&self) -> Classes {
         self.blocks.classes()
     }
-    /// The class at which a search for `layout` begins; `None` if the layout is too large.
+    /// Returns the class at which a search for `layout` begins; `None` if the layout is too large.
     pub fn first_class(&self, layout: Layout) -> Option<Class> {
-        // The size with its header, in multiples of 16.
+        // The needed size with the header, in multiples of 16.
         let need = layout.size().checked_add(4)?.checked_next_multiple_of(16)?;
         self.blocks.first_class(need, layout.align())
     }
-    /// The bitmap of the first level and the bitmaps of the second, which show the classes that have a free block.
+    /// Returns the bitmaps of the first and second level, which mark the classes with a free block.
     pub fn bitmaps(&self) -> (u32, &[u32]) {
         self.blocks.bitmaps()
     }
-    /// Bytes of list heads and bitmaps.
+    /// Returns the bytes of list heads and bitmaps.
     pub fn control_bytes(&self) -> usize {
         self.blocks.control_bytes()
     }
@@ -78,7 +79,7 @@ impl Tlsf {
     }
 }
 
-/// The first class from `class` on with a free block, by the heads of the lists.
+/// Finds the first class from `class` on with a free block, by the heads of the lists.
 fn find_in_heads(blocks: &Blocks<Memory>, class: Class) -> (Option<Class>, u64) {
     let steps = blocks.classes().steps();
     let from = class.fl * steps + class.sl;

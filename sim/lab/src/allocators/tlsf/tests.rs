@@ -1,6 +1,6 @@
 use super::*;
 
-/// Bytes of a header, and the unit of block sizes.
+/// The size of a header in bytes, and the unit of block sizes.
 const HEADER: usize = 4;
 const UNIT: usize = 16;
 
@@ -8,8 +8,8 @@ fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 1).unwrap()
 }
 
-/// A heap with free blocks of these sizes, headers included, in addition to the rest at its end; and the blocks that separate
-/// them.
+/// Returns a heap with free blocks of these sizes, headers included, and a free rest at its end; and the blocks that
+/// separate them.
 fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, Vec<Piece>) {
     let mut tlsf = Tlsf::new(bytes, sli, search).unwrap();
     let mut kept = vec![];
@@ -24,18 +24,19 @@ fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, 
 }
 
 #[test]
-fn both_scans_light_up_for_a_request_of_the_widget() {
-    // Two second-level bits; the smallest block has 16 bytes. Free: 48 (fl 1, sl 2), 96 (fl 2, sl 2), and the rest of 1024 bytes.
+fn tlsf_demo_marks_both_bitmap_scans() {
+    // The heap has two second-level bits, and its smallest block has 16 bytes. The free blocks: 48 (fl 1, sl 2), 96 (fl
+    // 2, sl 2), and the rest of 1024 bytes.
     let (mut tlsf, _kept) = with_free(1024, 2, Search::Bitmaps, &[48, 96]);
     let rest = tlsf.classes().of(1024 - 16 - 48 - 96 - 32);
     assert_eq!(rest, Class { fl: 5, sl: 2 });
     let (fl_bitmap, sl_bitmaps) = tlsf.blocks.bitmaps();
     assert_eq!((fl_bitmap, sl_bitmaps[1], sl_bitmaps[2]), (0b10_0110, 0b100, 0b100));
-    // 44 bytes are 48 with the header: that class has a block, found by one scan.
+    // A request of 44 bytes is 48 with its header. The class of 48 bytes has a block, which one scan finds.
     assert_eq!(tlsf.blocks.find(tlsf.blocks.first_class(48, 1).unwrap()), (Some(Class { fl: 1, sl: 2 }), 1));
-    // 60 bytes are 64: no other class of doubling 1 qualifies; doubling 2 has step 2.
+    // A request of 60 bytes is 64 with its header. No other class of doubling 1 qualifies; doubling 2 has step 2.
     assert_eq!(tlsf.blocks.find(tlsf.blocks.first_class(64, 1).unwrap()), (Some(Class { fl: 2, sl: 2 }), 1));
-    // A search for the first step of doubling 3 uses the first level, and then the second level again.
+    // A search for doubling 3, step 0 reads the first level, then the second level again.
     assert_eq!(tlsf.blocks.find(Class { fl: 3, sl: 0 }), (Some(rest), 3));
     assert_eq!(tlsf.blocks.find(Class { fl: 5, sl: 3 }), (None, 2));
     assert_eq!(tlsf.blocks.find(Class { fl: 9, sl: 0 }), (None, 0));
@@ -45,19 +46,19 @@ fn both_scans_light_up_for_a_request_of_the_widget() {
 }
 
 #[test]
-fn a_block_of_the_requests_own_class_is_passed_over_though_it_would_fit() {
+fn tlsf_skips_a_fitting_block_of_the_requests_class() {
     let (mut tlsf, mut kept) = with_free(512, 2, Search::Bitmaps, &[144]);
     while tlsf.holes().count > 1 {
         kept.push(tlsf.alloc(layout(300)).or_else(|| tlsf.alloc(layout(12))).unwrap());
     }
-    // One block of 144 is free, in the class 128..159; a search for 144 begins at the class 160.
+    // One block of 144 bytes is free, in class 128..159; a search for 144 begins at class 160.
     assert_eq!(tlsf.holes().largest, 140);
     assert!(tlsf.alloc(layout(140)).is_none());
     assert!(tlsf.alloc(layout(124)).is_some(), "128 begins a class");
 }
 
 #[test]
-fn what_a_block_takes_is_not_rounded_up_to_its_class() {
+fn tlsf_block_is_not_rounded_up_to_its_class() {
     for sli in 2..=5 {
         let mut tlsf = Tlsf::new(4 << 20, sli, Search::Bitmaps).unwrap();
         for size in (1..=1 << 20).step_by(997) {
@@ -70,18 +71,18 @@ fn what_a_block_takes_is_not_rounded_up_to_its_class() {
 }
 
 #[test]
-fn without_bitmaps_a_search_looks_at_every_head_on_its_way() {
+fn search_without_bitmaps_reads_each_list_head() {
     let longest = |search| {
         let mut tlsf = Tlsf::new(64 << 10, 4, search).unwrap();
         tlsf.alloc(layout(12)).unwrap();
         tlsf.work().longest
     };
-    // From 16 bytes to 64 KiB there are 12 doublings of 16 classes; the free block is in doubling 11.
+    // The heap has 12 doublings of 16 classes, from 16 bytes to 64 KiB; the free block is in doubling 11.
     assert_eq!((longest(Search::Bitmaps), longest(Search::Scan)), (Some(3), Some(12 * 16)));
 }
 
 #[test]
-fn bitmaps_and_a_scan_of_all_heads_find_the_same_class() {
+fn bitmap_search_and_scan_find_the_same_class() {
     let sizes: Vec<_> = (1..40).map(|i| 16 * i * i).collect();
     let (tlsf, _kept) = with_free(1 << 20, 4, Search::Bitmaps, &sizes);
     for fl in 0..18 {
@@ -93,7 +94,7 @@ fn bitmaps_and_a_scan_of_all_heads_find_the_same_class() {
 }
 
 #[test]
-fn a_freed_block_is_merged_with_both_neighbours_and_the_end_is_found() {
+fn tlsf_free_merges_both_neighbours_up_to_the_end() {
     let mut tlsf = Tlsf::new(1024, 4, Search::Bitmaps).unwrap();
     let whole = tlsf.holes();
     assert_eq!(whole, Holes { count: 1, largest: 1004, total: 1004 });
@@ -105,7 +106,7 @@ fn a_freed_block_is_merged_with_both_neighbours_and_the_end_is_found() {
 }
 
 #[test]
-fn the_last_block_and_alignments_are_served() {
+fn tlsf_serves_its_last_block_and_alignments() {
     let mut tlsf = Tlsf::new(8192, 5, Search::Bitmaps).unwrap();
     let aligned = tlsf.alloc(Layout::from_size_align(100, 4096).unwrap()).unwrap();
     assert_eq!((aligned.at(), tlsf.check()), (4096, Ok(())));
@@ -121,9 +122,9 @@ fn the_last_block_and_alignments_are_served() {
 }
 
 #[test]
-fn what_lies_beside_the_memory_is_a_few_kilobytes() {
+fn tlsf_control_data_takes_a_few_kilobytes() {
     let control = |bytes, sli| Tlsf::new(bytes, sli, Search::Bitmaps).unwrap().control_bytes();
-    // 4 MiB: 19 doublings of 16 heads and a bitmap each, and one more bitmap.
+    // A heap of 4 MiB has 19 doublings with 16 heads and a bitmap each, and one more bitmap.
     assert_eq!(control(4 << 20, 4), 19 * (16 + 1) * 4 + 4);
     assert_eq!(control(4 << 20, 5), 19 * (32 + 1) * 4 + 4);
     assert_eq!(HEADER, 4);

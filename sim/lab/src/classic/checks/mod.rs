@@ -1,5 +1,5 @@
-//! How the layer is checked: scenarios for loom and for shuttle on a common world; property tests on simulated CPUs; and a
-//! comparison of the tutorial with the code.
+//! Checks of the magazine layer: scenarios for loom and shuttle on a common world, property tests on simulated CPUs,
+//! and a comparison of the tutorial with the code.
 
 #[cfg(loom)]
 mod models;

@@ -1,5 +1,5 @@
-//! The models that loom runs: two or three threads. Begin with [`one_cpu`]; the tutorial (`README.md` of this crate) walks
-//! through it.
+//! The models that loom runs, with two or three threads each. Begin with [`one_cpu`], which the tutorial (`README.md`
+//! of this crate) explains.
 
 use super::scenarios::ALL;
 use super::world::{SharedSupplier, World, alloc_then_free, run};
@@ -16,9 +16,9 @@ fn drain(world: &World) -> Kept {
     world.cache.drain();
     vec![]
 }
-/// The models are small. This one shows that they have not collapsed: loom runs the lock's sections in every order.
+/// A small model can collapse to few executions. This model shows that loom runs the lock's sections in every order.
 #[test]
-fn sections_run_in_every_order() {
+fn model_runs_critical_sections_in_each_order() {
     static ORDERS: Counter = Counter::new(0);
     ORDERS.set(0);
     let executions = model("C1: three sections of one lock", ALL, 200, || {
@@ -33,10 +33,10 @@ fn sections_run_in_every_order() {
         });
         append(&order, 0);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        // A bit for each order that occurred: 3 digits of base 3.
+        // One bit for each order that occurred; an order is 3 digits of base 3.
         ORDERS.set(ORDERS.get() | 1 << *order.lock());
     });
-    // A lower `BOUND` may have excluded some.
+    // A lower `BOUND` may have excluded some orders.
     assert!(executions < 200 || ORDERS.get().count_ones() == 6, "three threads have six orders");
 }
 
@@ -48,7 +48,7 @@ pub(super) fn one_cpu() {
     run(world, (Script::on(0), alloc_then_free), &[(Script::on(0), alloc_then_free)]);
 }
 
-/// A thread allocates two objects and frees them, and is moved to the other CPU in between.
+/// A thread allocates two objects, moves to the other CPU, and frees the objects.
 pub(super) fn moved(script: Script) {
     let world = World::new(2, 1, 3).cpu(0, &[1], &[]).in_depot(&[2]).in_depot(&[]);
     let here = |world: &World| {
@@ -69,7 +69,7 @@ pub(super) fn three() {
     run(world, (Script::on(0), frees), &[(Script::on(0), alloc_then_free), (Script::on(1), keep_one)]);
 }
 
-/// There is only the slab layer: two threads find no magazine.
+/// Two threads find no magazine and use only the slab layer.
 pub(super) fn from_the_slab_layer() {
     let world = World::new(1, 1, 2);
     run(world, (Script::on(0), keep_one), &[(Script::on(0), keep_one)]);
@@ -77,7 +77,7 @@ pub(super) fn from_the_slab_layer() {
 
 // ---------------------------------------------------------------- C2: exchanges
 
-/// One CPU frees objects that another one allocates: whole magazines are exchanged through the depot.
+/// One CPU frees objects that another CPU allocates: whole magazines are exchanged through the depot.
 pub(super) fn travel(script: Script) {
     let world = World::new(2, 1, 3).out(&[1, 2, 3]).nothing_else();
     let producer = |world: &World| {
@@ -87,7 +87,8 @@ pub(super) fn travel(script: Script) {
     run(world, (script, producer), &[(Script::on(1), |world| vec![world.alloc(), world.alloc()])]);
 }
 
-/// A free finds both magazines full and no empty magazine in the depot. While it makes one, another thread of this CPU runs.
+/// A free finds both magazines full and no empty magazine in the depot. While the free makes an empty magazine, another
+/// thread of its CPU runs.
 pub(super) fn makes_one() {
     let world = World::new(1, 2, 5).cpu(0, &[1, 2], &[3, 4]).out(&[5]).nothing_else();
     let frees = |world: &World| {
@@ -97,8 +98,8 @@ pub(super) fn makes_one() {
     run(world, (Script::on(0), frees), &[(Script::on(0), keep_one)]);
 }
 
-/// Two frees make a magazine each, and the other CPU may take one of them.
-pub(super) fn both_make() {
+/// Two frees make a magazine each, and the other CPU may take one of the magazines.
+pub(super) fn two_frees_make_magazines() {
     let world = World::new(2, 1, 6).cpu(0, &[1], &[2]).cpu(1, &[3], &[4]).out(&[5, 6]).nothing_else();
     let five = |world: &World| {
         world.free(5);
@@ -111,7 +112,7 @@ pub(super) fn both_make() {
     run(world, (Script::on(0), five), &[(Script::on(1), six)]);
 }
 
-/// The slab layer has no memory for a magazine, and no round to allocate before one was freed.
+/// The slab layer has no memory for a magazine, and no round to allocate before one is freed.
 pub(super) fn refused() {
     let world = World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).nothing_else().no_magazines();
     let frees = |world: &World| {
@@ -124,7 +125,7 @@ pub(super) fn refused() {
 
 // ---------------------------------------------------------------- C3: drains and the end
 
-/// A drain of all CPUs runs concurrently with allocations, frees and their exchanges.
+/// A drain of all CPUs runs concurrently with allocations, frees and exchanges.
 pub(super) fn drained(script: Script) {
     let world = World::new(2, 1, 3).cpu(0, &[1], &[]).in_depot(&[2]).in_depot(&[]);
     let works = |world: &World| {
@@ -134,7 +135,7 @@ pub(super) fn drained(script: Script) {
     };
     let world = run(world, (script, works), &[(Script::on(1), drain)]);
     drain(&world);
-    world.cpus_have_nothing();
+    world.assert_cpus_are_empty();
     assert!(world.cache.slab().count() >= 2, "a drain gives all to the slab layer");
 }
 
@@ -143,7 +144,7 @@ pub(super) fn two_drains() {
     run(world, (Script::on(0), drain), &[(Script::on(1), drain), (Script::on(1), keep_one)]);
 }
 
-/// The last owner drops the cache: all objects are in the slab layer then.
+/// The last owner drops the cache: all objects are then in the slab layer.
 pub(super) fn the_end() {
     let world = World::new(2, 1, 4).cpu(0, &[1], &[2]).in_depot(&[3]).out(&[4]);
     let supplier: SharedSupplier = world.cache.slab().clone();
@@ -161,7 +162,7 @@ pub(super) fn the_end() {
     assert_eq!(supplier.count(), 4, "the end gives all to the slab layer");
 }
 
-/// A thread allocates, another one frees on the same CPU, and a third one drains both CPUs.
+/// One thread allocates, another frees on the same CPU, and a third drains both CPUs.
 pub(super) fn drained_beside_two() {
     let world = World::new(2, 1, 4).cpu(0, &[1], &[2]).in_depot(&[3]).out(&[4]).nothing_else();
     let frees = |world: &World| {
@@ -173,7 +174,7 @@ pub(super) fn drained_beside_two() {
 
 // ---------------------------------------------------------------- C4: the working set
 
-/// Takes the full magazine of the depot, and leaves another one, with object 2.
+/// Takes the depot's full magazine, and returns another magazine, with object 2.
 fn exchanges(world: &World) -> Kept {
     let object = world.alloc();
     world.free(2);
@@ -181,10 +182,11 @@ fn exchanges(world: &World) -> Kept {
     object.into_iter().for_each(|object| world.free(object));
     vec![]
 }
-/// A reap runs concurrently with an exchange: the magazine that the exchange has just left stays, whatever was in the depot
+/// A reap runs concurrently with an exchange: the magazine that the exchange returned stays, whatever the depot held
 /// before.
 pub(super) fn reaped() {
-    let world = World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).long_ago().out(&[2, 3, 4]).nothing_else();
+    let world =
+        World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).before_interval().out(&[2, 3, 4]).nothing_else();
     let reap = |world: &World| {
         assert!(world.cache.reap() <= 1);
         vec![Some(4)]
@@ -193,7 +195,7 @@ pub(super) fn reaped() {
     assert!(!world.cache.slab().has(2), "a reap takes only what nobody needed");
 }
 
-/// The end of an interval alone must not make a reap take magazines that arrived in it.
+/// The end of an interval must not make a reap take magazines that arrived during the interval.
 pub(super) fn reaped_later() {
     let world = World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).out(&[2, 3, 4]).nothing_else();
     let reap = |world: &World| {
@@ -210,7 +212,7 @@ fn resize(world: &World) -> Kept {
     world.cache.end_interval();
     vec![]
 }
-/// The size of magazines grows while a free takes an empty one of the old size, or makes one; another free follows.
+/// The size of magazines grows while a free takes or makes an empty magazine of the old size; another free follows.
 pub(super) fn resized(script: Script) {
     let world = World::new(2, 1, 6).cpu(0, &[1], &[2]).cpu(1, &[3], &[4]).in_depot(&[]).in_depot(&[]);
     let frees = |world: &World| {
@@ -223,7 +225,7 @@ pub(super) fn resized(script: Script) {
     assert_eq!(world.cache.stats().size, 3);
 }
 
-/// The size of magazines grows while an allocation leaves an empty one of the old size.
+/// The size of magazines grows while an allocation returns an empty magazine of the old size.
 pub(super) fn resized_beside_an_allocation(script: Script) {
     let world = World::new(2, 1, 2).cpu(0, &[], &[]).cpu(1, &[2], &[]).in_depot(&[1]).in_depot(&[]);
     let works = |world: &World| {
@@ -233,16 +235,16 @@ pub(super) fn resized_beside_an_allocation(script: Script) {
     run(world.contended(3).nothing_else(), (script, works), &[(Script::on(1), resize)]);
 }
 
-/// A thread that finds the depot's lock taken waits, and counts the wait, which makes magazines grow.
+/// A thread that finds the depot locked waits and counts the wait, which makes magazines grow.
 #[test]
-fn contention_is_seen() {
+fn model_reaches_lock_contention() {
     static MET: Counter = Counter::new(0);
     MET.set(0);
     let visits = || {
         let world = World::new(1, 1, 1).cpu(0, &[], &[]).in_depot(&[1]);
         let holds = |world: &World| {
-            // loom blocks a thread that tries a lock when another thread takes it. Here the other thread comes first, by the
-            // CPU's lock, and yields while it holds the depot's.
+            // When another thread takes a lock, loom blocks a thread that tries the lock. In this model the second
+            // thread takes the CPU's lock, and yields while it holds the depot's lock.
             drop(world.cache.per_cpu[0].0.lock());
             let held = world.cache.depot.0.lock();
             thread::yield_now();
@@ -258,7 +260,7 @@ fn contention_is_seen() {
 
 // ---------------------------------------------------------------- C6, C7: locks and counts
 
-/// Statistics are read concurrently with an exchange; counts never decrease, and are exact at the end.
+/// Statistics are read concurrently with an exchange. Counts never decrease, and are exact at the end.
 pub(super) fn counted() {
     let world = World::new(2, 1, 2).cpu(0, &[], &[]).in_depot(&[1]);
     let reads = |world: &World| {
@@ -270,11 +272,11 @@ pub(super) fn counted() {
     run(world, (Script::on(0), keep_one), &[(Script::on(1), reads)]);
 }
 
-/// A magazine of one round is always full or empty, so the model must have larger ones.
+/// A magazine of one round is always full or empty, so the model needs larger magazines.
 #[test]
 #[should_panic(expected = "survives")]
-fn a_model_with_magazines_of_one_misses_it() {
-    let bug = "a new magazine is loaded without another look";
+fn model_with_one_round_magazines_misses_the_bug() {
+    let bug = "a new magazine is loaded without checking the CPU again";
     caught(bug, "C2", ALL, "", [()], |()| {
         let world = World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).nothing_else();
         let frees = |world: &World| {

@@ -1,4 +1,5 @@
-//! Tests of the layer on simulated CPUs and on threads; property tests against a shadow written from Figure 3.1b.
+//! Tests of the magazine layer on simulated CPUs and on threads; property tests against a shadow written from Figure
+//! 3.1b.
 
 use crate::classic::magazine::{CpuCache, Magazine};
 use crate::classic::{Cache, MagazineStats, PerCpu, Sizes, Slab, Stats};
@@ -11,7 +12,7 @@ use uslab_magazine::{Cpus, on_cpu};
 struct Numbers {
     state: Mutex<(Vec<u64>, u64)>,
     limit: u64,
-    /// `true` while there is memory for magazines.
+    /// `true` while memory for magazines is available.
     magazines: AtomicBool,
 }
 
@@ -19,7 +20,7 @@ impl Numbers {
     fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self { state: Mutex::new((vec![], 0)), limit, magazines: AtomicBool::new(true) })
     }
-    /// Numbers that are allocated from it.
+    /// Returns how many numbers are allocated.
     fn out(&self) -> u64 {
         let (free, made) = &*self.state.lock();
         made - free.len() as u64
@@ -58,21 +59,21 @@ fn fixed(size: usize) -> Sizes {
 
 // ---------------------------------------------------------------- the shadow
 
-/// The shadow's magazine: its size, and its number of rounds.
+/// A magazine of the shadow: its size, and its number of rounds.
 #[derive(Clone, Copy, Debug)]
 struct Mag {
     size: usize,
     rounds: usize,
 }
 
-/// The rules as numbers: how many rounds are in each place, not which.
+/// The paper's rules as counts: how many rounds each place has, but not which.
 #[derive(Debug)]
 struct Shadow {
-    /// Loaded and previous magazine; a CPU may have none, one or both.
+    /// The loaded and previous magazine of each CPU, which may have none, one or both.
     cpus: Vec<[Option<Mag>; 2]>,
     full: Vec<Mag>,
     empty: Vec<Mag>,
-    /// The smallest length of both lists in this interval, and in the one before.
+    /// The smallest length of both lists in the current interval, and in the previous one.
     least: [usize; 2],
     before: [usize; 2],
     size: usize,
@@ -114,7 +115,7 @@ impl Shadow {
         self.cpus[cpu] = [Some(fresh), loaded];
         self.stats.exchanges += 1;
     }
-    /// Returns `true` if there was a round.
+    /// Returns `true` if a round was available.
     fn alloc(&mut self, cpu: usize) -> bool {
         if let [Some(loaded), _] = &mut self.cpus[cpu]
             && loaded.rounds > 0
@@ -193,7 +194,7 @@ impl Shadow {
         self.empty.clear();
         (self.least, self.before) = ([0; 2], [0; 2]);
     }
-    /// The statistics in the cache's form.
+    /// Returns the statistics in the cache's form.
     fn stats(&self) -> Stats {
         let show = |magazine: &Option<Mag>| {
             let Mag { size, rounds } = magazine.unwrap_or(Mag { size: 0, rounds: 0 });
@@ -224,9 +225,9 @@ enum Step {
     EndInterval,
     Reap,
     Drain,
-    /// The depot's lock was found taken this many times.
+    /// This many visits found the depot locked.
     Contended(u64),
-    /// From now on there is memory for magazines, or not.
+    /// Sets whether memory for magazines is available.
     Memory(bool),
 }
 
@@ -301,7 +302,7 @@ proptest! {
         on_cpu(0);
     }
 
-    /// Section 3.1: a CPU that has both magazines serves at least M operations between two visits to the depot.
+    /// Section 3.1: a CPU with both magazines serves at least M operations between two visits to the depot.
     #[test]
     fn a_magazine_of_operations_lies_between_two_visits(
         size in 1..9_usize, operations in prop::collection::vec(any::<bool>(), 50..500),
@@ -309,7 +310,7 @@ proptest! {
         let numbers = Numbers::new(1000);
         let cache = cache(1, fixed(size), &numbers);
         let mut held: Vec<u64> = (0..500).filter_map(|_| cache.alloc()).collect();
-        // Both magazines are full, and the depot has enough full and empty ones.
+        // Both magazines are full, and the depot has enough full and empty magazines.
         (0..250).for_each(|_| cache.free(held.pop().unwrap()));
         (0..200).for_each(|_| held.extend(cache.alloc()));
         let mut last = None;
@@ -336,7 +337,7 @@ proptest! {
 
 /// Figure 3.1a: two allocations and two frees in a loop, at any fill of the magazines.
 #[test]
-fn a_loop_at_the_edge_of_a_magazine_does_not_thrash() {
+fn alternating_operations_at_a_magazines_end_do_not_thrash() {
     for fill in 0..12 {
         let numbers = Numbers::new(100);
         let cache = cache(1, fixed(3), &numbers);
@@ -382,7 +383,7 @@ fn reap_takes_magazines_outside_the_working_set() {
     assert_eq!(cache.reap(), 0, "once");
 }
 
-/// Section 3.4: more contention than accepted makes magazines larger, up to a bound; nothing makes them smaller.
+/// Section 3.4: contention above the limit makes magazines larger, up to a maximum; nothing makes them smaller.
 #[test]
 fn magazines_grow_with_contention_up_to_the_largest_size() {
     let cache = cache(1, Sizes { first: 1, largest: 10, contention: 3 }, &Numbers::new(100));
@@ -396,9 +397,9 @@ fn magazines_grow_with_contention_up_to_the_largest_size() {
     assert_eq!(self::cache(1, sizes, &Numbers::new(1)).stats().size, 1, "at least one round");
 }
 
-/// Section 3.3: an allocation takes one object from the slab layer, however many magazines there is room for.
+/// Section 3.3: an allocation takes one object from the slab layer, even if whole magazines would fit.
 #[test]
-fn magazines_are_filled_by_frees_alone() {
+fn only_frees_fill_magazines() {
     let numbers = Numbers::new(100);
     let cache = cache(1, fixed(15), &numbers);
     let held: Vec<u64> = (0..10).filter_map(|_| cache.alloc()).collect();
@@ -409,7 +410,7 @@ fn magazines_are_filled_by_frees_alone() {
     assert_eq!(stats.cpus, [[MagazineStats { rounds: 10, size: 15 }, MagazineStats { rounds: 0, size: 0 }]]);
 }
 
-/// Section 3.6.
+/// Section 3.6: CPUs must not share a cache line.
 #[test]
 fn each_cpu_has_separate_cache_lines() {
     assert_eq!(align_of::<PerCpu<u64>>(), 64);
@@ -419,7 +420,7 @@ fn each_cpu_has_separate_cache_lines() {
 // ---------------------------------------------------------------- the rest
 
 #[test]
-fn a_missing_magazine_is_full_and_empty() {
+fn missing_magazine_counts_as_full_and_empty() {
     let mut cpu: CpuCache<u64> = CpuCache::new();
     assert_eq!((cpu.loaded.pop(), cpu.loaded.push(7)), (None, Err(7)));
     cpu.load(Magazine { rounds: vec![1], size: 1 });
@@ -428,7 +429,7 @@ fn a_missing_magazine_is_full_and_empty() {
 }
 
 #[test]
-fn unannounced_cpu_has_a_slot() {
+fn unknown_cpu_has_a_slot() {
     let numbers = Numbers::new(10);
     let cache = cache(2, fixed(1), &numbers);
     on_cpu(u32::MAX);
@@ -438,9 +439,9 @@ fn unannounced_cpu_has_a_slot() {
     on_cpu(0);
 }
 
-/// As a simulator drives it: one thread plays all CPUs, and an object freed on one CPU is allocated on another.
+/// One thread plays all CPUs, as a simulator does, and an object freed on one CPU is allocated on another.
 #[test]
-fn one_thread_plays_a_thousand_cpus() {
+fn one_thread_simulates_a_thousand_cpus() {
     let numbers = Numbers::new(20_000);
     let cache = cache(1024, fixed(3), &numbers);
     let allocate = |cpu| {
@@ -459,7 +460,7 @@ fn one_thread_plays_a_thousand_cpus() {
 }
 
 #[test]
-fn threads_on_the_machines_cpus_lose_nothing() {
+fn threads_on_real_cpus_lose_no_round() {
     const THREADS: u64 = 4;
     let numbers = Numbers::new(10_000);
     let sizes = Sizes { first: 3, largest: 31, contention: 0 };
@@ -497,9 +498,10 @@ fn threads_on_the_machines_cpus_lose_nothing() {
     assert_eq!(numbers.out(), held);
 }
 
-/// The layer should be readable in one sitting. Counted like the rest of the project: without blank lines and comments.
+/// The layer must be readable in one sitting. Lines are counted as in the rest of the project, without blank lines and
+/// comments.
 #[test]
-fn the_layer_is_at_most_400_lines() {
+fn classic_magazine_layer_is_at_most_400_lines() {
     let files = [
         include_str!("../mod.rs"),
         include_str!("../magazine.rs"),
@@ -511,7 +513,7 @@ fn the_layer_is_at_most_400_lines() {
     assert!((200..=400).contains(&lines), "{lines}");
 }
 
-/// Regression test: from 31 on there were intermediate sizes that illumos does not have.
+/// Regression test: from 31 on, magazines took intermediate sizes that illumos does not have.
 #[test]
 fn magazines_grow_to_the_sizes_of_illumos() {
     let depot = super::super::depot::Depot::<usize>::new(15);

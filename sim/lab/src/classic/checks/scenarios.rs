@@ -1,8 +1,9 @@
-//! The scenarios of the layer for both checkers, how each is run, and the planted bugs that it must catch.
+//! The scenarios of the magazine layer for loom and shuttle, how each is run, and the planted bugs that each must
+//! catch.
 //!
-//! A scenario's name begins with the properties that it tests (`tests/claims.toml` states them): C1 rounds, C2 exchanges, C3
-//! drains, C4 the working set, C5 resizing, C6 locks, C7 counts. Each ends with the census of its world. Scenarios for loom are
-//! exhaustive and small; scenarios for shuttle are larger and sampled.
+//! A scenario's name begins with the properties that it tests (`tests/claims.toml` states them): C1 rounds, C2
+//! exchanges, C3 drains, C4 the working set, C5 resizing, C6 locks, C7 counts. Each scenario ends with the census of
+//! its world. Scenarios for loom are exhaustive and small; scenarios for shuttle are larger and sampled.
 
 #[cfg(loom)]
 use super::models;
@@ -15,13 +16,13 @@ use uslab_magazine::sync::check::Bound;
 #[cfg(shuttle)]
 use uslab_magazine::sync::schedule::Schedules;
 
-/// For two threads: every interleaving. A lock's section is one step, so there are few.
+/// Two threads run in every interleaving. A lock's section is one step, so there are few interleavings.
 #[cfg(loom)]
 pub(super) const ALL: Bound = Bound::None;
-/// For three threads.
+/// The bound for three threads.
 #[cfg(loom)]
 const THREE: Bound = Bound::Preemptions(3);
-/// The first thread stays on CPU 0, or is moved to CPU 1 before one of its first `operations`.
+/// Returns scripts in which the first thread stays on CPU 0, or moves to CPU 1 before one of its first `operations`.
 #[cfg(loom)]
 fn moves(operations: u32) -> impl Iterator<Item = Script> {
     Script::all(0, 2, operations)
@@ -43,54 +44,54 @@ uslab_magazine::sync::scenarios! {
     }
     both_ask_the_slab_layer {
         loom("C1: both ask the slab layer", Model::new(ALL, 14), models::from_the_slab_layer);
-        bug("the slab layer looks and then takes", "C1", "Causality violation");
+        bug("the slab layer allocates without checking again", "C1", "Causality violation");
     }
     rounds_travel_through_the_depot {
         loom("C1 C2: rounds travel through the depot", Model::new(ALL, 1400).each(moves(3)), models::travel);
-        bug("an exchange forgets the previous magazine", "C1", LOST);
+        bug("an exchange loses the previous magazine", "C1", LOST);
     }
     a_free_makes_a_magazine {
         loom("C2: a free makes a magazine beside an allocation", Model::new(ALL, 8), models::makes_one);
-        bug("a new magazine is loaded without another look", "C2", "the previous magazine is full or empty");
+        bug("a new magazine is loaded without checking the CPU again", "C2", "the previous magazine is full or empty");
     }
     two_frees_make_magazines {
-        loom("C2: two frees make magazines", Model::new(ALL, 32), models::both_make);
-        bug("an exchange forgets the previous magazine", "C2", LOST);
+        loom("C2: two frees make magazines", Model::new(ALL, 32), models::two_frees_make_magazines);
+        bug("an exchange loses the previous magazine", "C2", LOST);
     }
     the_slab_layer_refuses {
         loom("C1 C7: the slab layer refuses", Model::new(ALL, 13), models::refused);
-        bug("a refused magazine loses the round", "C1", LOST);
+        bug("a refused magazine allocation loses the round", "C1", LOST);
         bug("a refused allocation is counted", "C7", "the counts are exact");
     }
     a_drain_beside_an_exchange {
         loom("C3: a drain beside an exchange", Model::new(ALL, 500).each(moves(3)), models::drained);
-        bug("a drain forgets the previous magazine", "C3", "a drain leaves nothing behind");
-        bug("a drain frees under a CPU's lock", "C6", "user code would run while a lock is held");
+        bug("a drain skips the previous magazine", "C3", "a drain leaves nothing behind");
+        bug("a drain frees objects with a CPU lock held", "C6", "user code would run while a lock is held");
     }
     two_drains_beside_an_allocation {
         loom("C3: two drains beside an allocation", Model::new(THREE, 1200), models::two_drains);
     }
     end_of_life {
         loom("C3: the last owner ends the cache", Model::new(ALL, 40), models::the_end);
-        bug("a drain forgets the depot", "C3", "the end gives all to the slab layer");
+        bug("a drain skips the depot", "C3", "the end gives all to the slab layer");
     }
     a_drain_beside_an_allocation_and_a_free {
         loom("C1 C3: a drain beside an allocation and a free", Model::new(THREE, 1000), models::drained_beside_two);
     }
     a_reap_beside_an_exchange {
         loom("C4: a reap beside an exchange", Model::new(ALL, 10), models::reaped);
-        bug("the working set forgets what was taken", "C4", "a reap takes only what nobody needed");
+        bug("the working set ignores taken magazines", "C4", "a reap takes only what nobody needed");
     }
     an_interval_ends_beside_an_exchange {
         loom("C4: an interval ends beside an exchange", Model::new(ALL, 11), models::reaped_later);
-        bug("a reap takes the working set", "C4", "a reap takes only what nobody needed");
+        bug("a reap frees the working set", "C4", "a reap takes only what nobody needed");
     }
     resizing_beside_frees {
         loom("C5: resizing beside frees", Model::new(ALL, 20).each(moves(2)), models::resized);
     }
     resizing_beside_an_allocation {
         loom("C5: resizing beside an allocation", Model::new(ALL, 7).each(moves(2)), models::resized_beside_an_allocation);
-        bug("an old size comes back", "C5", "the empty list has only the current size");
+        bug("a depot restores an old magazine size", "C5", "the empty list has only the current size");
     }
     statistics_beside_an_exchange {
         loom("C6 C7: statistics beside an exchange", Model::new(ALL, 9), models::counted);
@@ -99,14 +100,14 @@ uslab_magazine::sync::scenarios! {
 
     exchanges {
         shuttle("C1 C2 C6 C7: four threads exchange", RUNS, schedules::exchange);
-        bug("an exchange forgets the previous magazine", "C2", LOST);
-        bug("a new magazine is loaded without another look", "C2", "the previous magazine is full or empty");
-        bug("the slab layer looks and then takes", "C1", "an object with two owners");
+        bug("an exchange loses the previous magazine", "C2", LOST);
+        bug("a new magazine is loaded without checking the CPU again", "C2", "the previous magazine is full or empty");
+        bug("the slab layer allocates without checking again", "C1", "an object with two owners");
     }
     beside_drains_reaps_and_resizing {
-        shuttle("C1 C2 C3 C4 C5 C6 C7: three exchange, one tends", RUNS, schedules::tended);
-        bug("a drain forgets the previous magazine", "C3", "a drain leaves nothing behind");
-        bug("an old size comes back", "C5", "the empty list has only the current size");
-        bug("a drain frees under a CPU's lock", "C6", "user code would run while a lock is held");
+        shuttle("C1 C2 C3 C4 C5 C6 C7: three exchange, one tends", RUNS, schedules::owner_is_tested);
+        bug("a drain skips the previous magazine", "C3", "a drain leaves nothing behind");
+        bug("a depot restores an old magazine size", "C5", "the empty list has only the current size");
+        bug("a drain frees objects with a CPU lock held", "C6", "user code would run while a lock is held");
     }
 }

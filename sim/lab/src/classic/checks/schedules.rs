@@ -4,16 +4,16 @@
 use super::world::{Side, World, run};
 use uslab_magazine::Script;
 use uslab_magazine::sync::schedule::choose;
-use uslab_magazine::threads::wander;
+use uslab_magazine::threads::migrate_between_cpus;
 
 const OBJECTS: usize = 12;
 const STEPS: usize = 12;
 
-/// Allocates and frees.
+/// Allocates and frees objects.
 fn works(world: &World) -> Vec<Option<usize>> {
     let mut held = vec![];
     for _ in 0..STEPS {
-        wander(2);
+        migrate_between_cpus(2);
         match held.pop() {
             Some(Some(object)) if choose(2) == 0 => world.free(object),
             last => held.extend(last.into_iter().chain([world.alloc()])),
@@ -22,7 +22,7 @@ fn works(world: &World) -> Vec<Option<usize>> {
     held
 }
 
-/// All other operations of a cache's owner.
+/// Runs all other operations of a cache's owner.
 fn tends(world: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 2 {
         match choose(4) {
@@ -38,10 +38,10 @@ fn tends(world: &World) -> Vec<Option<usize>> {
 pub(super) fn exchange() {
     run(World::new(2, 2, OBJECTS), (Script::on(0), works), &[(Script::on(1), works as Side); 3]);
 }
-pub(super) fn tended() {
+pub(super) fn owner_is_tested() {
     let others: [Side; 3] = [works, works, tends];
     let world = World::new(2, 1, OBJECTS).contended(3);
     let world = run(world, (Script::on(0), works), &others.map(|side| (Script::on(1), side)));
     world.cache.drain();
-    world.cpus_have_nothing();
+    world.assert_cpus_are_empty();
 }

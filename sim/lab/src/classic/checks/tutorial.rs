@@ -5,18 +5,18 @@ use std::process::Command;
 use uslab_magazine::sync::unset;
 
 const PAGE: &str = include_str!("../../../README.md");
-/// The beginning of all commands that run this program.
+/// The common prefix of all commands that run the tests under loom.
 const LOOM: &str =
     "RUSTFLAGS=\"--cfg loom\" cargo test --profile loom --target-dir target/loom -p uslab-lab --lib -- ";
 
-/// The fenced code blocks of a language.
+/// Returns the README's fenced code blocks of a language.
 fn blocks(language: &str) -> impl Iterator<Item = &'static str> {
     let fenced = PAGE.split("```").skip(1).step_by(2);
     let fence = format!("{language}\n");
     fenced.filter_map(move |block| block.strip_prefix(fence.as_str()))
 }
 
-/// A run's output, without times and without libtest's lines.
+/// Returns a run's output, without times and without libtest's lines.
 fn said(output: &str) -> String {
     let mut story = false;
     let mut said = String::new();
@@ -45,7 +45,7 @@ fn tutorial_shows_the_output_of_every_command() {
             continue;
         };
         if shown.is_empty() && arguments == "scenarios" {
-            // The command that runs all models is skipped: it would run this test, too.
+            // The command that runs all models is skipped, because that command would run this test.
             continue;
         }
         let mut run = Command::new(std::env::current_exe().unwrap());
@@ -61,9 +61,9 @@ fn tutorial_shows_the_output_of_every_command() {
     assert!(shown_rows > 20, "{shown_rows}");
 }
 
-/// `uslab story` reads this format, and its tests read the kept file.
+/// The command `uslab story` reads this format, and its tests read the kept file.
 #[test]
-fn kept_counterexample_equals_a_new_one() {
+fn stored_counterexample_equals_a_new_one() {
     let program = std::env::current_exe().unwrap();
     let json = program.with_extension("story.json");
     let mut run = Command::new(&program);

@@ -1,8 +1,8 @@
-//! The world of models and schedules: a cache of numbered objects, and their owners.
+//! The world of models and schedules: a cache of numbered objects, and the objects' owners.
 //!
-//! A world ends with a census: each object is in one place, each magazine is in the right list for its fill, and counts are
-//! exact. The owner of an object writes to its cell. The checker watches the cells: it detects a second owner, and a free that
-//! does not happen before the next allocation of that object.
+//! A world ends with a census. Each object is in one place, each magazine is in the right list for its fill, and counts
+//! are exact. The owner of an object writes to the object's cell. The checker watches the cells. It detects a second
+//! owner, and a free that does not happen before the next allocation of the object.
 
 use crate::classic::depot::List;
 use crate::classic::magazine::{CpuCache, Magazine};
@@ -14,7 +14,7 @@ use uslab_magazine::{Cpus, Script, threads};
 #[derive(Debug)]
 pub(super) struct TestSupplier {
     objects: Mutex<Vec<usize>>,
-    /// `true` if there is memory for magazines.
+    /// `true` if memory for magazines is available.
     magazines: bool,
 }
 
@@ -32,7 +32,7 @@ impl SharedSupplier {
 
 impl Slab<usize> for SharedSupplier {
     fn alloc(&self) -> Option<usize> {
-        planted!("the slab layer looks and then takes" => {
+        planted!("the slab layer allocates without checking again" => {
             let object = self.0.objects.lock().last().copied()?;
             self.0.objects.lock().retain(|other| *other != object);
             return Some(object);
@@ -50,27 +50,27 @@ impl Slab<usize> for SharedSupplier {
 
 pub(super) struct World {
     pub(super) cache: Cache<usize, SharedSupplier>,
-    /// One for each object; written by the object's owner.
+    /// One cell for each object, which the object's owner writes.
     held: Vec<UnsafeCell<bool>>,
-    /// Objects that were in magazines at the beginning.
+    /// The number of objects that were in magazines at the beginning.
     cached: u64,
     allocs: Counter,
     frees: Counter,
 }
 
-// SAFETY: loom checks accesses to the cells; shuttle runs all threads of an execution on one.
+// SAFETY: loom checks accesses to the cells; shuttle runs all threads of an execution on one system thread.
 unsafe impl Sync for World {}
 
-/// A magazine of `size` with these objects.
+/// Returns a magazine of `size` rounds with these objects.
 fn magazine(size: usize, objects: &[usize]) -> Magazine<usize> {
     let mut rounds = Vec::with_capacity(size);
     rounds.extend(objects);
     Magazine { rounds, size }
 }
 
-/// The initial state.
+/// The construction of the initial state.
 impl World {
-    /// Objects 1 to `objects`, all in the supplier, and magazines of `size`.
+    /// Creates a world with objects 1 to `objects`, all in the supplier, and magazines of `size` rounds.
     pub(super) fn new(cpus: u32, size: usize, objects: usize) -> Self {
         let supplier = TestSupplier { objects: Mutex::new((1..=objects).collect()), magazines: true };
         let sizes = Sizes { first: size, largest: 2 * size + 1, contention: 2 };
@@ -86,7 +86,7 @@ impl World {
     fn size(&mut self) -> usize {
         self.cache.depot.0.get_mut().size
     }
-    /// Without a lock, so that it is not a step of a trace.
+    /// Accesses the supplier without a lock, so that the access is not a step of a trace.
     fn supplier(&mut self) -> &mut TestSupplier {
         Arc::get_mut(&mut self.cache.slab.0).expect("nobody else has the supplier yet")
     }
@@ -112,7 +112,7 @@ impl World {
         self
     }
     /// Lets two intervals pass for all that the depot has.
-    pub(super) fn long_ago(mut self) -> Self {
+    pub(super) fn before_interval(mut self) -> Self {
         let stock = self.cache.depot.0.get_mut();
         for list in [&mut stock.full, &mut stock.empty] {
             list.end_interval();
@@ -166,7 +166,7 @@ impl World {
         self.cache.free(object);
     }
 
-    /// Checks, when all threads are done and `live` are in use, that everything is in its place.
+    /// Checks, when all threads have ended and the objects `live` are in use, that each object is in its place.
     pub(super) fn census(&self, live: &[usize]) {
         let mut objects: Vec<usize> = live.to_vec();
         for cpu in &self.cache.per_cpu {
@@ -197,8 +197,8 @@ impl World {
             "the counts are exact"
         );
     }
-    /// After a drain without concurrent operations.
-    pub(super) fn cpus_have_nothing(&self) {
+    /// Checks that CPUs hold no objects, after a drain without concurrent operations.
+    pub(super) fn assert_cpus_are_empty(&self) {
         let magazines = self.cache.stats().cpus.into_iter().flatten();
         assert_eq!(
             magazines.map(|magazine| magazine.size).sum::<usize>(),
@@ -210,7 +210,8 @@ impl World {
 
 pub(super) type Side = threads::Side<World>;
 
-/// Runs `here` in this thread and the others in threads of their own, each on the CPUs of its script. Then takes the census.
+/// Runs `here` in this thread and `others` in their own threads, each on the CPUs of its script. Finally takes the
+/// census.
 pub(super) fn run(world: World, here: (Script, Side), others: &[(Script, Side)]) -> Arc<World> {
     let world = Arc::new(world);
     let live = threads::together(&world, here, others);

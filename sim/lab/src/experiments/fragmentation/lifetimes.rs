@@ -4,11 +4,13 @@ use super::{Context, Policy, Spread, seeds, shown};
 use crate::experiments::load::Load;
 use crate::findings::{Claim, Findings, Holds, Table, Value};
 
-/// Many, because the differences are small compared with those between seeds.
+/// The number of seeds is large, because the differences are small compared with the differences between seeds.
 const SEEDS: u64 = 30;
-/// Each distribution has the mean 218: in the first, a tenth lives for 2,000 allocations and the others for 20.
+/// Each distribution has the mean 218. In the first, a tenth of the blocks lives for 2,000 allocations and the others
+/// for 20.
 const KINDS: [&str; 3] = ["bimodal:20,2000,0.1", "exponential:218", "uniform:1..435"];
-/// Bytes of each memory. With a mean size of 520 bytes, slightly less than half of it is requested at a time.
+/// The size of each memory in bytes. With a mean size of 520 bytes, slightly less than half of the memory is requested
+/// at a time.
 const MEMORY: usize = 1 << 18;
 
 pub(super) fn run(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {

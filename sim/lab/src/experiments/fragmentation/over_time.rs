@@ -4,21 +4,21 @@ use super::{Context, Policy, Run, SEEDS, Sample, Spread, seeds};
 use crate::experiments::load::Load;
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 
-/// Of a hundred samples the first five are of a new heap, and the later ones of a heap in steady state: the longest lifetime is
-/// 4,000 operations.
+/// The first five of a hundred samples show a new heap, the later ones a steady state: the longest lifetime is 4,000
+/// operations.
 const OPERATIONS: u64 = 200_000;
 const MEMORY: usize = 1 << 18;
 /// The increase in percentage points that counts as more, and the factor in steps that counts as longer.
 const MORE: f64 = 5.0;
 const LONGER: f64 = 1.1;
 
-/// Steps per operation over these samples.
+/// Returns the steps per operation over these samples.
 fn steps(samples: &[Sample]) -> f64 {
     let [first, .., last] = samples else { return 0.0 };
     (last.steps - first.steps) as f64 / (last.operations - first.operations).max(1) as f64
 }
 
-/// The lost share and the length of searches, in three parts of a run.
+/// Returns the lost share and the search length in three parts of a run.
 fn parts_of(run: &Run) -> [[f64; 3]; 2] {
     let new = &run.outcome.samples[..(run.outcome.samples.len() / 20).max(1)];
     let parts = [new, run.quarters(1, 2), run.quarters(3, 4)];

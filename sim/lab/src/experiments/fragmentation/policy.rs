@@ -9,7 +9,7 @@ use crate::allocators::{Allocator, Heap};
 use crate::findings::Value;
 use crate::findings::clock::Spread;
 
-/// The number of seeds of which a figure is the median, beginning with the given one.
+/// The number of seeds over which a figure's median is taken, starting with the given seed.
 pub(super) const SEEDS: u64 = 10;
 
 /// A policy that is compared by the share of free memory in one piece.
@@ -21,7 +21,7 @@ pub(super) enum Policy {
 }
 
 impl Policy {
-    /// The first one determines the fraction of memory in use, because its memory cannot have an arbitrary size.
+    /// The first policy determines the fraction of memory in use, because its memory cannot have an arbitrary size.
     pub(super) const ALL: [Self; 5] = [
         Self::Named(Name::Buddy),
         Self::Named(Name::Tlsf),
@@ -47,7 +47,7 @@ impl Policy {
     }
 }
 
-/// Samples a hundred times.
+/// A trial that takes a hundred samples.
 struct Sampling<'l>(&'l Loaded);
 
 impl Trial for Sampling<'_> {
@@ -59,7 +59,7 @@ impl Trial for Sampling<'_> {
     }
 }
 
-/// The outcome of a workload in `bytes` of memory.
+/// The outcome of a workload in a given amount of memory.
 pub(super) struct Run {
     pub(super) policy: Policy,
     pub(super) bytes: usize,
@@ -67,7 +67,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The samples of a part of the run, given in quarters.
+    /// Returns the samples of a part of the run, given in quarters.
     pub(super) fn quarters(&self, from: usize, to: usize) -> &[Sample] {
         let samples = &self.outcome.samples;
         &samples[samples.len() * from / 4..(samples.len() * to / 4).max(samples.len() * from / 4 + 1)]
@@ -75,17 +75,17 @@ impl Run {
     pub(super) fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
         samples.iter().map(of).sum::<f64>() / samples.len() as f64
     }
-    /// The used fraction of the memory in per cent: the mean over the second half of the run.
+    /// Returns the used fraction of the memory in per cent: the mean over the second half of the run.
     pub(super) fn in_use(&self) -> f64 {
         let free = Self::mean(self.quarters(2, 4), |s| s.holes.total as f64);
         100.0 - free * 100.0 / self.bytes as f64
     }
-    /// The fraction of the free memory that is in the largest piece, in per cent.
+    /// Returns the fraction of free memory that is in the largest piece, in per cent.
     pub(super) fn share_at(sample: &Sample) -> f64 {
         sample.holes.largest as f64 * 100.0 / sample.holes.total.max(1) as f64
     }
-    /// The largest piece relative to the largest possible one for this much free memory, in per cent: a buddy's pieces are powers
-    /// of two, and so is the largest one that it could have.
+    /// Returns the largest piece relative to the largest possible piece for this much free memory, in per cent. A buddy
+    /// allocator's possible pieces are powers of two.
     pub(super) fn of_possible(&self, sample: &Sample) -> f64 {
         let total = sample.holes.total.max(1);
         let possible = match self.policy {
@@ -94,7 +94,7 @@ impl Run {
         };
         sample.holes.largest as f64 * 100.0 / possible as f64
     }
-    /// The mean share over the second half of the run.
+    /// Returns the mean share over the second half of the run.
     pub(super) fn share(&self) -> f64 {
         Self::mean(self.quarters(2, 4), Self::share_at)
     }
@@ -103,13 +103,13 @@ impl Run {
     }
 }
 
-/// The same experiment with `count` seeds.
+/// Returns the same experiment with `count` seeds.
 pub(super) fn seeds<'c>(context: &Context<'c>, count: u64) -> impl Iterator<Item = Context<'c>> {
     let context = *context;
     (0..count).map(move |i| Context { seed: context.seed.wrapping_add(i), ..context })
 }
 
-/// The median over seeds with its interval, with one decimal.
+/// Formats the median over seeds with its interval, with one decimal.
 pub(super) fn shown(values: impl IntoIterator<Item = f64>) -> Value {
     Value::Spread(Spread::of(values.into_iter().collect()), 1)
 }

@@ -1,20 +1,21 @@
-//! A slot that is reused until its generation is used up: with the tutorial's listing, with what its text says, and with this
-//! crate's tables.
+//! Reuses a slot until its generation is used up: in the tutorial's listing, as its text describes, and in this crate's
+//! tables.
 //!
-//! The listing of "Memory Allocators from Scratch" counts a slot's generation in 32 bits and packs 8 of them into a handle. Its
-//! text says that a stale handle is valid again after 256 frees. That would be true if the slot's count had 8 bits, too. As
-//! written, the slot's generation is then 256 and every new handle has 0: all of them are stale from the beginning.
+//! The listing of "Memory Allocators from Scratch" counts a slot's generation in 32 bits and packs 8 of them into a
+//! handle. The article's text claims that a stale handle becomes valid again after 256 frees. The claim would hold if
+//! the slot's count had 8 bits. As written, the slot's generation reaches 256 while a new handle has generation 0. All
+//! later handles are therefore stale from the beginning.
 
 use crate::findings::{Claim, Findings, Holds, Table, Value};
 use anyhow::Context as _;
 use uslab::handle::{Generations, Handle, HandleTable, WrapPolicy};
 
-/// A slot that is used again and again, in any kind of table.
+/// A slot that is used repeatedly, in any kind of table.
 trait Reused {
-    /// Allocates the slot and returns the handle's bits; `None` if the slot is not used any more.
+    /// Allocates the slot and returns the handle's bits; `None` if the slot is no longer used.
     fn spawn(&mut self) -> Option<u32>;
     fn is_valid(&self, handle: u32) -> bool;
-    /// Frees the slot if the handle is valid, and returns `true` if it was.
+    /// Frees the slot and returns `true` if the handle is valid.
     fn free(&mut self, handle: u32) -> bool;
 }
 
@@ -34,11 +35,11 @@ impl Counted {
 impl Reused for Counted {
     fn spawn(&mut self) -> Option<u32> {
         if self.alive {
-            // It cannot be freed any more: a listing with more slots would use another one.
+            // The slot cannot be freed any more: a listing with more slots would use another slot.
             return None;
         }
         self.alive = true;
-        // The index, 0, in 24 bits, and the low bits of the generation above them.
+        // The handle has the index, 0, in 24 bits, and the low bits of the generation above.
         Some(self.generation << 24)
     }
     fn is_valid(&self, handle: u32) -> bool {
@@ -72,8 +73,8 @@ impl Reused for Tabled {
 }
 
 /// The fate of a slot that is used repeatedly.
-struct Fate {
-    /// The number of frees after which the very first handle was valid again.
+struct SlotFate {
+    /// The number of frees after which the slot's first handle became valid again.
     revived: Option<u64>,
     /// The number of frees after which a new handle was stale from the beginning.
     born_stale: Option<u64>,
@@ -83,8 +84,8 @@ struct Fate {
 
 const USES: u64 = 1000;
 
-fn fate(slot: &mut impl Reused) -> anyhow::Result<Fate> {
-    let mut fate = Fate { revived: None, born_stale: None, retired: None };
+fn fate(slot: &mut impl Reused) -> anyhow::Result<SlotFate> {
+    let mut fate = SlotFate { revived: None, born_stale: None, retired: None };
     let first = slot.spawn().context("a slot to begin with")?;
     slot.free(first);
     for frees in 1..USES {
@@ -104,7 +105,7 @@ fn fate(slot: &mut impl Reused) -> anyhow::Result<Fate> {
     Ok(fate)
 }
 
-/// One slot, freed and used again, with 8 bits of generation in a handle.
+/// Reports on one slot that is freed and reused, with 8 bits of generation in a handle.
 pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         format!(
@@ -115,7 +116,7 @@ pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
     let tabled = |policy: WrapPolicy| Tabled(HandleTable::with(policy));
     let fates = [
         ("the tutorial's listing: the slot counts in 32 bits", fate(&mut Counted::in_bits(32))?),
-        ("what its text says: the slot counts in 8 bits", fate(&mut Counted::in_bits(8))?),
+        ("as its text says: the slot counts in 8 bits", fate(&mut Counted::in_bits(8))?),
         ("HandleTable, Wrap", fate(&mut tabled(WrapPolicy::Wrap))?),
         ("HandleTable, Retire", fate(&mut tabled(WrapPolicy::Retire))?),
     ];
@@ -143,7 +144,7 @@ pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The number of frees until the first slot of a new table is not used any more; `None` if counting would take long.
+/// Returns the number of frees until the first slot of a new table is retired; `None` if counting would take too long.
 fn counted<const G: u32>() -> anyhow::Result<Option<u64>> {
     if G > 24 {
         return Ok(None);
@@ -160,7 +161,7 @@ fn counted<const G: u32>() -> anyhow::Result<Option<u64>> {
     }
 }
 
-/// The number of frees until the first handle is valid again in a table that wraps.
+/// Returns the number of frees until the first handle is valid again in a table that wraps.
 fn wrapped<const G: u32>() -> anyhow::Result<Option<u64>> {
     if G > 24 {
         return Ok(None);
@@ -179,7 +180,7 @@ fn wrapped<const G: u32>() -> anyhow::Result<Option<u64>> {
     }
 }
 
-/// How often a slot can be used, by the bits of a generation.
+/// Reports how often a slot can be used, by the bits of a generation.
 pub(super) fn lives(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "How long a slot lasts",
@@ -193,7 +194,7 @@ pub(super) fn lives(findings: &mut Findings) -> anyhow::Result<()> {
             "at a million frees a second in one slot, s",
         ],
     );
-    /// The row of `$g` bits. A 64-bit handle has at least 32 bits of generation, since an index has at most 32.
+    /// The table row of `$g` bits. A 64-bit handle has at least 32 bits of generation, because an index has at most 32.
     macro_rules! row {
         ($($g:literal, $in_64:expr;)+) => {$(
             let narrow = Handle::<u32, $g>::SLOTS;
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_listing_loses_its_slot_and_only_the_text_revives_a_handle() {
+    fn seed_listing_loses_a_slot_and_its_text_revives_a_handle() {
         let listing = fate(&mut Counted::in_bits(32)).unwrap();
         assert_eq!((listing.revived, listing.born_stale, listing.retired), (None, Some(256), None));
         let text = fate(&mut Counted::in_bits(8)).unwrap();
@@ -250,11 +251,12 @@ mod tests {
         assert_eq!((retire.revived, retire.born_stale, retire.retired), (None, None, Some(255)));
     }
 
-    /// The pool article's `Free` increments the generation and forgets the id: no listing returns an id to the free ones.
+    /// The pool article's `Free` increments the generation and forgets the id: no listing returns an id to the free
+    /// ids.
     #[test]
-    fn the_articles_free_never_gives_its_id_back() {
-        /// `get_free_sparse_id` is not listed: it could return the next id, or one that `Free` put in a list. The listing puts
-        /// nothing there.
+    fn seed_articles_free_never_returns_the_id() {
+        /// `get_free_sparse_id` is not listed. `get_free_sparse_id` could return the next id, or an id that `Free` put
+        /// in a list. The listing's `Free` puts no id in a list.
         struct Ids {
             next: u32,
             returned: Vec<u32>,
@@ -270,7 +272,7 @@ mod tests {
         let mut listing = Ids { next: 0, returned: Vec::new() };
         let mut map = uslab::handle::SlotMap::<u8>::new();
         for used in 1..=1000 {
-            // One object at a time.
+            // The test allocates one object at a time.
             listing.take();
             assert_eq!(listing.next, used, "an id for each that ever was");
             let handle = map.alloc(0).unwrap();
@@ -280,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_has_as_many_lives_as_its_bits_count() {
+    fn slot_has_one_life_per_generation() {
         assert_eq!((counted::<8>().unwrap(), wrapped::<8>().unwrap()), (Some(255), Some(255)));
         assert_eq!((counted::<12>().unwrap(), wrapped::<12>().unwrap()), (Some(4095), Some(4095)));
     }

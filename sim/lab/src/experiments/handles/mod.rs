@@ -1,4 +1,5 @@
-//! Handles: what a handle does when its object is gone, how long a generation lasts, and the cost of a check.
+//! The experiment on handles: what a handle does after its object is freed, how long a generation lasts, and the cost
+//! of a check.
 
 mod listing;
 mod tables;
@@ -8,11 +9,11 @@ use super::Context;
 use crate::findings::Findings;
 use clap::Args;
 
-/// Does a handle always detect that its object is gone, and what does the check cost?
+/// Does a handle always detect that its object was freed, and what does the check cost?
 ///
-/// Objects are created in a table and freed; a slot is reused until its generation wraps, in the tutorial's own listing, in what
-/// its text says of it, and in a table that retires slots. The slot map's indirections are shown, and the effect of saving
-/// handles. Then objects are found by handle, by index, by Box, by Arc and by Weak.
+/// Objects are created in a table and freed. A slot is reused until its generation wraps: in the tutorial's listing, as
+/// its text describes, and in a table that retires slots. The output shows the slot map's indirections, and the effect
+/// of saving handles. Lookups are then timed by handle, by index, by Box, by Arc and by Weak.
 #[derive(Debug, Args)]
 pub struct Handles {
     /// Numbers of objects that are looked up, separated by commas: one table size each.
@@ -29,7 +30,7 @@ impl Handles {
         listing::reuse(&mut findings)?;
         listing::lives(&mut findings)?;
         tables::indirections(&mut findings)?;
-        tables::crisis(&mut findings)?;
+        tables::find_wrong_particle(&mut findings)?;
         tables::reload(&mut findings)?;
         tables::sizes(&mut findings);
         if !context.exact {

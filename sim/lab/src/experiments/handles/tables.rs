@@ -16,7 +16,7 @@ fn said<T: core::fmt::Display>(value: Option<T>) -> Value {
     value.map_or_else(|| "rejected".into(), |value| value.to_string().into())
 }
 
-/// A spawn, a free, and a lookup by the old handle.
+/// Shows a spawn, a free, and a lookup by the old handle.
 pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "A table of 24 + 8 bits, step by step",
@@ -54,7 +54,7 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A, B and C are inserted, B is removed, D is inserted.
+/// Shows a slot map in which A, B and C are inserted, B is removed, and D is inserted.
 pub(super) fn indirections(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "A slot map: where values lie, and what finds them; `-` says nothing",
@@ -107,8 +107,8 @@ pub(super) fn indirections(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A hundred particles: a tool marks the one at 5, and it is freed.
-pub(super) fn crisis(findings: &mut Findings) -> anyhow::Result<()> {
+/// Shows a hundred particles: a tool marks the particle at index 5, which is then freed.
+pub(super) fn find_wrong_particle(findings: &mut Findings) -> anyhow::Result<()> {
     const MARKED: usize = 5;
     let mut array = PackedArray::new();
     let mut map = SlotMap::<usize>::new();
@@ -140,7 +140,7 @@ pub(super) fn crisis(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Objects saved by handle and by name are looked up in a table that was loaded from a file.
+/// Shows lookups of objects that were saved by handle and by name, in a table loaded from a file.
 pub(super) fn reload(findings: &mut Findings) -> anyhow::Result<()> {
     let mut old = HandleTable::<&str, u32, 8>::new();
     let mut ids = StableIds::new();
@@ -150,7 +150,7 @@ pub(super) fn reload(findings: &mut Findings) -> anyhow::Result<()> {
     let player = old.alloc("player")?;
     ids.insert("player", player)?;
     let saved: Vec<&str> = old.iter().filter_map(|(handle, _)| ids.id(handle)).copied().collect();
-    // Loaded in any order: the file's order is not the old table's.
+    // The objects are loaded in any order, because the file's order is not the old table's.
     let load = |generations: Generations| {
         let mut new = HandleTable::<&str, u32, 8>::with(generations);
         let mut ids = StableIds::new();
@@ -186,7 +186,7 @@ pub(super) fn reload(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The tutorial's slot: the generation after the value.
+/// The tutorial's slot, with the generation after the value.
 #[allow(dead_code, reason = "for its layout")]
 #[repr(C)]
 struct Together<T> {
@@ -197,15 +197,15 @@ struct Together<T> {
 
 const LINE: usize = 64;
 
-/// Bytes of names, bytes in addition to objects, and the memory that a check reads.
+/// Shows the bytes of names, the bytes in addition to objects, and the memory that a check reads.
 pub(super) fn sizes(findings: &mut Findings) {
     let mut table = Table::new(
         "Bytes",
         &["name", "of it", "of an Option of it", "slots", "beside each object in a table", "in a slot map"],
     );
     let mut bars = Vec::new();
-    /// `$handle` with words of type `$word`: a table keeps a word for each slot; a slot map a word, an index and the reverse
-    /// index.
+    /// `$handle` has words of type `$word`. A table keeps a word for each slot; a slot map keeps a word, an index and
+    /// the reverse index.
     macro_rules! row {
         ($($name:literal $handle:ty, $word:ty;)+) => {$(
             let word = size_of::<$word>();
@@ -231,7 +231,7 @@ pub(super) fn sizes(findings: &mut Findings) {
     let pointers = [
         ("index", size_of::<u32>(), size_of::<Option<u32>>(), 0),
         ("Box", size_of::<Box<u64>>(), size_of::<Option<Box<u64>>>(), 0),
-        // Two counts are stored before the value.
+        // An Arc stores two counts before the value.
         ("Arc, Weak", size_of::<Arc<u64>>(), size_of::<Option<Arc<u64>>>(), 2 * size_of::<usize>()),
     ];
     for (name, own, option, beside) in pointers {
@@ -252,7 +252,7 @@ pub(super) fn sizes(findings: &mut Findings) {
         "A table also has the tag of an Option for each value, and Box and Arc what malloc keeps for an allocation of its own. \
          The tutorial counts 24 bytes for the control block of C++'s shared_ptr.",
     );
-    // Lines that a lookup by a valid handle loads: the generation's, and the first line of the value if it is another one.
+    // A lookup by a valid handle loads the generation's line, and the first line of the value if that is another one.
     let behind = [offset_of!(Together<[u8; 64]>, generation), offset_of!(Together<[u8; 4096]>, generation)]
         .map(|at| at / LINE);
     let together = behind.map(|lines| 1 + usize::from(lines > 0));

@@ -1,4 +1,4 @@
-//! The cost of finding an object by its name, and of finding that it is gone.
+//! Measures the cost of finding an object by its name, and of finding that it was freed.
 
 use crate::experiments::Context;
 use crate::findings::clock::{self, Samples};
@@ -9,23 +9,23 @@ use std::hint::black_box;
 use std::sync::{Arc, Weak};
 use uslab::handle::{HandleTable, SlotMap};
 
-/// 64 bytes, with a first word that identifies the object.
+/// An object of 64 bytes, whose first word identifies it.
 type Object = [u64; 8];
 
 fn object(stamp: usize) -> Object {
     [stamp as u64 + 1, 0, 0, 0, 0, 0, 0, 0]
 }
 
-/// Looks up all objects once, by name, in random order.
+/// A pass that looks up all objects once, by name, in random order.
 type Pass = Box<dyn Fn() -> u64>;
 
-/// A pass over `names`, and the name of the method.
+/// Returns a pass over `names`, and the name of the method.
 fn by<N: 'static>(mut names: Vec<N>, rng: &mut Pcg64, find: impl Fn(&N) -> u64 + 'static) -> Pass {
     names.shuffle(rng);
     Box::new(move || names.iter().fold(0, |sum, name| sum + find(black_box(name))))
 }
 
-/// All ways to find `n` objects; if the objects are `gone`, only ways that can detect it.
+/// Returns all ways to find `n` objects; if the objects are `gone`, only ways that can detect it.
 fn passes(n: usize, gone: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static str, Pass)>> {
     let mut all = Vec::new();
     let mut narrow = HandleTable::<Object, u32, 8>::new();
@@ -75,7 +75,7 @@ fn passes(n: usize, gone: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static
 
 const WEAK: &str = "Weak, upgraded";
 
-/// Nanoseconds per lookup, by method.
+/// Measures the nanoseconds per lookup, by method.
 fn measured(context: &Context<'_>, n: usize, gone: bool) -> anyhow::Result<Vec<(&'static str, Samples<1>)>> {
     let passes = passes(n, gone, &mut context.rng())?;
     let expected = if gone { 0 } else { (n as u64) * (n as u64 + 1) / 2 };
@@ -94,7 +94,7 @@ fn measured(context: &Context<'_>, n: usize, gone: bool) -> anyhow::Result<Vec<(
     Ok(passes.iter().map(|(name, _)| *name).zip(samples).collect())
 }
 
-/// The times of all methods, for each number of objects.
+/// Reports the times of all methods, for each number of objects.
 pub(super) fn times(context: &Context<'_>, objects: &[u32], findings: &mut Findings) -> anyhow::Result<()> {
     let stage = context.progress.stage("handles", 2 * objects.len() as u64);
     for (i, n) in objects.iter().enumerate() {
@@ -121,7 +121,7 @@ pub(super) fn times(context: &Context<'_>, objects: &[u32], findings: &mut Findi
             Axis::linear("ns"),
             found.iter().map(|(name, samples)| (*name, samples.spread(0).median)),
         ));
-        // A Weak's lookup time relative to a handle's, in the same rounds.
+        // The ratio of a Weak's lookup time to a handle's, in the same rounds.
         let longer = |times| Some(of(times, WEAK)?.times(&of(times, "table, 24 + 8 bits")?, 0));
         if let (Some(weak), Some(weak_gone)) = (longer(&found), longer(&gone)) {
             findings.claim(Claim {

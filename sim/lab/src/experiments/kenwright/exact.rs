@@ -1,4 +1,5 @@
-//! Results of the paper's algorithm alone: its variables step by step, and which blocks are touched when.
+//! Results of the paper's algorithm alone: its variables step by step, and the time at which each block is first
+//! touched.
 
 use super::{Lazy, lazy};
 use crate::experiments::Context;
@@ -9,12 +10,13 @@ use anyhow::Context as _;
 use rustc_hash::FxHashMap;
 use uslab::pool::{Initialise, PoolGuard};
 
-/// The index of a block, given the address of the first one.
+/// Returns the index of a block, given the address of the first block.
 fn number(address: *const u8, first: *const u8, size: usize) -> usize {
     (address.addr() - first.addr()) / size
 }
 
-/// Four blocks, eight states. (The drawing of the paper's second figure is not in the surviving text; the rules are.)
+/// Shows four blocks in eight states. The drawing of the paper's second figure is not in the surviving text, but the
+/// rules are.
 pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     const SIZE: usize = 16;
     let mut table = Table::new(
@@ -50,9 +52,9 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The number of blocks that ever joined the chain, and the most that were in use at a time.
+/// Returns the number of blocks that ever joined the chain, and the most blocks in use at a time.
 fn run(ops: &[Op], peak: usize, policy: Initialise) -> anyhow::Result<[u64; 2]> {
-    // Room for many more, as a game reserves for its worst frame.
+    // The pool has room for many more blocks, as a game reserves for its worst frame.
     let pool = lazy(64, 100 * peak, policy)?;
     let (mut held, mut most) = (FxHashMap::default(), 0);
     for op in ops {
@@ -65,7 +67,8 @@ fn run(ops: &[Op], peak: usize, policy: Initialise) -> anyhow::Result<[u64; 2]> 
     Ok([pool.state().initialised.into(), most])
 }
 
-/// Compares the paper's rule, one more block at each allocation, with one more block only when no used one is free.
+/// Compares the paper's rule, which adds one block at each allocation, with a rule that adds a block only if no used
+/// block is free.
 pub(super) fn touched(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "Blocks that were ever touched: one more at each allocation, or when no other is free",

@@ -1,10 +1,10 @@
-//! The pool under study.
+//! The pool that the experiment studies.
 
 use uslab::pool::{HeapArea, IndexPool, Initialise, SafePool};
 
 pub(super) type Lazy = SafePool<IndexPool<HeapArea>>;
 
-/// A pool of `blocks` blocks on the heap.
+/// Returns a pool of `blocks` blocks on the heap.
 pub(super) fn lazy(size: usize, blocks: usize, policy: Initialise) -> anyhow::Result<Lazy> {
     let area = HeapArea::new(size * blocks, 64)?;
     Ok(SafePool::new(IndexPool::with_blocks(area, size, blocks, policy)?))

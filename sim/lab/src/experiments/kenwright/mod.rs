@@ -12,9 +12,9 @@ use lazy::{Lazy, lazy};
 
 /// Is a pool without loops ten times as fast as malloc, and when does it do its work?
 ///
-/// The paper's example step by step; which blocks are touched when, by its rule and by a lazier one; then its figure: a number of
-/// allocations and as many frees of one size, with the pool and with the system's malloc, and the cost of checks, creation and
-/// pages.
+/// The paper's example runs step by step. The output then shows when each block is touched, by the paper's rule and by
+/// a lazier one. The paper's figure follows: a number of allocations and as many frees of one size, with the pool and
+/// with the system's malloc. Last come the costs of checks, creation and pages.
 #[derive(Debug, Args)]
 pub struct Kenwright {
     /// Sizes of blocks in bytes, separated by commas: with the largest of --counts, at most a gibibyte.

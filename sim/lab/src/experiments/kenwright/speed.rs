@@ -1,4 +1,4 @@
-//! Measures what the paper's figures measure: pool and malloc, checks, creation, pages.
+//! Measures what the paper's figures measure: pool and malloc, checks, creation and pages.
 
 use super::{Kenwright, lazy};
 use crate::experiments::Context;
@@ -15,12 +15,13 @@ use uslab::pool::{
     Refused, SafePool, SlotLayout,
 };
 
-/// Page faults of this thread so far.
+/// Returns the page faults of the calling thread so far.
 fn faults() -> f64 {
     getrusage(UsageWho::RUSAGE_THREAD).map_or(0.0, |usage| usage.minor_page_faults() as f64)
 }
 
-/// Allocates `n` blocks, writes to each, and frees them in the same order. Returns nanoseconds and page faults per block.
+/// Allocates `n` blocks, writes to each, and frees them in the same order. Returns nanoseconds and page faults per
+/// block.
 fn batch<B, E>(
     n: usize,
     repeats: usize,
@@ -40,7 +41,7 @@ where
         }
         Ok(())
     };
-    // A first batch maps and grows whatever is needed.
+    // A first batch maps and grows the memory that later batches need.
     once()?;
     let before = faults();
     let mut done = Ok(());
@@ -60,7 +61,7 @@ fn written<P: RawPool>(pool: &SafePool<P>) -> Result<PoolGuard<'_, P>, Refused> 
     Ok(block)
 }
 
-/// As `written`, from the system's malloc.
+/// Allocates a block from the system's malloc and writes its first byte.
 #[inline(always)]
 fn malloced(size: usize) -> Result<Vec<u8>, TryReserveError> {
     let mut block = Vec::new();
@@ -77,7 +78,7 @@ fn dropped<B>(block: B) -> Result<(), BadFree> {
 }
 
 impl Kenwright {
-    /// Figure 4: a line for each size, the time by the number of blocks.
+    /// Draws figure 4: a line for each size, with the time by the number of blocks.
     pub(super) fn figure(&self, context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
         let mut table = Table::new(
             "So many allocations, each with its first write, then as many frees; ns for a pair",
@@ -112,7 +113,7 @@ impl Kenwright {
                 ]);
                 stage.at(ratios.len() as u64);
             }
-            // Only the smallest and the largest size are drawn: the lines of the others are almost the same.
+            // Only the smallest and the largest size are drawn: the lines of the other sizes are almost the same.
             if ![self.sizes.iter().min(), self.sizes.iter().max()].contains(&Some(size)) {
                 continue;
             }
@@ -126,7 +127,7 @@ impl Kenwright {
         let verdicts: Vec<Holds> = ratios.iter().map(|ratio| ratio.at_least(10.0)).collect();
         let rows = |wanted| verdicts.iter().filter(|holds| **holds == wanted).count();
         findings.claim(Claim {
-            says: "the pool is ten times as fast as the system's allocator".into(),
+            says: "the pool is ten times as fast as the system's malloc".into(),
             source: "Kenwright 2012, figure 4".into(),
             found: format!(
                 "ten times or more in {} of {} rows, less in {}, undecided in {}; medians of {least:.1} to {most:.1}. The paper's was \
@@ -151,7 +152,7 @@ impl Kenwright {
     }
 }
 
-/// The cost of checks that can be switched on, instead of a debugging heap.
+/// Reports the cost of optional checks, which replace a debugging heap.
 pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     const SIZE: usize = 64;
     const BLOCKS: usize = 1000;
@@ -226,12 +227,12 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
     Ok(())
 }
 
-/// A pool in an area, whose blocks join the chain as late as possible.
+/// Returns a pool in an area, whose blocks join the chain as late as possible.
 fn lazy_in(area: MappedArea, size: usize, blocks: usize) -> anyhow::Result<SafePool<IndexPool<MappedArea>>> {
     Ok(SafePool::new(IndexPool::with_blocks(area, size, blocks, Initialise::WhenEmpty)?))
 }
 
-/// Bytes of a page.
+/// The size of a page in bytes.
 const PAGE: usize = 4096;
 /// Rows in the table of the cost of checks.
 const PLAIN: usize = 1;
@@ -239,7 +240,7 @@ const GUARDS: usize = 3;
 const TRACES: usize = 4;
 const PAGES: usize = 5;
 
-/// The time to make a pool and allocate a first block: does it depend on the number of blocks?
+/// Measures the time to make a pool and allocate a first block: does it depend on the number of blocks?
 pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     const SIZE: usize = 16;
     let mut table = Table::new(
@@ -267,7 +268,7 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
     let most = if context.quick { 1_000_000 } else { 10_000_000 };
     let sizes: Vec<usize> =
         core::iter::successors(Some(1000), |n| Some(n * 10)).take_while(|n| *n <= most).collect();
-    // Lazy and threaded pools of all sizes alternate, so that values to be compared are from the same rounds.
+    // Lazy and threaded pools of all sizes alternate, so that compared values are from the same rounds.
     let samples = match context.exact {
         true => Vec::new(),
         false => clock::try_rounds(context.rounds(), 2 * sizes.len(), |i| {
@@ -323,11 +324,11 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
     Ok(())
 }
 
-/// The cost of a page's first access, and of the next one.
+/// Measures the cost of a page's first access, and of the next access.
 pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let count = context.scale(16_384);
     let samples = clock::try_rounds(context.rounds(), 1, |_| -> anyhow::Result<_> {
-        // Mapped anew in each round, and lazy: no block is touched before it is allocated.
+        // The area is mapped anew in each round, and lazy: no block is touched before its allocation.
         let area = MappedArea::new(count * PAGE, PAGE)?;
         let pool = SafePool::new(IndexPool::new(area, PAGE)?);
         let mut held = (0..count).map(|_| pool.alloc()).collect::<Result<Vec<_>, _>>()?;
@@ -367,7 +368,7 @@ pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::R
     Ok(())
 }
 
-/// The instructions of a pair: what fewer branches could still save.
+/// Counts the instructions of an allocation and a free, to show what fewer branches could still save.
 pub(super) fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let cases = [
         ("the paper's rule", Case::LazyPaper),

@@ -1,18 +1,17 @@
-//! The article's statements about its sets, and this project's goals, checked round by round.
+//! Checks the article's statements about its sets, and this project's goals, round by round.
 
 use super::Measured;
 use super::phases::NAMES;
 use crate::findings::clock::Spread;
 use crate::findings::{Claim, Findings, Holds};
 
-/// The duration of a phase in one design relative to another design's, in a set; `None` if the set did not
-/// run.
+/// Returns the ratio of a phase's duration in two designs, in a set; `None` if the set did not run.
 fn ratio(all: &[Measured], set: u8, phase: usize, design: usize, other: usize) -> Option<Spread> {
     let samples = &all.iter().find(|measured| measured.set == set)?.samples;
     Some(samples[design].times(&samples[other], phase))
 }
 
-/// The phases.
+/// The indices of the phases.
 const BUILD: usize = 0;
 const CHURN: usize = 1;
 const WALKS: usize = 2;
@@ -82,7 +81,7 @@ pub(super) fn claims(findings: &mut Findings, all: &[Measured]) {
             churn.at_most(1.0),
         );
     }
-    // Each design must meet both: one that walks well and another one that churns well do not meet the goal.
+    // Each design must meet both goals: a design that walks well and another that churns well do not suffice.
     for (set, walked, most) in [(1, "5 %", 1.5), (2, "95 %", 1.0)] {
         if let (Some(bits), Some(off), Some(on)) = (
             ratio(set, WALKS, live, array),
@@ -126,7 +125,7 @@ mod tests {
     use super::*;
     use crate::findings::clock;
 
-    /// Results of set 3 in which the scan takes `scan` ms, one other design `slow` and the rest 1, in each of
+    /// Returns results of set 3 in which the scan takes `scan` ms, another design `slow` and the rest 1, in each of
     /// `rounds` rounds.
     fn set_3(rounds: usize, scan: f64, slow: f64) -> Vec<Measured> {
         let time = |design| match design {
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn hundreds_of_times_is_judged_by_every_other_design() {
+    fn claim_of_hundreds_of_times_is_compared_with_each_design() {
         assert_eq!(verdict(&set_3(5, 300.0, 1.0)).0, Holds::Yes);
         let (holds, found) = verdict(&set_3(5, 1000.0, 10.0));
         assert_eq!(holds, Holds::Partly);

@@ -29,26 +29,26 @@ impl Particle {
 
 /// A design of the article.
 pub(super) trait Design {
-    /// Identifies an object. The packed array has no lasting keys: its objects are identified by their current index.
+    /// The key of an object. The packed array has no lasting keys, so the current index identifies an object.
     type Key;
-    /// What a walk inspects: slots, whose flag says if there is an object; values without gaps; or words of 64 bits, one bit for
-    /// each place.
+    /// The items that a walk inspects: slots whose flag marks an object, values without gaps, or words of 64 bits with
+    /// one bit per place.
     const LOOKS_AT: &'static str;
 
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key>;
     fn free(&mut self, key: Self::Key);
-    /// Updates all objects. Returns their number.
+    /// Updates all objects. Returns the number of updated objects.
     fn walk(&mut self) -> usize;
-    /// The number of slots, values or words that a walk inspects.
+    /// Returns the number of slots, values or words that a walk inspects.
     fn looked(&mut self) -> usize;
 }
 
-/// Slots in a row, with a flag. If it `SCANS`, a new object takes the first free slot, found by a search; otherwise a freed slot
-/// is never used again.
+/// Adjacent slots with a flag each. If `SCANS`, a new object takes the lowest free slot, found by a search; otherwise a
+/// freed slot is never used again.
 #[derive(Default)]
 pub(super) struct Flags<const SCANS: bool>(Vec<Particle>);
 
-/// Slots in a row; the free ones are in a list that is stored in them, in place of the position.
+/// Adjacent slots; a free slot's link is stored in place of the position.
 pub(super) struct FreeList {
     slots: Vec<Particle>,
     head: u32,
@@ -205,7 +205,7 @@ impl Design for Hive<Particle> {
         self.len()
     }
     fn looked(&mut self) -> usize {
-        // Words in each slab with objects in use.
+        // Counts the words in each slab with objects in use.
         let info = self.info();
         ((info.full + info.partial) * info.objs_per_slab.div_ceil(64)) as usize
     }
@@ -241,7 +241,7 @@ mod tests {
     /// "A true zero-overhead free list": the union in the article's own code has its pointer's alignment.
     #[test]
     #[cfg(target_pointer_width = "64")]
-    fn the_articles_union_grows_its_particle_from_24_to_32_bytes() {
+    fn seed_articles_union_grows_its_particle_to_32_bytes() {
         #[repr(C)]
         struct Before {
             active: bool,
@@ -268,7 +268,7 @@ mod tests {
         }
         assert_eq!((size_of::<Before>(), size_of::<Data>()), (24, 20));
         assert_eq!((offset_of!(Before, position), offset_of!(Before, lifetime)), (4, 20));
-        // 20 bytes become 24 for the pointer's alignment, and the flag before them takes 8.
+        // The particle's 20 bytes become 24 for the pointer's alignment, and the flag before them takes 8.
         type Pointer = *const u8;
         assert_eq!((size_of::<State<Pointer>>(), offset_of!(After<Pointer>, state)), (24, 8));
         assert_eq!(size_of::<After<Pointer>>(), 32, "a third more");

@@ -1,9 +1,9 @@
-//! The article on pools, from a naive one to a slot map, measured again, together with slabs.
+//! The experiment on the article about pools, from a naive pool to a slot map, measured again, together with slabs.
 //!
-//! Each design is written as a Rust program would write it, stores the article's particle, and runs its three phases: allocation
-//! and freeing, churn, iteration. The result of each phase is passed to `black_box`, so that the compiler removes nothing; the
-//! article's own 0.88 ns for a free and an allocation raise doubts. A design with lasting keys keeps them in a list, whose cost
-//! is part of its churn; the packed array has no keys.
+//! Each design is written as a Rust program would write it. A program stores the article's particle, and runs the
+//! article's three phases: allocation and freeing, churn, iteration. The result of each phase is passed to `black_box`,
+//! so that the compiler removes nothing. The article's own 0.88 ns for a free and an allocation raise doubts. A design
+//! with lasting keys keeps them in a list, whose cost is part of its churn; the packed array has no keys.
 
 mod claims;
 mod designs;
@@ -18,9 +18,9 @@ use uslab::{Config, Subsystem};
 
 /// Which pool allocates, churns and iterates fastest: naive, free list, packed, slot map, or slabs?
 ///
-/// The four sets of the article: a number of allocations, some of which are freed at random, then 1,000 frames that each replace
-/// 500 objects, then a number of walks over the remaining objects. Shown together with the article's numbers, and with slabs:
-/// without magazines, and with a magazine for each CPU.
+/// The article has four sets. Each makes a number of allocations, frees some at random, replaces 500 objects in each of
+/// 1,000 frames, and walks over the rest. The results are shown with the article's numbers, and with slabs: without
+/// magazines, and with a magazine for each CPU.
 #[derive(Debug, Args)]
 pub struct Pools {
     /// Only these sets of the article, 1 to 4, separated by commas.
@@ -33,7 +33,7 @@ impl Pools {
         let question = "which pool allocates, churns and iterates fastest: naive, free list, packed, slot map, or slabs?";
         let mut findings = Findings::new("pools", question, context.seed);
         let mut rng = context.rng();
-        // Only as many rounds as are needed for a decision: the naive pool's walks alone take 20 seconds in the fourth set.
+        // The number of rounds is small, because the naive pool's walks alone take 20 seconds in the fourth set.
         let rounds = if context.quick || context.exact { 1 } else { 5 };
         let stage = context.progress.stage("pools", (self.sets.len() * NAMES.len() * rounds) as u64);
         let mut done = 0;
@@ -116,7 +116,7 @@ struct Measured {
     samples: Vec<Samples<3>>,
 }
 
-/// A picture of each phase, from the set that is about it, or otherwise from the first one that ran.
+/// Draws a picture of each phase, from the set that studies it, or otherwise from the first set that ran.
 fn pictures(findings: &mut Findings, all: &[Measured]) {
     let phases = ["Allocating and freeing", "Churn", "Walks"];
     for (phase, (name, about)) in phases.into_iter().zip([3, 1, 4]).enumerate() {

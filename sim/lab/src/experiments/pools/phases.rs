@@ -11,8 +11,7 @@ use uslab::objects::Hive;
 use uslab::pool::{HeapArea, LivePool};
 use uslab::{Magazines, ObjectCache, Subsystem};
 
-/// A set of the article: the allocations, the frees among them, and the walks; and the article's milliseconds by design, for
-/// allocating and freeing, churn and walks.
+/// A set of the article: its allocations, frees and walks, and the article's milliseconds by design and phase.
 pub(super) struct Set {
     pub(super) allocs: usize,
     pub(super) frees: usize,
@@ -47,7 +46,7 @@ pub(super) const SETS: [Set; 4] = [
     },
 ];
 
-/// Objects replaced in a frame, and the number of frames.
+/// The number of objects replaced in a frame, and the number of frames.
 pub(super) const REPLACED: usize = 500;
 pub(super) const FRAMES: usize = 1_000;
 
@@ -58,12 +57,12 @@ pub(super) struct Run {
     pub(super) churn: f64,
     pub(super) walks: f64,
     pub(super) looked: usize,
-    /// What a walk inspects; empty if the design cannot be walked.
+    /// The kind of items that a walk inspects; empty if the design cannot be walked.
     pub(super) looks_at: &'static str,
     pub(super) active: usize,
 }
 
-/// Which live objects are freed, in order; drawn before any timing.
+/// The order in which live objects are freed, drawn before any timing.
 pub(super) struct Order {
     first: Vec<usize>,
     churn: Vec<usize>,
@@ -73,7 +72,7 @@ impl Order {
     pub(super) fn new(set: &Set, frames: usize, rng: &mut Pcg64) -> Self {
         let mut first: Vec<usize> = (0..set.allocs).collect();
         first.shuffle(rng);
-        // As indices in the list of live objects: the last one takes the place of a freed one.
+        // The order has indices in the list of live objects: the last object takes the place of a freed one.
         let left = set.allocs - set.frees;
         let churn = (0..frames * REPLACED).map(|_| rng.random_range(0..left)).collect();
         Self { first, churn }

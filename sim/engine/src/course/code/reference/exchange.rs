@@ -1,4 +1,4 @@
-//! The reference for the exercise `exchange`.
+//! The reference solution of the exercise `exchange`.
 
 use uslab_lab::course::{Layer, PerCpu, See, Shared};
 
@@ -10,26 +10,26 @@ struct Cpu<T> {
 
 #[derive(Debug)]
 struct Depot<T> {
-    /// Full magazines. (Empty ones are not kept: `Vec::new()` is one.)
+    /// The depot's full magazines. Empty magazines are not kept, because `Vec::new()` is one.
     full: Vec<Vec<T>>,
 }
 
 #[derive(Debug)]
-pub(in crate::course::code) struct Mine<T> {
-    /// Rounds of a magazine.
+pub(in crate::course::code) struct Exercise<T> {
+    /// The number of objects in a full magazine.
     rounds: usize,
     cpus: Vec<PerCpu<Cpu<T>>>,
     depot: Shared<Depot<T>>,
 }
 
-impl<T> Mine<T> {
-    /// Gives access to the depot's full magazines.
+impl<T> Exercise<T> {
+    /// Passes the depot's full magazines to `act`.
     pub(in crate::course::code) fn full<R>(&self, act: impl FnOnce(&mut Vec<Vec<T>>) -> R) -> R {
         act(&mut self.depot.lock().full)
     }
 }
 
-impl<T: std::fmt::Debug + Send> Layer<T> for Mine<T> {
+impl<T: std::fmt::Debug + Send> Layer<T> for Exercise<T> {
     fn new(cpus: usize, rounds: usize) -> Self {
         let cpu = |_| PerCpu::new(Cpu { loaded: Vec::new(), previous: Vec::new() });
         Self { rounds, cpus: (0..cpus).map(cpu).collect(), depot: Shared::new(Depot { full: Vec::new() }) }

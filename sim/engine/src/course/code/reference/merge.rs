@@ -1,11 +1,11 @@
-//! The reference for the exercise `merge`.
+//! The reference solution of the exercise `merge`.
 
 use crate::course::{Buddy, FreeLists};
 
 #[derive(Debug)]
-pub(in crate::course::code) struct Mine;
+pub(in crate::course::code) struct Exercise;
 
-impl Buddy for Mine {
+impl Buddy for Exercise {
     fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32> {
         let mut from = order;
         let page = loop {

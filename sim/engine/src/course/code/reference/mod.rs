@@ -1,4 +1,4 @@
-//! References for the exercises, with which other solutions are compared.
+//! Reference solutions, with which the judges compare a student's solution.
 
 pub(super) mod exchange;
 pub(super) mod merge;

@@ -1,13 +1,13 @@
-//! The reference for the exercise `partial`: the fullest slab serves. Slabs are in eight lists, by how full they are.
+//! The reference solution of the exercise `partial`: the fullest slab serves. Slabs are on eight lists, by fullness.
 
 use crate::policy::*;
 
 const FULL: u8 = 8;
 
 #[derive(Debug)]
-pub(in crate::course::code) struct Mine;
+pub(in crate::course::code) struct Exercise;
 
-/// The list of a slab, the list of the fullest slabs first.
+/// Returns the list for a slab; list 0 has the fullest slabs.
 fn list(slabs: &Slabs, slab: u32) -> u8 {
     match slabs.free(slab) {
         0 => FULL,
@@ -22,7 +22,7 @@ fn settle(slabs: &mut Slabs, slab: u32) {
     }
 }
 
-impl Policy for Mine {
+impl Policy for Exercise {
     const NAME: &'static str = "fullest-first";
     const ABOUT: &'static str = "the fullest slab serves";
     type Knobs = ();

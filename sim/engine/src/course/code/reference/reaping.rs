@@ -1,14 +1,14 @@
-//! The reference for the exercise `reaping`: magazines that were in the depot for the whole interval were not needed (Bonwick and
-//! Adams, 2001, section 3.7).
+//! The reference solution of the exercise `reaping`. Magazines that stayed in the depot for the whole interval were not
+//! needed (Bonwick and Adams, 2001, section 3.7).
 
 use crate::course::Reaper;
 
 #[derive(Debug, Default)]
-pub(in crate::course::code) struct Mine {
+pub(in crate::course::code) struct Exercise {
     least: usize,
 }
 
-impl Reaper for Mine {
+impl Reaper for Exercise {
     fn visited(&mut self, full: usize) {
         self.least = self.least.min(full);
     }

@@ -1,10 +1,11 @@
 //! Magazine exchange: write a magazine layer after Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3.
 //!
-//! Each CPU has two magazines. It allocates from the loaded one, and frees to it, and needs no other CPU. Only if that is not
-//! enough does it visit the depot, which keeps whole magazines for all CPUs. The code below visits the depot for every round.
-//! Write `alloc` and `free` so that visits to the depot are as rare as possible.
+//! Each CPU has two magazines. A CPU allocates from its loaded magazine and frees to it, without other CPUs. If neither
+//! magazine can serve, the CPU visits the depot, which keeps whole magazines for all CPUs. The code below visits the
+//! depot for every round. Write `alloc` and `free` so that visits to the depot are as rare as possible.
 //!
-//! A CPU's lock comes first, then the depot's. Threads can be moved: several may be on one CPU at the same time.
+//! Lock order: a CPU's lock comes first, then the depot's. The scheduler can move threads, so several threads may be on
+//! one CPU at a time.
 //!
 //! What you can call:
 //!
@@ -23,19 +24,19 @@ struct Cpu<T> {
 
 #[derive(Debug)]
 struct Depot<T> {
-    /// Full magazines. (Empty ones are not kept: `Vec::new()` is one.)
+    /// The depot's full magazines. Empty magazines are not kept, because `Vec::new()` is one.
     full: Vec<Vec<T>>,
 }
 
 #[derive(Debug)]
-pub struct Mine<T> {
-    /// Rounds of a magazine.
+pub struct Exercise<T> {
+    /// The number of objects in a full magazine.
     rounds: usize,
     cpus: Vec<PerCpu<Cpu<T>>>,
     depot: Shared<Depot<T>>,
 }
 
-impl<T: std::fmt::Debug + Send> Layer<T> for Mine<T> {
+impl<T: std::fmt::Debug + Send> Layer<T> for Exercise<T> {
     fn new(cpus: usize, rounds: usize) -> Self {
         let cpu = |_| PerCpu::new(Cpu { loaded: Vec::new(), previous: Vec::new() });
         Self { rounds, cpus: (0..cpus).map(cpu).collect(), depot: Shared::new(Depot { full: Vec::new() }) }

@@ -1,10 +1,11 @@
 //! Buddy merging: how small free blocks become large ones again.
 //!
-//! The memory is one block of `2^lists.order()` pages at first. `alloc` is complete: it takes the smallest block that is large
-//! enough and splits it. A block of order n that begins at page p has one buddy, which begins at page p ^ (1 << n). The code
-//! below never merges. Write `free`. The lists of free blocks are all the state that there is; accesses to them are counted.
+//! The memory is one block of `2^lists.order()` pages at first. `alloc` is complete: it takes the smallest block that
+//! is large enough and splits it. A block of order n that begins at page p has one buddy, which begins at page p ^ (1
+//! << n). The code below never merges. Write `free`. The lists of free blocks are the only state; accesses to the lists
+//! are counted.
 //!
-//! What you can call. Each call except the last counts as an access:
+//! What you can call. Each call except the last counts as one list access:
 //!
 //! - `lists.pop(order)`: takes the lowest free block of an order; returns `None` if there is none.
 //! - `lists.push(page, order)`: adds a free block.
@@ -15,9 +16,9 @@
 use uslab_engine::course::{Buddy, FreeLists};
 
 #[derive(Debug)]
-pub struct Mine;
+pub struct Exercise;
 
-impl Buddy for Mine {
+impl Buddy for Exercise {
     fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32> {
         let mut from = order;
         let page = loop {

@@ -22,9 +22,9 @@ const PARTIAL: u8 = 0;
 const FULL: u8 = 1;
 
 #[derive(Debug)]
-pub struct Mine;
+pub struct Exercise;
 
-impl Policy for Mine {
+impl Policy for Exercise {
     const NAME: &'static str = "mine";
     const ABOUT: &'static str = "which partial slab";
     type Knobs = ();

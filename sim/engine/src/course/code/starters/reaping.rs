@@ -5,19 +5,20 @@
 //! each visit. The code below keeps everything. A full magazine (8 objects) that is kept for an interval costs 2, an object that
 //! comes from a slab costs 1.
 //!
-//! There is nothing to call: keep in `Mine` whatever you need to know at the end of an interval.
+//! There is nothing to call: keep in `Exercise` whatever you need to know at the end of an interval.
 
 use uslab_engine::course::Reaper;
 
 #[derive(Debug, Default)]
-pub struct Mine {}
+pub struct Exercise {}
 
-impl Reaper for Mine {
-    /// A magazine was returned to the depot or taken from it, which has `full` full ones now.
+impl Reaper for Exercise {
+    /// Called after a magazine was added to the depot or taken; the depot now has `full` full magazines.
     fn visited(&mut self, _full: usize) {
         // To be written.
     }
-    /// An interval ends, and the depot has `full` full magazines. Returns how many to flush.
+    /// Called at the end of an interval, when the depot has `full` full magazines. Returns how many magazines to flush
+    /// to slabs.
     fn reap(&mut self, _full: usize) -> usize {
         // To be written.
         0
