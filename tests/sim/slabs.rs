@@ -254,7 +254,7 @@ fn each_setting_says_what_falls_and_what_grows() {
 fn any_setting_can_be_requested_and_its_cost_is_shown_by_cache() {
     let place = linux_7();
     let of = |requests: &[&str]| {
-        let options = requests.iter().flat_map(|request| ["--setting", request]);
+        let options = requests.iter().flat_map(|request| ["--setting", *request]);
         json(&["slabs", shown(&place)].into_iter().chain(options).collect::<Vec<_>>())
     };
     let report = of(&[
