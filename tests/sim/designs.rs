@@ -95,6 +95,36 @@ fn design_linux_follows_the_traced_kernel() {
     assert_eq!(slabs(&trace, "linux:slab_max_order=3"), slabs(&trace, "slub"));
 }
 
+/// Regression test: on a recording of a machine whose free memory was in small blocks, or nearly used up, `slab_max_order=0` was refused: "find
+/// no memory, or no block so large".
+#[test]
+fn design_without_free_memory_gets_some_and_says_so() {
+    let design = "linux:slab_max_order=0";
+    let run = |free: bool| {
+        let (folder, trace) = recording(&[("kernel.txt", "6.1.192\n")]);
+        if !free {
+            // The kernel reclaimed all that the workload needed.
+            let table = folder.path().join("before.buddyinfo");
+            let text = std::fs::read_to_string(&table).expect("a table");
+            let none = |line: &str| {
+                let words: Vec<_> = line.split_whitespace().collect();
+                format!("{} {}\n", words[..4].join(" "), vec!["0"; words.len() - 4].join(" "))
+            };
+            std::fs::write(&table, text.lines().map(none).collect::<String>()).expect("a file");
+        }
+        let report = replay_json(&["--design", design, &trace]);
+        let (_, out, _) = said(&uslab(&["replay", "--design", design, &trace]));
+        let run = &report["designs"][0];
+        let number = |value: &Value| value.as_i64().unwrap_or_else(|| panic!("{value} in {run}"));
+        (number(&run["added_memory"]), number(&run["moments"][0]["slabs"]["design"]), out)
+    };
+    let [(none, slabs, plain), (added, same, out)] = [true, false].map(run);
+    assert!(none == 0 && added > 0, "{none}, {added}");
+    assert!(slabs.abs_diff(same) * 100 < slabs.unsigned_abs(), "{slabs}, {same}");
+    let says = "linux:slab_max_order=0: its machine got ";
+    assert!(out.contains(says) && !plain.contains(says), "{out}");
+}
+
 #[test]
 fn design_linux_refuses_a_recording_of_an_unknown_kernel() {
     let (_folder, trace) = recording(&[]);
