@@ -287,7 +287,7 @@ fn runs_of_three_shards_equal_the_whole() {
         assert!(code == Some(2) && err.contains(part), "{code:?} {err}");
     };
     refused(&[a, c], "share 1/3 of stress is missing");
-    refused(&[a, b, c, b], "share 1/3 is there twice");
+    refused(&[a, b, c, b], "share 1/3 is given twice");
     // Without `--shard` the file has all rows.
     let all = file("all");
     runs("10000", &["--rows", &all]);

@@ -206,8 +206,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     /// Panics if the execution passes, and with the execution's panic if the execution fails.
     pub(crate) fn repeat(&self, file: PathBuf) {
         let failed = self.listen(1, file);
-        assert!(!failed, "{}: the execution that failed fails again", self.model);
-        println!("{}: the execution that failed passes now", self.model);
+        assert!(!failed, "{}: the repeated execution fails as before", self.model);
+        println!("{}: the repeated execution passes now", self.model);
     }
 
     /// Runs up to the `n`-th execution from the path in `file`, if the file exists, and prints that execution's trace.

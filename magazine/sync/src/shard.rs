@@ -231,7 +231,7 @@ impl Share {
                 ));
             }
             if let Some((_, other)) = shares.iter().find(|(other, _)| other.shard == shard) {
-                return Err(format!("share {shard} is there twice: {}, {}", other.display(), file.display()));
+                return Err(format!("share {shard} is given twice: {}, {}", other.display(), file.display()));
             }
             shares.push((share, file));
         }
@@ -425,7 +425,7 @@ mod tests {
             assert!(said.contains(part), "{said}");
         };
         wrong(&[&a, &c], "share 1/3 of work is missing");
-        wrong(&[&a, &b, &c, &a], "share 0/3 is there twice");
+        wrong(&[&a, &b, &c, &a], "share 0/3 is given twice");
         wrong(&[], "expected a file");
         let other = write("other", &share(1, "build 2"));
         wrong(&[&a, &other, &c], "other: share 1/3 of build 2, and ");
