@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_magazine_block_is_reused_or_returned_once() {
+    fn depot_reuses_the_block_of_a_taken_magazine() {
         let (depot, budget) = (Depot::new(2, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         assert!(depot.put(op, budget, &magazine, || Some(Block::on_heap())) && depot.spare().is_none());
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_depot_accepts_no_magazine_but_still_serves() {
+    fn closed_depot_accepts_no_magazine() {
         let (depot, budget) = (Depot::new(2, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         let put = |magazine: &Magazine| depot.put(op, budget, magazine, || Some(Block::on_heap()));
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn depots_share_one_budget_beyond_two_magazines_each() {
+    fn depots_share_a_budget_beyond_two_magazines_each() {
         let (op, budget, magazine) = (&Operation::new(), &DepotBudget::new(300), Magazine::new());
         let [a, b] = [(); 2].map(|()| Depot::new(10, 100));
         let put = |depot: &Depot| depot.put(op, budget, &magazine, || Some(Block::on_heap()));

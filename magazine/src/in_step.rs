@@ -438,7 +438,7 @@ fn layer_agrees_with_its_model() {
 /// The scripts reach the states in which a wrong model differs from the code.
 #[test]
 #[cfg_attr(miri, ignore = "some bugs need long scripts")]
-fn wrong_model_is_found_to_differ() {
+fn layer_differs_from_a_wrong_model() {
     let bugs = [
         Bug::WidensBeyondLimit,
         Bug::FirstDrainOpens,

@@ -481,7 +481,7 @@ mod tests {
     /// Each operation of a signal handler is shown or suppressed, and none waits, wherever the signal arrives.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
-    fn operations_of_a_signal_handler_are_reported_or_suppressed() {
+    fn signal_handler_operations_never_wait() {
         use crate::sync::AtomicPtr;
         use nix::libc;
         use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -528,7 +528,7 @@ mod tests {
 
     /// Observers see the layer's steps, and only as many as occurred.
     #[test]
-    fn tracepoints_report_misses_and_no_hit() {
+    fn tracepoints_report_only_misses() {
         on_cpu(0);
         let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(20, 1));
         let mut layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
@@ -552,7 +552,7 @@ mod tests {
 
     /// A flush of a full depot is one operation of hundreds of steps.
     #[test]
-    fn flush_of_a_full_depot_loses_no_step() {
+    fn flush_of_a_full_depot_reports_all_its_steps() {
         on_cpu(0);
         let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(300, 1));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(1, 0, 300)).unwrap();
@@ -566,7 +566,7 @@ mod tests {
 
     /// A drain of all CPUs loses no step, because it flushes each CPU separately.
     #[test]
-    fn drain_of_many_cpus_loses_no_step() {
+    fn drain_of_many_cpus_reports_all_its_steps() {
         const CPUS: usize = 2 * STEPS;
         let (table, supplier) = (table(Cpus::simulated(CPUS as u32, 1).unwrap()), TestSupplier::new(CPUS, 1));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(1, 0, 0)).unwrap();
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_has_a_text() {
+    fn each_trace_step_has_a_description() {
         let text = |step: Step| step.to_string();
         assert_eq!(text(Step::DepotContended), "waits for the depot");
         assert_eq!(

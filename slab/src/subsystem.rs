@@ -422,7 +422,7 @@ mod global {
         }
 
         #[test]
-        fn concurrent_subsystem_starts_agree() {
+        fn concurrent_starts_create_a_single_subsystem() {
             let threads: Vec<_> =
                 (0..4).map(|_| std::thread::spawn(|| core::ptr::from_ref(get().unwrap()).addr())).collect();
             let seen: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();

@@ -56,7 +56,7 @@ fn table() -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn each_memory_bug_ends_as_documented() {
+fn each_memory_bug_has_the_documented_outcome() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled_from("tests/programs/security/defects.c", &["-O1", "-fno-builtin"], dir.path());
     let kinds = text(&Command::new(&program).output().unwrap().stdout);
@@ -107,7 +107,7 @@ fn each_memory_bug_ends_as_documented() {
 
 /// A report must name the mistake, with the stacks of the allocation and of the free.
 #[test]
-fn guard_reports_each_bug_with_stacks() {
+fn guard_report_of_each_bug_has_call_stacks() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled_from("tests/programs/security/defects.c", &["-O0", "-fno-builtin"], dir.path());
     let said = |kind: &str, size: &str| {
@@ -156,7 +156,7 @@ fn guard_reports_each_bug_with_stacks() {
 
 /// Faults elsewhere still reach the program's own handler.
 #[test]
-fn unrelated_faults_reach_the_programs_handler() {
+fn unrelated_page_faults_reach_the_handler_of_the_program() {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("handler.c");
     let code = r#"

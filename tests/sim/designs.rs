@@ -45,7 +45,7 @@ fn slub_model_predicts_the_slabs_of_the_bundled_trace() {
 }
 
 #[test]
-fn design_without_tables_has_nothing_to_compare_with() {
+fn replay_without_kernel_tables_compares_nothing() {
     let path = sample("ftrace-6.12-tgid-hashed.txt.zst");
     let (_, out, _) = said(&uslab(&["replay", path.to_str().expect("UTF-8"), "--design", "slub"]));
     assert!(out.contains("Nothing to compare with"), "{out}");
@@ -68,7 +68,7 @@ fn recording(files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn design_linux_follows_the_traced_kernel() {
+fn design_linux_selects_the_design_of_the_traced_kernel() {
     let slabs = |trace: &str, design: &str| {
         let report = replay_json(&["--design", design, trace]);
         let run = &report["designs"][0];
@@ -183,7 +183,7 @@ fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u
 
 /// Regression test: a counterfactual design was reported to choose other slabs, which is its purpose.
 #[test]
-fn each_mismatch_is_reported_with_its_true_cause() {
+fn mismatch_report_names_the_true_cause() {
     let named = |name: &str, n: u64| serde_json::json!({ name: n });
     // The kernel created a slab for each of two objects.
     let apart = ["page 0", "alloc 0.0", "page 1", "alloc 1.0"];
@@ -240,7 +240,7 @@ fn assert_equal_slabs_and_paths(shipping: &Value, model: &Value) {
 }
 
 #[test]
-fn knob_of_a_design_changes_its_slabs() {
+fn design_option_changes_the_number_of_slabs() {
     let report = replay_json(&["--design", "slub,slub:slab_max_order=0"]);
     let slabs =
         |run: usize| report["designs"][run]["moments"][0]["slabs"]["design"].as_i64().expect("a number");
@@ -249,7 +249,7 @@ fn knob_of_a_design_changes_its_slabs() {
 }
 
 #[test]
-fn wrong_designs_and_knobs_are_refused_by_name() {
+fn error_names_the_unknown_design_or_option() {
     for (design, parts) in [
         (
             "slob",
@@ -268,7 +268,7 @@ fn wrong_designs_and_knobs_are_refused_by_name() {
 }
 
 #[test]
-fn design_from_another_crate_runs_like_a_built_in_one() {
+fn design_from_an_external_crate_can_be_replayed() {
     let uma = uslab_tests::example("uma");
     let mut uma = Command::new(uma);
     let output =
@@ -293,7 +293,7 @@ fn design_from_another_crate_runs_like_a_built_in_one() {
 }
 
 #[test]
-fn series_has_a_hundred_samples_per_cache_cpu_and_order() {
+fn time_series_has_a_hundred_samples_per_cache() {
     let (code, csv, err) = said(&uslab(&["replay", "--design", "slub,uslab,bonwick94", "--series", "-"]));
     assert_eq!(code, Some(0), "{err}");
     let mut lines = csv.lines();
@@ -319,7 +319,7 @@ fn series_has_a_hundred_samples_per_cache_cpu_and_order() {
 }
 
 #[test]
-fn prediction_shows_the_slabs_of_another_setting() {
+fn prediction_shows_the_slabs_with_changed_options() {
     let args = ["--design", "slub,slub:slab_max_order=0", "--predict"];
     let report = replay_json(&args);
     let moment = &report["prediction"]["moments"][0];
@@ -357,7 +357,7 @@ fn prediction_shows_the_slabs_of_another_setting() {
 /// The kernel equals the bundled trace's, except that one of its caches is not merged, and another cache has larger
 /// objects.
 #[test]
-fn prediction_starts_from_the_other_kernels_tables() {
+fn prediction_starts_from_tables_of_the_given_kernel() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
     let table =
@@ -414,7 +414,7 @@ fn prediction_starts_from_the_other_kernels_tables() {
 }
 
 #[test]
-fn predicted_change_must_exceed_the_variation_between_boots() {
+fn prediction_ignores_changes_within_the_boot_variation() {
     let folder = || {
         let folder = tempfile::tempdir().expect("a folder");
         let table =
@@ -439,7 +439,7 @@ fn predicted_change_must_exceed_the_variation_between_boots() {
 }
 
 #[test]
-fn two_reports_are_compared_by_name() {
+fn diff_names_the_fields_that_differ_between_reports() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
     let (a, b) = (file("a.json"), file("b.json"));
@@ -460,7 +460,7 @@ fn two_reports_are_compared_by_name() {
 }
 
 #[test]
-fn converted_trace_gives_the_same_report() {
+fn replay_of_a_converted_trace_gives_an_equal_report() {
     let (data, folder) = (workspace().join("sim/data"), tempfile::tempdir().expect("a folder"));
     for table in ["before.slabinfo", "before.buddyinfo", "before.zoneinfo", "end.slabinfo"] {
         std::fs::copy(data.join(format!("files-6.1.{table}")), folder.path().join(table)).expect("a table");

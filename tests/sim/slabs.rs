@@ -37,7 +37,7 @@ const SPACES: &str = "dm raid1 read record 0 0 1064 30 8 : tunables 0 0 0 : slab
                       kmalloc-64 640 640 64 64 1 : tunables 0 0 0 : slabdata 10 10 0\n";
 
 #[test]
-fn the_bundled_kernels_shrink_is_bounded_and_two_moments_are_compared() {
+fn slabs_command_bounds_the_slabs_that_shrink_frees() {
     // The moment `end` is after a shrink, `before` is before the workload.
     let folder = tempfile::tempdir().unwrap();
     for moment in ["before", "end"] {
@@ -79,7 +79,7 @@ fn the_bundled_kernels_shrink_is_bounded_and_two_moments_are_compared() {
 
 /// Tests real shrinks: recordings that shrank all caches between their moments `after` and `end`.
 #[test]
-fn memory_returned_by_real_shrinks_is_within_the_bounds() {
+fn slabs_freed_by_real_shrinks_are_within_bounds() {
     let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|folder| !folder.is_empty()) else {
         println!("USLAB_TRACES is not set: no shrink is compared");
         return;
@@ -325,7 +325,7 @@ fn cost_of_debugging_without_sysfs_has_bounds_that_hold() {
 }
 
 #[test]
-fn a_sosreport_with_sysfs_narrows_the_bounds() {
+fn sosreport_with_sysfs_narrows_the_shrink_bounds() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -374,7 +374,7 @@ fn a_sosreport_with_sysfs_narrows_the_bounds() {
 }
 
 #[test]
-fn empty_or_foreign_folder_is_refused_with_the_expected_files() {
+fn error_for_a_folder_without_tables_lists_expected_files() {
     let folder = tempfile::tempdir().unwrap();
     refused(
         &["slabs", shown(folder.path())],
@@ -396,7 +396,7 @@ fn empty_or_foreign_folder_is_refused_with_the_expected_files() {
 }
 
 #[test]
-fn watch_ends_after_the_given_number_of_readings() {
+fn slabs_watch_ends_after_the_given_reading_count() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("slabinfo"), format!("{HEAD}{SPACES}")).unwrap();
     let (code, out, err) = said(&uslab(&["slabs", shown(folder.path()), "--watch=0.1", "--count", "2"]));
@@ -407,7 +407,7 @@ fn watch_ends_after_the_given_number_of_readings() {
 
 /// Regression test: the whole table was refused: "line 3: expected five numbers after the name".
 #[test]
-fn names_with_spaces_are_compared() {
+fn cache_names_with_spaces_are_compared() {
     let folder = tempfile::tempdir().unwrap();
     let table = folder.path().join("slabinfo");
     fs::write(&table, format!("{HEAD}{SPACES}")).unwrap();
@@ -426,7 +426,7 @@ fn names_with_spaces_are_compared() {
 }
 
 #[test]
-fn the_cause_of_a_mismatch_is_named() {
+fn geometry_mismatch_report_names_the_cause() {
     let data = workspace().join("sim/data/files-6.1.end.slabinfo");
     let explained = |args: &[&str]| {
         let args = [&["geometry", "--against", shown(&data)], args].concat();
@@ -459,7 +459,7 @@ fn the_cause_of_a_mismatch_is_named() {
 
 /// Regression test: sums of numbers that no machine can have overflowed.
 #[test]
-fn arbitrary_numbers_in_a_table_cause_no_panic() {
+fn arbitrary_numbers_in_slabinfo_cause_no_panic() {
     let folder = tempfile::tempdir().unwrap();
     let mut random = SmallRng::seed_from_u64(60);
     let mut read = 0;

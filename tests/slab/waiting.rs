@@ -87,7 +87,7 @@ fn deferred_frees_are_not_expedited_without_waiters() {
 }
 
 #[test]
-fn acquire_does_not_wait_on_other_errors() {
+fn acquire_waits_only_on_limit_errors() {
     let subsystem = Subsystem::new(config(1, 1, 1 << 20)).unwrap();
     let cache = KmemCache::builder("all", 4096).build_in(&subsystem).unwrap();
     let _all: Vec<_> = std::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
@@ -95,7 +95,7 @@ fn acquire_does_not_wait_on_other_errors() {
 }
 
 #[test]
-fn timed_out_waiter_gets_the_limit_error_and_leaves_the_queue() {
+fn timed_out_waiter_leaves_the_wait_queue() {
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
     let limit = Err(AllocError::CacheLimit { slabs: 1 });
@@ -110,7 +110,7 @@ fn timed_out_waiter_gets_the_limit_error_and_leaves_the_queue() {
 
 /// The executor may have polled with another waker than the first time.
 #[test]
-fn last_waker_is_woken_once_and_its_object_is_kept_for_it() {
+fn object_freed_for_a_waiter_is_reserved() {
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
     let wakers = [(); 2].map(|()| Arc::new(Woken::default()));
@@ -134,7 +134,7 @@ fn last_waker_is_woken_once_and_its_object_is_kept_for_it() {
 
 /// Forgetting a future is like forgetting a box.
 #[test]
-fn forgotten_future_leaks_one_object_and_blocks_no_waiter() {
+fn forgotten_acquire_future_blocks_no_waiter() {
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
     let [mut first, mut second] = [(); 2].map(|()| cache.acquire(Gfp::KERNEL));
@@ -150,7 +150,7 @@ fn forgotten_future_leaks_one_object_and_blocks_no_waiter() {
 
 /// A panic of a constructor reaches the caller that created the slab; the next caller calls the constructor again.
 #[test]
-fn constructor_panic_blocks_no_waiter() {
+fn constructor_panic_does_not_block_the_next_waiter() {
     let subsystem = subsystem(1);
     let panics = Arc::new(Counter::new(0));
     let left = panics.clone();
@@ -196,7 +196,7 @@ fn destroyed_cache_returns_an_error_to_its_waiters() {
 }
 
 #[test]
-fn child_of_a_fork_has_no_waiter() {
+fn forked_child_has_no_waiter() {
     use uslab::Fork;
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
@@ -227,7 +227,7 @@ fn child_of_a_fork_has_no_waiter() {
 }
 
 #[test]
-fn threads_and_tasks_share_one_wait_queue() {
+fn threads_and_tasks_share_a_wait_queue() {
     let subsystem = subsystem(2);
     let cache = ObjectCache::builder("mixed").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
     let cache = &cache.build_in(&subsystem).unwrap();
@@ -254,7 +254,7 @@ fn threads_and_tasks_share_one_wait_queue() {
 
 /// The cache is like a pool of connections: many more clients than objects, and some of them time out.
 #[test]
-fn every_contending_waiter_is_served_and_nothing_is_lost() {
+fn every_contending_waiter_is_eventually_served() {
     for magazines in [Magazines::BySize, Magazines::Off, SMALL] {
         let subsystem = subsystem(4);
         let cache = ObjectCache::builder("pool").ctor(|| 0_u64).align(2048).magazines(magazines);
@@ -404,7 +404,7 @@ fn acquire_futures_are_send() {
 }
 
 #[test]
-fn served_waiter_counts_no_failure() {
+fn served_waiter_is_not_counted_as_failure() {
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
     let (failures, paths) = (cache.info().failures, cache.info().paths);
@@ -427,7 +427,7 @@ fn served_waiter_counts_no_failure() {
 }
 
 #[test]
-fn lowering_a_limit_calls_the_shrinkers() {
+fn lowering_a_cache_limit_calls_the_shrinkers() {
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -467,7 +467,7 @@ fn all_of(cache: &KmemCache) -> (Vec<uslab::Block<'_>>, AllocError) {
 }
 
 #[test]
-fn account_reclaims_from_one_cache_for_another() {
+fn account_at_its_limit_reclaims_from_idle_caches() {
     let subsystem = subsystem(2);
     let (bytes, objects) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -494,7 +494,7 @@ fn account_reclaims_from_one_cache_for_another() {
 }
 
 #[test]
-fn slab_of_the_smallest_order_is_charged_its_actual_bytes() {
+fn smallest_order_slab_is_charged_its_actual_size() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
     let account = Account::new_in(&subsystem, usize::MAX);
     let cache = KmemCache::builder("page", 4096).magazines(Magazines::Off).account(&account);
@@ -509,7 +509,7 @@ fn slab_of_the_smallest_order_is_charged_its_actual_bytes() {
 }
 
 #[test]
-fn request_above_the_account_limit_is_refused_by_the_account() {
+fn request_above_the_account_limit_is_refused() {
     let subsystem = subsystem(1);
     let (bytes, objects) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -523,7 +523,7 @@ fn request_above_the_account_limit_is_refused_by_the_account() {
 
 /// Regression test: after room in the account was found, empty slabs of other caches were not reclaimed.
 #[test]
-fn charged_waiter_without_memory_reclaims_from_other_caches() {
+fn charged_waiter_without_memory_reclaims_idle_cache_memory() {
     let mut config = config(1, 1, 4 << 20);
     config.pages.per_cpu_pages = false;
     let subsystem = Subsystem::new(config).unwrap();
@@ -547,7 +547,7 @@ fn charged_waiter_without_memory_reclaims_from_other_caches() {
 }
 
 #[test]
-fn changed_limit_wakes_waiters_or_reclaims_idle_memory() {
+fn raised_account_limit_wakes_its_waiters() {
     let subsystem = subsystem(1);
     let (bytes, objects) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -577,7 +577,7 @@ fn changed_limit_wakes_waiters_or_reclaims_idle_memory() {
 }
 
 #[test]
-fn limit_above_the_charge_reclaims_no_idle_memory() {
+fn account_limit_above_the_charge_reclaims_no_memory() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -596,7 +596,7 @@ fn limit_above_the_charge_reclaims_no_idle_memory() {
 
 /// The waiter needs an object of its own cache.
 #[test]
-fn returned_charge_wakes_no_waiter_at_a_cache_limit() {
+fn returned_account_charge_wakes_no_cache_limit_waiter() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -631,7 +631,7 @@ impl uslab::Shrinker for Idle {
 
 /// A shrinker of any cache in the account helps.
 #[test]
-fn account_at_its_limit_calls_the_shrinkers_of_all_its_caches() {
+fn account_at_its_limit_calls_shrinkers_of_every_cache() {
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -662,7 +662,7 @@ impl uslab::Shrinker for Silent {
 /// Regression test: the waiter's allocation was refused, because a thread that freed before the wait began did not know
 /// about the wait.
 #[test]
-fn new_waiter_for_an_account_gets_objects_freed_just_before() {
+fn new_account_waiter_gets_previously_freed_objects() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let (bytes, _) = four_slabs(&subsystem);
@@ -705,7 +705,7 @@ fn new_slab_serves_all_waiters() {
 }
 
 #[test]
-fn waiter_for_an_account_gets_memory_freed_by_its_other_caches() {
+fn account_waiter_gets_memory_freed_by_another_cache() {
     let subsystem = subsystem(2);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -734,7 +734,7 @@ fn waiter_for_an_account_gets_memory_freed_by_its_other_caches() {
 }
 
 #[test]
-fn cache_created_while_its_account_has_waiters_keeps_nothing() {
+fn cache_of_an_account_with_waiters_keeps_no_objects() {
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
     // The account has one page more, which is too little for another slab.
@@ -757,7 +757,7 @@ fn cache_created_while_its_account_has_waiters_keeps_nothing() {
 
 /// A returned charge belongs to the first of two waiters, even if the second is polled first.
 #[test]
-fn returned_charge_belongs_to_the_first_waiter() {
+fn returned_account_charge_goes_to_the_first_waiter() {
     let subsystem = subsystem(1);
     let account = Account::new_in(&subsystem, usize::MAX);
     let build = |name| KmemCache::builder(name, 4096).magazines(Magazines::Off).account(&account);
@@ -779,7 +779,7 @@ fn returned_charge_belongs_to_the_first_waiter() {
 }
 
 #[test]
-fn account_at_its_limit_is_reported_and_takes_nothing_from_another() {
+fn account_at_its_limit_takes_nothing_from_another_account() {
     let pages =
         PageConfig { min_free_kib: Some(0), ..PageConfig::default_for(Cpus::simulated(1, 1).unwrap()) };
     let subsystem = Subsystem::new(Config::new(pages.limit(64 << 20))).unwrap();
@@ -799,7 +799,7 @@ fn account_at_its_limit_is_reported_and_takes_nothing_from_another() {
 }
 
 #[test]
-fn account_of_a_single_cache_is_reported() {
+fn report_lists_an_account_with_a_single_cache() {
     let subsystem = subsystem(1);
     let account = Account::new_in(&subsystem, 1 << 20);
     let _cache = KmemCache::builder("tenant", 1000).account(&account).build_in(&subsystem).unwrap();
@@ -819,7 +819,7 @@ impl uslab::Shrinker for Busy {
 
 /// Regression test: a waiter whose shrinker gave up slept until its timeout.
 #[test]
-fn shrinker_that_gave_up_is_called_again_by_waiters_and_the_reaper() {
+fn waiters_retry_a_shrinker_that_gave_up() {
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -876,7 +876,7 @@ fn memory_in_use_starts_the_reaper() {
 }
 
 #[test]
-fn huge_memory_starts_the_reaper() {
+fn huge_memory_in_use_starts_the_reaper() {
     let reap_every = Some(Duration::from_millis(1));
     let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
@@ -890,7 +890,7 @@ fn huge_memory_starts_the_reaper() {
 }
 
 #[test]
-fn freed_pages_wake_the_reaper() {
+fn freed_pages_wake_the_sleeping_reaper() {
     let reap_every = Some(Duration::from_millis(1));
     let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
@@ -910,7 +910,7 @@ fn freed_pages_wake_the_reaper() {
 
 /// Regression test: the reaper slept while futures waited, and was not started before 8 MiB were in use.
 #[test]
-fn new_waiter_starts_or_wakes_the_reaper() {
+fn new_waiter_wakes_the_sleeping_reaper() {
     let reap_every = Some(Duration::from_millis(1));
     let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
@@ -941,7 +941,7 @@ fn new_waiter_starts_or_wakes_the_reaper() {
 
 /// Regression test: the error was that the cache is destroyed, and no shrinker was called.
 #[test]
-fn waiter_without_memory_gets_a_memory_error() {
+fn waiter_gets_a_memory_error_if_memory_is_exhausted() {
     let subsystem = Subsystem::new(config(1, 1, 1 << 20)).unwrap();
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -966,7 +966,7 @@ fn waiter_without_memory_gets_a_memory_error() {
 /// The waiter first gets objects of the other node's slabs, then its pages. If the other node has none, memory that
 /// another cache keeps helps.
 #[test]
-fn waiter_gets_objects_and_pages_of_another_node() {
+fn waiter_gets_objects_of_another_numa_node() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
     let cache = KmemCache::builder("both", 1000).magazines(Magazines::Off).limit(Limit::Slabs(2));
     let cache = cache.build_in(&subsystem).unwrap();
@@ -1018,7 +1018,7 @@ fn waiter_gets_objects_and_pages_of_another_node() {
 }
 
 #[test]
-fn waits_are_counted_at_their_end_whatever_the_result() {
+fn each_wait_is_counted_when_the_wait_ends() {
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
     let waits = || cache.info().waits;
@@ -1052,7 +1052,7 @@ impl uslab::Shrinker for Asked {
 }
 
 #[test]
-fn waiter_with_a_short_timeout_calls_no_shrinker_again() {
+fn waiter_with_a_short_timeout_retries_no_shrinker() {
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
     let asked = Arc::new(Counter::new(0));
@@ -1066,7 +1066,7 @@ fn waiter_with_a_short_timeout_calls_no_shrinker_again() {
 }
 
 #[test]
-fn waiter_sleeps_between_shrinker_calls_and_wakes_when_served() {
+fn waiter_sleeps_between_shrinker_calls() {
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
     let _registration = cache.register_shrinker(Asked(Arc::default(), 1000));
@@ -1099,7 +1099,7 @@ fn waiter_without_shrinkers_sleeps_until_its_timeout() {
 
 /// No other thread advances the collector.
 #[test]
-fn waiter_gets_a_slab_after_its_readers_leave() {
+fn waiter_gets_a_type_stable_slab_after_readers_unpin() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     on_cpu(0);
@@ -1115,7 +1115,7 @@ fn waiter_gets_a_slab_after_its_readers_leave() {
 }
 
 #[test]
-fn future_gets_deferred_objects_after_a_reap() {
+fn acquire_future_gets_deferred_objects_after_a_reap() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
@@ -1136,7 +1136,7 @@ fn future_gets_deferred_objects_after_a_reap() {
 }
 
 #[test]
-fn tenants_competing_for_one_account_lose_nothing() {
+fn caches_competing_for_an_account_lose_no_object() {
     let subsystem = subsystem(4);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -1171,7 +1171,7 @@ fn tenants_competing_for_one_account_lose_nothing() {
 }
 
 #[test]
-fn zero_on_free_cache_leaves_no_user_data() {
+fn zero_on_free_cache_erases_all_user_data() {
     for (check, magazines) in [(false, Magazines::BySize), (true, SMALL), (false, Magazines::Off)] {
         let subsystem = subsystem(1);
         on_cpu(0);
@@ -1195,7 +1195,7 @@ fn zero_on_free_cache_leaves_no_user_data() {
 
 /// A limit of 0 can never be met.
 #[test]
-fn acquire_does_not_wait_for_the_impossible() {
+fn acquire_does_not_wait_at_limit_zero() {
     let subsystem = subsystem(1);
     let none = KmemCache::builder("none", 1000).limit(Limit::Slabs(0)).build_in(&subsystem).unwrap();
     assert_eq!(poll(&mut none.acquire(Gfp::KERNEL)), Some(Err(AllocError::CacheLimit { slabs: 0 })));
@@ -1209,7 +1209,7 @@ fn acquire_does_not_wait_for_the_impossible() {
 /// Regression test: the end of a wait reopened the magazines of a cache without an owner, so that freeing its last
 /// object did not free the cache.
 #[test]
-fn cache_without_owner_is_freed_despite_account_waiters() {
+fn dropped_cache_with_account_waiters_is_freed() {
     let subsystem = Subsystem::new(Config { check_frees: false, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
     let (bytes, _) = four_slabs(&subsystem);
@@ -1230,7 +1230,7 @@ fn cache_without_owner_is_freed_despite_account_waiters() {
 
 /// Regression test: all caches of the account kept their magazines closed in the child.
 #[test]
-fn child_of_a_fork_has_no_waiter_for_an_account() {
+fn forked_child_has_no_waiter_for_an_account() {
     use uslab::Fork;
     let subsystem = subsystem(1);
     on_cpu(0);
@@ -1284,7 +1284,7 @@ fn acquire_from_a_destroyed_cache_does_not_wait() {
 /// The objects that the shrinker dropped before its panic are enough. Regression test: the allocation ended with the
 /// panic.
 #[test]
-fn objects_dropped_by_a_shrinker_before_its_panic_are_used() {
+fn allocation_uses_objects_freed_by_a_panicking_shrinker() {
     struct Drops(Mutex<Vec<uslab::OwnedBox<u64>>>);
     impl uslab::Shrinker for Drops {
         fn count(&self) -> usize {
@@ -1306,7 +1306,7 @@ fn objects_dropped_by_a_shrinker_before_its_panic_are_used() {
 
 /// Regression test: an allocation ended with the panic, and the reaper called no shrinker after it.
 #[test]
-fn panicking_shrinker_does_not_stop_the_other_shrinkers() {
+fn panicking_shrinker_does_not_stop_later_shrinkers() {
     struct Panics;
     impl uslab::Shrinker for Panics {
         fn count(&self) -> usize {
@@ -1406,7 +1406,7 @@ fn waiter_retries_to_start_the_reaper_thread() {
 /// Regression test: the second waiter retried for ever. Each time, the account granted its charge, the cache's limit
 /// undid it, and the undoing woke the waiter.
 #[test]
-fn waiter_at_a_cache_limit_sleeps_while_another_waits_for_the_account() {
+fn cache_limit_waiter_sleeps_despite_an_account_waiter() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -1426,7 +1426,7 @@ fn waiter_at_a_cache_limit_sleeps_while_another_waits_for_the_account() {
 
 /// Regression test: the objects stayed in the list of the thread that had freed them, which slept.
 #[test]
-fn waiter_gets_deferred_objects_after_their_readers_leave() {
+fn waiter_gets_deferred_objects_after_readers_unpin() {
     let _readers = crate::common::READERS.lock();
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
@@ -1446,7 +1446,7 @@ fn wait_until_asleep(cache: &KmemCache) {
 /// Regression test: such a thread slept until its timeout, because it had checked once, before any object waited for
 /// readers.
 #[test]
-fn sleeping_waiter_gets_objects_deferred_after_it_fell_asleep() {
+fn sleeping_waiter_gets_objects_deferred_during_its_sleep() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
@@ -1463,7 +1463,7 @@ fn sleeping_waiter_gets_objects_deferred_after_it_fell_asleep() {
 
 /// Regression test: only the waiter's own cache was checked.
 #[test]
-fn waiter_for_an_account_gets_deferred_memory_of_its_other_caches() {
+fn account_waiter_gets_deferred_memory_of_another_cache() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     on_cpu(0);
@@ -1534,7 +1534,7 @@ fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Option<F::Outp
 
 /// Regression test: the object that the waiter was given was lost.
 #[test]
-fn served_waiter_keeps_its_object_if_another_waker_panics() {
+fn served_waiter_keeps_its_object_after_a_waker_panics() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -1555,7 +1555,7 @@ fn served_waiter_keeps_its_object_if_another_waker_panics() {
 
 /// Regression test: later waiters than the first panicking one were not woken.
 #[test]
-fn panicking_waker_does_not_stop_other_wake_ups() {
+fn panicking_waker_does_not_stop_later_wake_ups() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -1585,7 +1585,7 @@ fn panicking_waker_does_not_stop_other_wake_ups() {
 
 /// Regression test: the waker's place stayed in the queue.
 #[test]
-fn waker_panic_in_drop_leaves_the_queue_and_loses_no_object() {
+fn waker_panicking_in_drop_loses_no_object() {
     use std::task::{RawWaker, RawWakerVTable};
     const VTABLE: RawWakerVTable = RawWakerVTable::new(
         |_| RawWaker::new(std::ptr::null(), &VTABLE),

@@ -521,8 +521,8 @@ impl AllSections {
 /// Copies of a section that differ only in registers and addresses run from fewer stacks, but are interrupted at each
 /// instruction. `USLAB_STRESS=full` also runs copies of a section from all stacks.
 #[test]
-fn interrupted_operation_takes_effect_after_the_interrupting_one() {
-    alone(module_path!(), "interrupted_operation_takes_effect_after_the_interrupting_one", || {
+fn interrupted_operation_takes_effect_after_its_interruption() {
+    alone(module_path!(), "interrupted_operation_takes_effect_after_its_interruption", || {
         stay();
         let sections = sections::all();
         prepare(&sections);

@@ -783,10 +783,10 @@ pub(super) fn depot_reap_beside_put() {
 
 // ---------------------------------------------------------------- the trace of a failure
 
-/// A model that fails on purpose, so that [`failure_prints_its_trace_and_can_be_repeated_alone`] finds its trace.
+/// A model that fails on purpose, so that [`failed_model_prints_a_repeatable_trace`] finds its trace.
 #[test]
 #[ignore = "fails on purpose; run by the test behind it"]
-fn fails_on_purpose() {
+fn child_fails_on_purpose() {
     plant("a drain flushes the rounds of another drain");
     let case = Case { by: Mechanism::Rseq, script: Script::on(0) };
     models("a failure", Bound::Preemptions(2), 1, [case], drain_meets_drain);
@@ -794,7 +794,7 @@ fn fails_on_purpose() {
 
 /// Regression: libtest hid the trace, because it shows no output of a passing test.
 #[test]
-fn planted_bug_prints_its_trace_although_its_test_passes() {
+fn passing_test_of_a_planted_bug_prints_its_trace() {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     let test = "scenarios::h3_a_drain_meets_another_one::planted";
     let output = unset(&mut command).args(["--exact", test]).env("STORY", "1").output().unwrap();
@@ -805,7 +805,7 @@ fn planted_bug_prints_its_trace_although_its_test_passes() {
 }
 
 #[test]
-fn failure_prints_its_trace_and_can_be_repeated_alone() {
+fn failed_model_prints_a_repeatable_trace() {
     use std::process::Command;
     let said = |command: &mut Command| {
         let output = command.envs([("RUST_BACKTRACE", "0"), ("STORY", "1")]).output().unwrap();
@@ -819,7 +819,7 @@ fn failure_prints_its_trace_and_can_be_repeated_alone() {
         (title.to_owned(), steps.to_owned(), rest.lines().next().unwrap().to_owned())
     };
     let program = std::env::current_exe().unwrap();
-    let test = "scenarios::models::fails_on_purpose";
+    let test = "scenarios::models::child_fails_on_purpose";
     // The output must not depend on variables that a runner may have set for the models.
     let first =
         said(unset(&mut Command::new(&program)).args(["--exact", test, "--include-ignored", "--nocapture"]));

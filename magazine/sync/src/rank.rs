@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_of_one_rank_nest_only_on_request() {
+    fn locks_of_equal_rank_nest_only_with_lock_nested() {
         let nodes: [_; 3] = core::array::from_fn(|_| ranked(Rank::Node));
         let mut held: Vec<MutexGuard<'_, ()>> = nodes.iter().map(Mutex::lock_nested).collect();
         drop(held.remove(0));
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_held_across_a_fork_counts_until_released() {
+    fn forked_lock_keeps_its_rank_until_release() {
         let lock = ForkMutex::new(Rank::Zone, 7);
         // SAFETY: this thread releases the lock below; there is no other thread.
         unsafe {
@@ -415,7 +415,7 @@ mod tests {
 
     /// Regression: two allocators held locks for one `fork`, the check compared locks of both, and the program aborted.
     #[test]
-    fn locks_taken_before_and_after_a_fork_are_not_ordered() {
+    fn locks_held_for_a_fork_are_not_rank_checked() {
         let zone = ForkMutex::new(Rank::Zone, ());
         let (depot, node) = (ForkMutex::new(Rank::Depot, ()), ranked(Rank::Node));
         // SAFETY: this thread releases the locks below; there is no other thread.

@@ -281,7 +281,7 @@ mod tests {
     /// Regression: a search that the time limit cut short reported that a planted bug survived.
     #[test]
     #[should_panic(expected = "it passes: cut after 0ns and 1 executions, not ended by exhaustion")]
-    fn truncated_run_does_not_pass() {
+    fn exploration_cut_by_the_time_limit_does_not_pass() {
         let two = run(|()| {
             let other = loom::thread::spawn(loom::thread::yield_now);
             loom::thread::yield_now();

@@ -804,7 +804,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slab_cause_is_from_the_trace_or_else_the_model() {
+    fn slab_mismatch_is_attributed_to_the_trace_first() {
         let then = CacheTally { slabs: 3, hidden_frees: 5, hidden_allocs: 2, ..CacheTally::default() };
         let of = |now, slabs| SlabCause::of(then, now, slabs, None, 0);
         let same = CacheTally { slabs: 5, ..then };
@@ -824,7 +824,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_objects_are_converted_to_slabs_of_another_size() {
+    fn earlier_slab_counts_convert_to_another_slab_size() {
         assert_eq!(with_slabs_of(8, 10, 16, 160), 20, "full ones are twice as many");
         assert_eq!(with_slabs_of(16, 10, 16, 7), 10);
         assert_eq!(with_slabs_of(32, 11, 16, 7), 6);

@@ -396,7 +396,7 @@ mod tests {
 
     /// Regression test: quarters covered the whole trace, including the boot, so no site of a workload grew.
     #[test]
-    fn leak_grows_in_each_quarter_of_the_trace() {
+    fn leaking_site_grows_in_each_workload_quarter() {
         let mark = |microseconds: u64, text: &str| {
             format!("  sh-1 [000] ..... 1.{microseconds:06}: tracing_mark_write: {text}\n")
         };

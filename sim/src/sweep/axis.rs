@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_axis_is_refused_in_one_line() {
+    fn invalid_sweep_axis_is_refused_in_a_single_line() {
         for (text, part) in [
             ("[]", "at least one value"),
             ("[1, 1]", "1 is given twice"),

@@ -103,7 +103,7 @@ fn accounts_and_waits_are_shown_above_the_table() {
 
 /// Regression test: the missing pages were shown as memory that no program has.
 #[test]
-fn zone_with_more_missing_than_present_pages_is_refused() {
+fn zone_with_too_many_uncommitted_pages_is_refused() {
     let of = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut dump = serde_json::from_str(&dump(1)).unwrap();
         change(&mut dump);

@@ -430,7 +430,7 @@ mod tests {
 
     /// A panicking `Drop` once leaked all later values and the cache.
     #[test]
-    fn panic_in_a_values_drop_leaks_no_other_value() {
+    fn panic_dropping_a_hive_value_drops_the_remaining_values() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
         impl Drop for Panics {
             fn drop(&mut self) {
@@ -447,14 +447,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the key of another hive was used on hive")]
-    fn key_of_another_hive_panics() {
+    fn hive_panics_on_a_key_from_another_hive() {
         let (mut one, other) = (hive(), hive::<u64>());
         let key = one.insert(1).unwrap();
         other.get(&key);
     }
 
     #[test]
-    fn failed_insert_returns_the_value() {
+    fn failed_hive_insert_returns_the_value() {
         let subsystem = subsystem();
         let mut hive = Hive::new_in("one", &subsystem, Magazines::default()).unwrap();
         hive.cache = KmemCache::builder("limited", 8).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();

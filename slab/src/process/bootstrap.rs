@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bootstrap_allocations_are_disjoint_aligned_and_zero() {
+    fn bootstrap_allocations_do_not_overlap() {
         let mut held: Vec<(NonNull<u8>, usize)> = vec![];
         for i in 0..200 {
             let (size, align) = (i * 257, 1 << (i % 13));

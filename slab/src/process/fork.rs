@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn fork_holds_each_lock_of_the_subsystem() {
+    fn fork_acquires_every_lock_of_the_subsystem() {
         let mut pages = PageConfig::with_nodes(
             Cpus::simulated(3, 2).unwrap(),
             vec![vec![(ZoneKind::Normal, 1 << 12)]; 2],

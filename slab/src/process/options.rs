@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_parsed_and_unknown_ones_are_reported_and_ignored() {
+    fn unknown_options_are_reported_and_ignored() {
         assert_eq!(read(""), (Options::default(), vec![]));
         let all = Options {
             stats: true,

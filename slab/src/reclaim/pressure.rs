@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_pressure_trigger_names_its_file() {
+    fn invalid_pressure_trigger_error_names_the_file() {
         let error =
             Psi::at("/nowhere/memory.pressure", Duration::from_millis(1), Duration::from_secs(2)).watch();
         assert!(error.unwrap_err().to_string().starts_with("/nowhere/memory.pressure: "));

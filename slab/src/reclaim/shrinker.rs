@@ -221,7 +221,7 @@ mod tests {
 
     /// The panic once reached the caller of the allocation.
     #[test]
-    fn panic_in_a_shrinkers_drop_spares_the_allocation() {
+    fn allocation_succeeds_despite_a_panic_in_shrinker_drop() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("none", 64).limit(Limit::Slabs(0)).build_in(&subsystem).unwrap();
         let registration = Arc::new(Mutex::new(None));

@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_in_magazines_count_as_active() {
+    fn slabinfo_counts_objects_in_magazines_as_active() {
         let cache = CacheInfo {
             name: "inode".into(),
             slab_size: 192,

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn leak_search_accepts_any_address_inside_an_object() {
+    fn leak_search_accepts_pointers_to_the_inside_of_objects() {
         let objects = [(1000, 100), (1100, 0), (1108, 8), (2000, 1)];
         let mine = |word: usize| objects.map(|(at, usable)| (at..at + usable.max(1)).contains(&word));
         for word in (990..1120).chain([0, 1999, 2000, 2001, usize::MAX]) {
@@ -278,7 +278,7 @@ mod tests {
 
     /// The second of three pages is inaccessible: the search must continue to the last word.
     #[test]
-    fn leak_search_continues_behind_an_unreadable_page() {
+    fn leak_search_continues_past_an_unreadable_page() {
         let (none, bytes) = (core::ptr::null_mut(), 3 * PAGE_SIZE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping, whose second page is not used.

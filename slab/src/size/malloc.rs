@@ -497,7 +497,7 @@ mod tests {
 
     /// A C++ `delete` passes the size that the program requested, even if the aligned `new` rounded it up.
     #[test]
-    fn aligned_new_may_retry_with_a_rounded_size() {
+    fn malloc_accepts_the_unrounded_size_of_aligned_memory() {
         let harden = crate::Harden { canaries: true, ..crate::Harden::OFF };
         let subsystem = Subsystem::new(Config { harden, ..Config::default() }).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn any_layout_is_aligned_and_freed_with_or_without_its_size() {
+    fn malloc_honours_the_alignment_of_any_layout() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         let mut held: Vec<(NonNull<u8>, Layout)> = vec![];

@@ -37,7 +37,7 @@ impl Ended {
 /// The example server with `Box` for its memory, and therefore on the library's malloc. Keys of mixed sizes are set and
 /// deleted.
 #[test]
-fn server_returns_memory_deleted_by_clients() {
+fn server_decommits_the_memory_of_deleted_keys() {
     let mut command = Command::new(server());
     command.args(["--listen", "127.0.0.1:0", "--memory", "box"]).env("LD_PRELOAD", libuslab());
     let mut process = Ended(command.env("USLAB_OPTIONS", "reap=500").stdout(Stdio::piped()).spawn().unwrap());
@@ -87,7 +87,7 @@ fn server_returns_memory_deleted_by_clients() {
 
 /// The library's thread does not keep a process alive that has no other thread.
 #[test]
-fn program_exits_with_its_last_thread_despite_the_reaper() {
+fn reaper_thread_does_not_keep_the_process_alive() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("last_thread.c", dir.path());
     let dump = format!("dump={}/numbers.json", dir.path().display());
@@ -108,7 +108,7 @@ fn program_exits_with_its_last_thread_despite_the_reaper() {
 
 /// Regression test: 63 MiB of 100 were not returned, and the kernel killed the program.
 #[test]
-fn small_cgroup_gets_most_freed_memory_back() {
+fn freed_memory_is_decommitted_in_a_small_cgroup() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("group.c", dir.path());
     for mib in [32, 64, 100, 256] {

@@ -91,7 +91,7 @@ const COUNTS: [(&str, [u64; 3]); 8] = [
 ];
 
 #[test]
-fn replayed_recording_has_the_programs_counts() {
+fn replayed_recording_equals_the_counts_of_the_program() {
     for rseq in ["", "off"] {
         let recorder = Recorder::new();
         let file = recorder.file();
@@ -141,7 +141,7 @@ fn replayed_recording_has_the_programs_counts() {
 }
 
 #[test]
-fn recording_orders_a_reused_address_after_its_free() {
+fn recording_shows_a_free_before_the_address_is_reused() {
     let recorder = Recorder::new();
     let (facts, recorded) = facts(&recorder.run(&["threads", "100000"], ""));
     in_order(&facts);
@@ -163,7 +163,7 @@ fn recording_orders_a_reused_address_after_its_free() {
 
 /// This holds for every way to fork: a bare system call runs no fork handlers.
 #[test]
-fn child_of_a_fork_writes_a_separate_recording() {
+fn forked_child_writes_a_separate_recording() {
     for how in ["fork", "clone"] {
         let recorder = Recorder::new();
         // The child first changes its directory.
@@ -207,7 +207,7 @@ fn existing_recording_is_not_overwritten() {
 }
 
 #[test]
-fn recording_of_a_killed_program_is_a_prefix() {
+fn recording_of_a_killed_program_lacks_only_recent_events() {
     let recorder = Recorder::new();
     let mut command = Command::new(&recorder.program);
     command.arg("killed").env("LD_PRELOAD", libuslab()).stdout(Stdio::piped());
@@ -251,7 +251,7 @@ fn events_beyond_the_recording_limit_are_counted() {
 
 /// Regression test: the signal ended the recording, or prevented it.
 #[test]
-fn signal_during_recording_growth_loses_nothing() {
+fn signal_during_recording_growth_loses_no_event() {
     let dir = tempfile::tempdir().unwrap();
     let flags = ["-O1", "-rdynamic", "-DINTERRUPTED"];
     let program = compiled_from("tests/programs/preload/record.c", &flags, dir.path());
@@ -261,7 +261,7 @@ fn signal_during_recording_growth_loses_nothing() {
 }
 
 #[test]
-fn full_disk_ends_only_the_recording() {
+fn full_disk_stops_the_recording_but_not_the_program() {
     let recorder = Recorder::new();
     let (limited, recorded) = facts(&recorder.run(&["limited", "100000"], ""));
     assert_eq!(limited.total + recorded.lost, 200_000);
@@ -290,7 +290,7 @@ fn full_disk_ends_only_the_recording() {
 }
 
 #[test]
-fn impossible_recording_is_reported_and_the_program_continues() {
+fn program_continues_if_the_recording_cannot_be_created() {
     let recorder = Recorder::new();
     let run = |options: &str| {
         let output = preloaded(Command::new(&recorder.program).arg("fork"), options);
@@ -313,7 +313,7 @@ fn impossible_recording_is_reported_and_the_program_continues() {
 }
 
 #[test]
-fn compressed_recordings_are_read_and_truncated_ones_refused() {
+fn truncated_compressed_recording_is_refused() {
     let recorder = Recorder::new();
     let whole = std::fs::read(recorder.run(&["pairs", "1000"], "")).unwrap();
     let part = |bytes: &[u8]| {

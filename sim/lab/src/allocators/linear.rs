@@ -332,7 +332,7 @@ mod tests {
 
     /// The sum `candidate + size > end` in the tutorial's listing overflows, and the check wrongly succeeds.
     #[test]
-    fn seed_listing_overflows_where_this_allocator_refuses() {
+    fn tutorial_listing_overflows_on_a_huge_request() {
         let listing = |head: usize, end: usize, size: usize| {
             let sum = head.wrapping_add(size);
             (sum <= end).then_some(sum)

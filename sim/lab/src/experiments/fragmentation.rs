@@ -214,7 +214,7 @@ mod tests {
     /// Regression test: only the size of the largest block was compared. The size of the largest free block mostly
     /// shows how full the memory is, and the buddy allocator uses a third more.
     #[test]
-    fn policies_are_compared_with_the_same_share_of_memory_in_use() {
+    fn placement_policies_are_compared_at_equal_memory_use() {
         let runs = at_equal_use(1 << 18, &loaded()).unwrap();
         let buddy = runs[0].in_use();
         assert!((30.0..80.0).contains(&buddy), "{buddy}");
@@ -230,7 +230,7 @@ mod tests {
     /// A buddy allocator's largest possible free block is half of the memory, both if half and if three quarters of it
     /// are free.
     #[test]
-    fn buddy_largest_block_is_compared_with_the_largest_possible() {
+    fn largest_buddy_block_is_compared_with_the_possible_maximum() {
         let sample = |largest, total| Sample {
             holes: crate::allocators::Holes { count: 2, largest, total },
             ..Sample::default()

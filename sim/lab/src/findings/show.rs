@@ -176,7 +176,7 @@ pub(crate) mod tests {
 
     /// Regression test: verdicts of a quick run looked like any other.
     #[test]
-    fn quick_text_verdict_is_marked() {
+    fn quick_run_verdict_is_marked_in_the_text() {
         let mut findings = example();
         findings.quick = true;
         let text = findings.text();

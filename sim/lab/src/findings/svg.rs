@@ -208,7 +208,7 @@ mod tests {
 
     /// A curve's key in the legend has the same colour, and is dashed if the curve is.
     #[test]
-    fn curves_beyond_the_colours_are_dashed() {
+    fn curves_beyond_the_palette_are_dashed() {
         let svg = chart(10).svg().unwrap();
         let keys: std::collections::BTreeSet<_> = svg
             .lines()
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn axis_labels_of_small_numbers_are_not_rounded_to_zero() {
+    fn small_axis_labels_are_not_rounded_to_zero() {
         let axis = Axis::logarithmic("ms");
         let marks = |scale: (f64, f64), axis: &Axis, most| {
             let marks = Marked(Scale::of(axis, scale), axis).ratios(most);

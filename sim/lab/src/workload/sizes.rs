@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn each_distribution_has_its_stated_values() {
+    fn drawn_values_match_each_distribution() {
         assert_eq!(sizes("fixed:64", 3), [64; 3]);
         assert!(sizes("uniform:16..4096", 1000).iter().all(|size| (16..=4096).contains(size)));
         let mut normal = sizes("lognormal:100,1.2", 10_001);

@@ -18,7 +18,7 @@ fn drain(world: &World) -> Kept {
 }
 /// A small model can collapse to few executions. This model shows that loom runs the lock's sections in every order.
 #[test]
-fn model_runs_critical_sections_in_each_order() {
+fn loom_runs_critical_sections_in_every_order() {
     static ORDERS: Counter = Counter::new(0);
     ORDERS.set(0);
     let executions = model("C1: three sections of one lock", ALL, 200, || {
@@ -237,7 +237,7 @@ pub(super) fn resized_beside_an_allocation(script: Script) {
 
 /// A thread that finds the depot locked waits and counts the wait, which makes magazines grow.
 #[test]
-fn model_reaches_lock_contention() {
+fn loom_model_reaches_lock_contention() {
     static MET: Counter = Counter::new(0);
     MET.set(0);
     let visits = || {

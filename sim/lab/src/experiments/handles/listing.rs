@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seed_listing_loses_a_slot_and_its_text_revives_a_handle() {
+    fn article_with_8_bit_generations_revives_a_handle() {
         let listing = fate(&mut Counted::in_bits(32)).unwrap();
         assert_eq!((listing.revived, listing.born_stale, listing.retired), (None, Some(256), None));
         let text = fate(&mut Counted::in_bits(8)).unwrap();
@@ -254,7 +254,7 @@ mod tests {
     /// The pool article's `Free` increments the generation and forgets the id: no listing returns an id to the free
     /// ids.
     #[test]
-    fn seed_articles_free_never_returns_the_id() {
+    fn free_of_the_pool_article_leaks_the_id() {
         /// `get_free_sparse_id` is not listed. `get_free_sparse_id` could return the next id, or an id that `Free` put
         /// in a list. The listing's `Free` puts no id in a list.
         struct Ids {
