@@ -1,9 +1,9 @@
 //! The command `uslab calibrate`: measures prices on this machine, as a profile for [`scale`](crate::scale).
 //!
 //! Each price is measured by running this project's code, in several rounds. The profile has the median of the rounds;
-//! its spread is the range of the middle eight tenths. A price that cannot be measured alone is the difference between
-//! two loops, of which only one does the operation. Builds differ: `cargo run --release -p uslab-sim --bin uslab --
-//! calibrate` measures the build that ships.
+//! its spread is the range of the middle eight tenths. The price of an operation that cannot be measured alone is the
+//! difference between two loops, only one of which does the operation. Builds differ: `cargo run --release -p uslab-sim
+//! --bin uslab -- calibrate` measures the build that ships.
 
 use crate::output::Progress;
 use crate::race::{Make, Object, race};
@@ -109,9 +109,9 @@ fn allocate<'c>(cache: &'c KmemCache, n: usize, to: &mut Vec<Block<'c>>) -> Resu
     (0..n).try_for_each(|_| cache.alloc_block(Gfp::KERNEL).map(|block| to.push(block)))
 }
 
-/// Measures an allocation or a free among other work, without the price of the other work. The result is the mean of
-/// two scripts, one that frees each object immediately and one that keeps a few. A loop without other work would give a
-/// lower price, because processors do several things at a time.
+/// Measures an allocation or a free that is surrounded by other work, and subtracts the time of the other work. The
+/// result is the mean of two scripts: one frees each object immediately, and one keeps a few objects. A loop without
+/// other work would give a lower price, because processors do several things at a time.
 fn of_own() -> anyhow::Result<f64> {
     let cache = ObjectCache::<Object>::builder("calibrate").ctor(Object::default).build()?;
     let (make, none): (Make<'_, '_>, Make<'_, '_>) = (&|| cache.alloc().map(Some), &|| Ok(None));
@@ -134,7 +134,7 @@ fn of_lock() -> f64 {
     ns / LOOP as f64
 }
 
-/// A slab layer that supplies numbers instead of objects to the lab's magazines.
+/// A slab layer that gives numbers, not objects, to the lab's magazines.
 struct Numbers(Cell<u64>);
 
 impl Slab<u64> for Numbers {
@@ -145,8 +145,8 @@ impl Slab<u64> for Numbers {
     fn free(&self, _: u64) {}
 }
 
-/// Measures an exchange with the depot: the time of bursts that reach the depot, less the time of as many operations
-/// that stay on the CPU.
+/// Measures an exchange with the depot: the time of bursts that reach the depot, minus the time of equally many
+/// operations that stay on the CPU.
 fn of_exchange() -> f64 {
     let Ok(cpus) = Cpus::simulated(1, 1) else { return 0.0 };
     let cache = Cache::new(cpus, Sizes::default(), Numbers(Cell::new(0)));
@@ -165,9 +165,10 @@ fn of_exchange() -> f64 {
     ((far - near * operations(long) / operations(short)) / exchanges.max(1) as f64).max(0.0)
 }
 
-/// Measures an object of a batch between slabs and a magazine, by bursts that fill and flush magazines of 64 objects,
-/// with slabs that never become empty. Magazines of 8 objects visit the slabs eight times as often, so the difference
-/// between the two gives the price of a visit. `own` is the price of the CPU's part.
+/// Measures the move of one object, in a batch, between slabs and a magazine: bursts fill and flush magazines of 64
+/// objects, and no slab becomes empty. Magazines of 8 objects visit the slabs eight times as often, so the difference
+/// between the two sizes gives the price of a visit. `own` is the price of the part of an operation that the CPU does
+/// alone.
 fn of_batched(own: f64) -> anyhow::Result<f64> {
     let of = |capacity| -> anyhow::Result<f64> {
         let magazines = Magazines::Sized { capacity, stock: 0, depot_limit: 0 };
@@ -219,8 +220,8 @@ fn of_slabs() -> anyhow::Result<(f64, f64, f64)> {
     Ok((old, (first - second).max(0.0), ((new - old) * per_slab as f64).max(0.0)))
 }
 
-/// Measures half of the time that a word takes from one CPU to another and back. Each of the two threads has its own
-/// CPU; a machine with only one CPU gives no measurement.
+/// Measures the time of one way when a word travels from one CPU to another and back. Each of the two threads has its
+/// own CPU; a machine with only one CPU gives no measurement.
 fn of_line(cpus: &[usize]) -> f64 {
     let [one, other, ..] = *cpus else { return 0.0 };
     const BATCH: u64 = 50;

@@ -30,7 +30,7 @@ pub struct Difference {
     pub percent: Option<f64>,
 }
 
-/// The fields that name a row of a list, most specific first. The last ones are for rows that need several: a sweep's
+/// The fields that can name a row of a list, most specific first. Some rows need several fields for a name: a sweep's
 /// best options for a workload, a zone's free blocks by order, and a sweep's options.
 const NAMES: [&str; 8] = ["name", "cache", "call_site", "knob", "design", "workload", "cpus", "moment"];
 const OF_WORK: [&str; 2] = ["work", "cpus"];
@@ -100,7 +100,7 @@ impl Diff {
         }
     }
 
-    /// Formats the result as text, with at most `most` differences.
+    /// Formats the result as text, with no more than `most` differences.
     pub fn text(&self, most: usize) -> String {
         let Self { compared, differ, only_a, only_b } = self;
         let mut out = format!("{} of {compared} values differ\n", differ.len());
@@ -125,12 +125,12 @@ impl Diff {
     }
 }
 
-/// Returns the name of a row in the text, or its position.
+/// Returns the name of a list's row for the text, or the row's position if it has no name.
 fn label(row: &Value, place: usize) -> String {
     name(row).unwrap_or_else(|| place.to_string())
 }
 
-/// Returns the name of a row of a list, if it has one.
+/// Returns the name of a list's row, if the row has a name.
 fn name(row: &Value) -> Option<String> {
     let keys: &[&str] = match row {
         Value::Object(row) if row.get("work").is_some_and(Value::is_string) => &OF_WORK,
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(Diff::new(&a, &a, 0.0).differ, []);
     }
 
-    /// The two seeds are the same number as `f64`.
+    /// The test compares two seeds that round to the same `f64`.
     #[test]
     fn large_adjacent_seeds_are_unequal() {
         let [a, b] = [1_u64 << 53, (1 << 53) + 1].map(|seed| json!({ "seed": seed }));
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(Diff::new(&json!([3.0, 0]), &json!([3, 0.0]), 0.0).differ, []);
     }
 
-    /// Regression test: the order was once a part of a row's name, and rows of sweeps and callers had no name.
+    /// Regression test: the block order was once a part of a row's name, and rows of sweeps and callers had no name.
     #[test]
     fn report_rows_are_matched_by_name_columns_only() {
         let rows = |rows: [Value; 2]| [json!(rows), json!([rows[1], rows[0]])];

@@ -84,7 +84,7 @@ impl Flame {
         Self::new(title, stacks)
     }
     /// Parses the contents of a file, in pprof's format or as folded stacks. Also reads the files that the profile
-    /// names, to find the names of functions.
+    /// names, because they contain the names of functions.
     ///
     /// # Errors
     /// Fails if the contents have neither format, or the sum of the bytes overflows.
@@ -181,7 +181,7 @@ mod tests {
         std::hint::black_box(cache.alloc_block(uslab::Gfp::KERNEL).unwrap())
     }
 
-    /// The profile is of this test itself, in pprof's format and as folded stacks.
+    /// The profile is of this test's own process, in pprof's format and as folded stacks.
     #[cfg(target_os = "linux")]
     #[test]
     fn function_names_are_read_from_mapped_files() {
@@ -212,7 +212,7 @@ mod tests {
         drop(held);
     }
 
-    /// Changed bytes cause no panic, and each refusal names the accepted formats.
+    /// A changed byte causes no panic, and each error names the accepted formats.
     #[test]
     fn damaged_profiles_are_refused() {
         let pack = |message: &[u8]| {

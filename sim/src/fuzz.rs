@@ -1,8 +1,8 @@
 //! Entry points for the fuzzer, which reads arbitrary text as a trace and as the kernel's tables.
 //!
-//! An input is one trace, followed by up to six tables, separated by form feeds: `slabinfo`, `buddyinfo` and `zoneinfo`
-//! of the moment `before`, then of `end`. For any contents, nothing panics, an error names an existing line, and a
-//! completed replay has kept the conservation invariants.
+//! An input is one trace, followed by up to six tables, separated by form feeds: The tables are `slabinfo`, `buddyinfo`
+//! and `zoneinfo`, first of the moment `before`, then of the moment `end`. Whatever the input contains, nothing panics,
+//! every error names an existing line, and every completed replay has kept the conservation invariants.
 
 use crate::output::Progress;
 use crate::replay::{Options, ReplayError, replay as replay_trace};
@@ -51,7 +51,7 @@ impl<'d> Input<'d> {
             Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
         })
     }
-    /// Checks that an error has a text, and names an existing line.
+    /// Checks that an error has a text and names an existing line.
     fn look_at(&self, error: &TraceError) {
         let (text, line) = match error {
             // Errors of records have no line.

@@ -11,7 +11,7 @@ use uslab::{Geometry, OrderRule, SizeClass};
 /// The slab geometry of several object sizes.
 #[derive(Debug, Serialize)]
 pub struct Layouts {
-    /// The number of present CPUs, an input of the rule.
+    /// The number of present CPUs, on which the geometry rule depends.
     pub cpus: u32,
     /// One row for each size.
     pub rows: Vec<Layout>,
@@ -28,15 +28,15 @@ pub struct Layout {
     pub order: u8,
     /// The number of objects in a slab.
     pub objs_per_slab: usize,
-    /// The bytes between a slab's objects, caused by alignment.
+    /// The bytes between the objects of a slab that alignment causes.
     pub padding: usize,
-    /// The bytes of a slab that no object uses: the padding, and the rest after the last object.
+    /// The bytes of a slab that belong to no object: the padding between objects, and the space after the last object.
     pub waste: usize,
     /// The field `waste` in percent of the slab.
     pub waste_percent: f64,
 }
 
-/// Returns the geometry for `sizes`; if `sizes` is empty, for kmalloc's classes.
+/// Returns the geometry for `sizes`, or for kmalloc's classes if `sizes` is empty.
 ///
 /// # Errors
 /// Fails if a size or alignment is impossible for a slab.
@@ -93,19 +93,20 @@ pub struct Comparison {
     pub source: String,
     /// The number of present CPUs.
     pub cpus: u32,
-    /// `true` if no table has the number of CPUs: `cpus` is then the largest number that agrees with the slabs' orders.
+    /// `true` if no table names the number of CPUs. `cpus` is then the largest number of CPUs that explains the slabs'
+    /// orders.
     pub cpus_guessed: bool,
     /// The number of caches compared.
     pub rows: usize,
-    /// The number of caches with the same order and objects per slab.
+    /// The number of caches whose order and objects per slab match the rule.
     pub matched: usize,
     /// The caches that differ.
     pub mismatches: Vec<Mismatch>,
-    /// The kernel options with which more caches match.
+    /// The kernel options that, if assumed, let more caches match.
     pub explanation: Option<Explanation>,
-    /// Rows that cannot be compared: without a size or objects, or unreadable.
+    /// The rows that cannot be compared, because they lack a size or objects, or are unreadable.
     pub left_out: Vec<String>,
-    /// The reason why the kernel has another rule, if it has one.
+    /// The reason why the kernel uses a geometry rule other than Linux's usual one, if a reason is known.
     pub other_rule: Option<String>,
 }
 
@@ -125,7 +126,7 @@ pub struct Mismatch {
 /// Kernel options that explain differences.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
-    /// The options as on the kernel's command line, and the equivalent options of `uslab geometry`.
+    /// The options in the form of the kernel's command line, and the equivalent options of `uslab geometry`.
     pub settings: String,
     /// The number of caches that match with these options.
     pub matched: usize,
@@ -187,7 +188,8 @@ fn there(row: &Row) -> (u8, u64) {
     (row.pages_per_slab.checked_ilog2().unwrap_or(0) as u8, row.objects_per_slab)
 }
 
-/// Returns the options with which the most rows match; among equals, the ones that differ least from `rule`.
+/// Returns the options with which the most rows match; of several equally good options, the ones that are closest to
+/// `rule`.
 fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explanation> {
     let cpus = (1..=13).map(|bits| (1_u32 << bits) - 1).chain([rule.present_cpus]);
     let mut rules = vec![];
@@ -240,7 +242,7 @@ fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explana
 
 /// Compares the rule with the rows of a kernel.
 ///
-/// `cpus_guessed` is copied to the report.
+/// The value of `cpus_guessed` is copied to the report.
 ///
 /// # Errors
 /// Fails if no cache has objects, or an object size is impossible for a slab.

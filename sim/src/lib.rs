@@ -13,7 +13,7 @@
 //! `uslab lab` compares the shipping allocator with textbook allocators; its experiments are in the crate `uslab-lab`.
 //!
 //! The crate has no second implementation of the shipping allocator, and no `unsafe`: [`machine`] drives the crates
-//! `uslab` and `uslab-buddy` through owned, safe blocks.
+//! `uslab` and `uslab-buddy` through their owned blocks, which are safe to use.
 
 #![forbid(unsafe_code)]
 

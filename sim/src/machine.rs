@@ -1,8 +1,8 @@
-//! The simulated machine: a slab subsystem on simulated CPUs, and the objects and pages that the trace holds.
+//! The simulated machine: a slab subsystem on simulated CPUs, and the objects and pages that the trace has allocated.
 //!
-//! Every live object of the trace is a [`Block`], and every live block of pages a [`PageBlock`], stored under its
-//! address in the trace. Each object holds a stamp, its address in the trace, which is checked at its free. If two
-//! owners ever hold the same memory, one of them finds the other's stamp.
+//! Every live object of the trace is a [`Block`], and every live range of pages a [`PageBlock`]; the machine finds both
+//! by their address in the trace. Each object contains a stamp, its address in the trace, and the stamp is checked when
+//! the object is freed. If two owners ever get the same memory, one of the owners finds the stamp of the other owner.
 
 use crate::trace::{CacheId, CacheInfo, CacheKind};
 use elsa::FrozenVec;
@@ -17,7 +17,7 @@ use uslab_magazine::{BadCpus, Cpus, on_cpu};
 /// The configuration of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Build {
-    /// The number of simulated CPUs, which is also the present CPUs of the geometry rule.
+    /// The number of simulated CPUs; the geometry rule uses it as the number of present CPUs.
     pub cpus: u32,
     /// The number of memory nodes.
     pub nodes: u32,
@@ -42,7 +42,8 @@ pub enum BuildError {
 pub struct Machine {
     /// The caches, pages and CPUs.
     pub subsystem: Subsystem,
-    /// The caches other than kmalloc's. The list grows while blocks of other caches are allocated.
+    /// The caches that the trace names, without kmalloc's caches. The list grows when the trace allocates from a new
+    /// cache.
     named: FrozenVec<Box<KmemCache>>,
 }
 
@@ -67,7 +68,7 @@ impl Machine {
         Ok(Self { subsystem: Subsystem::new(config)?, named: FrozenVec::new() })
     }
 
-    /// Returns the cache for a traced name and size: kmalloc's cache if the name is one of its classes.
+    /// Returns the cache for a traced name and size: a kmalloc cache if the name is one of kmalloc's classes.
     fn cache(&self, info: &CacheInfo) -> Result<&KmemCache, uslab::CacheError> {
         let kmalloc = self.subsystem.kmalloc();
         let classes = KmallocKind::ALL
@@ -95,16 +96,16 @@ struct Object<'m> {
     cache: CacheId,
 }
 
-/// The objects and pages of a [`Machine`] that the trace holds.
+/// The objects and pages of a [`Machine`] that the trace has allocated.
 #[derive(Debug)]
 pub struct Holdings<'m> {
     machine: &'m Machine,
-    /// The caches by number in the trace; `None` for large kmalloc.
+    /// The machine's caches, indexed by the cache number in the trace. `None` for large kmalloc.
     caches: Vec<Option<&'m KmemCache>>,
     objects: FxHashMap<u64, Object<'m>>,
     pages: FxHashMap<u64, PageBlock<'m>>,
     pages_held: u64,
-    /// Messages about overwritten stamps, and about other errors.
+    /// Messages about overwritten stampsand other errors.
     pub violations: Vec<String>,
 }
 
@@ -155,20 +156,20 @@ impl<'m> Holdings<'m> {
         self.caches.len()
     }
 
-    /// Returns the machine's cache for a cache of the trace; `None` for large kmalloc.
+    /// Returns the machine's cache that stands for a cache of the trace. `None` for large kmalloc.
     pub fn cache(&self, id: CacheId) -> Option<&'m KmemCache> {
         self.caches.get(id.0 as usize).copied().flatten()
     }
 
-    /// Returns the number of objects that the trace holds.
+    /// Returns the number of objects that the trace has in use.
     pub fn objects(&self) -> usize {
         self.objects.len()
     }
-    /// Returns the number of pages that the trace holds, without slabs and large objects.
+    /// Returns the number of pages that the trace has in use, not counting slabs and large objects.
     pub fn pages(&self) -> u64 {
         self.pages_held
     }
-    /// Returns the number of objects that the trace holds, by cache.
+    /// Returns the number of objects that the trace has in use, for each cache.
     pub fn by_cache(&self) -> Vec<u64> {
         let mut counts = vec![0; self.caches.len()];
         for object in self.objects.values() {
@@ -177,7 +178,7 @@ impl<'m> Holdings<'m> {
         counts
     }
 
-    /// Allocates the object at address `at` of the trace, on `cpu`.
+    /// Allocates the object that the trace has at address `at`; the simulated `cpu` makes the call.
     ///
     /// # Errors
     /// Fails if the allocation fails; the object is then unknown, and its free has no effect.
@@ -206,7 +207,8 @@ impl<'m> Holdings<'m> {
         Ok(())
     }
 
-    /// Frees the object at address `at` of the trace, on `cpu`. Returns `false` if no object is at `at`.
+    /// Frees the object that the trace has at address `at`; the simulated `cpu` makes the call. Returns `false` if the
+    /// trace has no object at this address.
     pub fn free(&mut self, cpu: u32, at: u64) -> bool {
         let Some(object) = self.objects.remove(&at) else { return false };
         if self.caches[object.cache.0 as usize].is_some() && object.block.front(STAMP) != at.to_ne_bytes() {
@@ -219,7 +221,7 @@ impl<'m> Holdings<'m> {
         true
     }
 
-    /// Allocates the block of pages at `pfn` of the trace, on `cpu`.
+    /// Allocates the block of pages that the trace has at page number `pfn`; the simulated `cpu` makes the call.
     ///
     /// # Errors
     /// Fails if the allocation fails; the pages are then unknown, and their free has no effect.
@@ -240,8 +242,9 @@ impl<'m> Holdings<'m> {
         Ok(())
     }
 
-    /// Frees the pages that the trace holds among `2^order` pages from `pfn` on, on `cpu`. A larger block that contains
-    /// the range is split first; smaller blocks are freed one by one. Returns the number of freed pages.
+    /// Frees the pages in use among the `2^order` pages that begin at page number `pfn` of the trace; the simulated
+    /// `cpu` makes the call. A larger block that contains these pages is split first; smaller blocks are freed one by
+    /// one. Returns the number of freed pages.
     pub fn free_pages(&mut self, cpu: u32, pfn: u64, order: u8) -> u64 {
         on_cpu(cpu);
         let wanted = Order::new(order).unwrap_or(Order::MAX);
@@ -281,7 +284,7 @@ impl<'m> Holdings<'m> {
         freed
     }
 
-    /// Frees everything that the trace still holds, on CPU 0.
+    /// Frees everything that the trace still has in use, on CPU 0.
     pub fn free_all(&mut self) {
         on_cpu(0);
         let mut left: Vec<u64> = self.objects.keys().copied().collect();

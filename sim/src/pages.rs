@@ -1,4 +1,4 @@
-//! The command `uslab page`: writes the web pages that do not need a trace of the user.
+//! The command `uslab page`: writes the web pages that need no trace from the user.
 
 use crate::output::command::Outcome;
 use crate::output::{Form, Place, Progress, say, write_all};
@@ -37,14 +37,14 @@ pub(crate) struct Args {
     latency: Option<PathBuf>,
 }
 
-/// A counterexample that loom found in the lab's magazine layer with a planted bug.
+/// A counterexample that loom found in a model of the lab's magazine layer, which has a planted bug.
 const STORY: &str = include_str!("../data/story.json");
-/// The output of `uslab lab latency --json`, because a page cannot time allocations.
+/// The output of `uslab lab latency --json`, which is stored because a page cannot time allocations.
 const LATENCY: &str = include_str!("../data/latency.json");
-/// The navigation between pages that are written together; a page written alone hides it.
+/// The links between pages that are written together; a page that is written alone hides them.
 const ALONE: &str = "<nav id=\"nav\" aria-label=\"Pages\" hidden>";
 const BESIDE: &str = "<nav id=\"nav\" aria-label=\"Pages\">";
-/// The arguments of `uslab scale` for the page of curves.
+/// The arguments of `uslab scale` that compute the page of curves.
 const WORKLOADS: [&str; 3] = ["pairs", "bursts", "remote"];
 const DESIGNS: [&str; 5] = ["uslab-model", "slub", "sheaves", "magazines01", "bonwick94"];
 const PROFILE: &str = "milan2s";
@@ -125,7 +125,7 @@ fn curves(progress: &Progress) -> anyhow::Result<ScaleReport> {
     Ok(scale::scale(&options, progress)?)
 }
 
-/// Returns the histograms, one for each allocator: the number of allocations by nanoseconds.
+/// Returns one histogram for each allocator: the number of allocations by their nanoseconds.
 fn histogram(findings: &Value) -> Option<&Vec<Value>> {
     let title = |part: &&Value| {
         part["chart"]["title"]

@@ -1,5 +1,5 @@
-//! Runs scripts of the [clock](uslab_engine::clock) on threads of this machine's CPUs, with the shipping allocator or
-//! without one.
+//! Runs scripts of the [clock](uslab_engine::clock) on threads of this machine's CPUs, with or without the shipping
+//! allocator.
 
 use crate::stress::affinity;
 use nix::time::{ClockId, clock_gettime};
@@ -14,8 +14,8 @@ use uslab_magazine::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 pub(crate) type Object = [u64; 8];
 /// An object in use; `None` if the race runs without an allocator.
 pub(crate) type Held<'c> = Option<CacheBox<'c, Object>>;
-/// A function that makes an object. The same code is measured with an allocator and without one; only this function
-/// differs.
+/// A function that makes an object. A race with an allocator and a race without an allocator run the same code, except
+/// for this function.
 pub(crate) type Make<'m, 'c> = &'m (dyn Fn() -> Result<Held<'c>, AllocError> + Sync);
 
 /// The result of a race.
@@ -90,7 +90,7 @@ pub(crate) fn race<'c>(
     Ok(RaceResult { operations: all.iter().map(|(_, done, _)| done).sum(), ns: longest.as_nanos() as f64 })
 }
 
-/// Waits briefly. Some calls yield the CPU, because the thread that is waited for may need it.
+/// Waits briefly. Some calls yield the CPU, because the thread for which they wait may need it.
 fn pause(look: u64) {
     if look.is_multiple_of(4096) { std::thread::yield_now() } else { spin_loop() }
 }
@@ -100,7 +100,7 @@ fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// The data that threads share: a queue for each CPU.
+/// The data that the threads share: one queue for each CPU.
 struct Shared<O> {
     queues: Vec<Queue<O>>,
     met: AtomicU64,
@@ -108,7 +108,7 @@ struct Shared<O> {
     failed: AtomicBool,
 }
 
-/// The objects that were sent to a CPU. Words that different CPUs write are two cache lines apart.
+/// The objects that were sent to a CPU. Words that different CPUs write are at least two cache lines apart.
 #[repr(align(128))]
 struct Queue<O> {
     sent: Apart<AtomicU64>,
@@ -146,8 +146,8 @@ impl<O> Shared<O> {
 /// A thread's access to the shared data.
 struct Seat<'s, O> {
     shared: &'s Shared<O>,
-    /// The objects taken out of the thread's queue. The thread always takes all available objects, so that the queue's
-    /// lock is taken once for them.
+    /// The objects taken out of the thread's queue. The thread takes all available objects together, so that it locks
+    /// the queue only once for them.
     taken: VecDeque<O>,
 }
 
@@ -207,14 +207,14 @@ mod tests {
         let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
         names.into_iter().map(|name| name.parse().unwrap())
     }
-    /// Returns two CPUs; a machine with one CPU gives the same CPU twice.
+    /// Returns two CPUs; on a machine with one CPU, the two are the same CPU.
     fn two() -> [usize; 2] {
         let usable = affinity::usable();
         [usable[0], usable[usable.len() - 1]]
     }
 
-    /// The counts are equal only for workloads in which no thread reacts to the arrival time of another thread's
-    /// object.
+    /// The counts are equal only for workloads in which no thread's actions depend on the arrival time of another
+    /// thread's object.
     #[test]
     fn race_runs_as_many_operations_as_the_clock() {
         const EACH: u64 = 2000;

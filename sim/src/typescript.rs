@@ -1,4 +1,5 @@
-//! Writes the TypeScript types of the pages' data: `sim/web/src/story/story.ts` and `sim/web/src/scale/report.ts`.
+//! Writes the TypeScript types of the data that pages read. `sim/web/src/story/story.ts` and
+//! `sim/web/src/scale/report.ts`.
 
 use crate::scale::{Curve, ScaleReport};
 use crate::story::{Change, Step, Story, Waiting};

@@ -1,17 +1,18 @@
 //! The command `uslab validate`: compares predictions of the [clock](uslab_engine::clock) with measurements of threads
 //! on this machine's CPUs.
 //!
-//! Threads run the clock's [scripts](uslab_engine::clock::Script), each pinned to one CPU, on an ordinary
-//! [`ObjectCache`]. The predicted and the measured number both contain the cost of scripts and queues. Each round
-//! therefore runs the threads once more without an allocator, and the clock gets this cost as work between operations.
-//! The amount of work is chosen such that the clock without prices gives the threads' result.
+//! Threads run the clock's [scripts](uslab_engine::clock::Script) on an ordinary [`ObjectCache`]; each thread is pinned
+//! to one CPU. Both numbers, predicted and measured, contain the cost of scripts and queues. To measure this cost, each
+//! round runs the threads once more without an allocator; the clock adds the cost as work between operations. The
+//! amount of work is chosen so that the clock, with all prices 0, gives the result of these threads.
 //!
-//! The time is the CPU time of the slowest thread. A thread that loses its CPU to another process for a while does not
-//! count as slower, unless another thread waits for it. Everything runs once in each round, so that other load on the
-//! machine affects all alike. The median of the rounds is used.
+//! A run's time is the CPU time of its slowest thread. A thread that loses its CPU to another process for some time
+//! does not count as slower, unless another thread waits for this thread. Each round runs everything once, so that
+//! other load on the machine affects all measurements alike. The result is the median of the rounds.
 //!
-//! With a profile measured here, `pairs` on one CPU is a weak check. The price of an operation on its CPU is itself
-//! measured with that script and with `server=16`, each less the script alone (see [`calibrate`](crate::calibrate)).
+//! If the profile was measured on this machine, the workload `pairs` on one CPU is a weak check. The reason: the price
+//! of an operation on its CPU is measured with the scripts of `pairs` and `server=16`, minus the time of the scripts
+//! alone (see [`calibrate`](crate::calibrate)).
 
 use crate::calibrate::{Prices, middle};
 use crate::output::{Progress, table, text};
@@ -28,17 +29,17 @@ use uslab_engine::models::uslab::{Knobs, Uslab};
 
 /// The object size in bytes.
 const SIZE: u32 = size_of::<Object>() as u32;
-/// The number of operations of each CPU in a round: small, so that few rounds are interrupted.
+/// The number of operations of each CPU in a round; it is small, so that other processes interrupt few rounds.
 const OPERATIONS: u64 = 20_000;
-/// The largest relative error with which a prediction holds.
+/// The largest relative error of a prediction that counts as correct.
 const WITHIN: f64 = 0.3;
-/// The number of workloads whose prediction may be off on a validated number of CPUs.
+/// The number of workloads whose prediction may be wrong although the number of CPUs counts as validated.
 const MAY_BE_OFF: usize = 1;
 
 /// The options of the validation.
 #[derive(Debug)]
 pub struct Options {
-    /// The prices; `None` measures them in the same rounds.
+    /// The prices; With `None`, the prices are measured in the same rounds.
     pub profile: Option<Profile>,
     /// The number of rounds, at least 1.
     pub rounds: u32,
@@ -49,7 +50,7 @@ pub struct Options {
 /// The report: predictions and measurements.
 #[derive(Debug, Serialize)]
 pub struct ValidateReport {
-    /// The prices, with the number of CPUs for which they were validated here.
+    /// The prices, and the number of CPUs for which this run validated them.
     pub profile: Profile,
     /// The object size in bytes.
     pub size: u32,
@@ -70,11 +71,11 @@ pub struct Point {
     pub workload: String,
     /// The number of CPUs.
     pub cpus: u32,
-    /// The operations per microsecond on threads, of all CPUs together: the median of the rounds.
+    /// The operations per microsecond on threads, summed over all CPUs: the median of the rounds.
     pub measured: f64,
-    /// The range of the middle eight tenths of the rounds.
+    /// The range that contains the middle eight tenths of the rounds.
     pub spread: [f64; 2],
-    /// The operations per microsecond without an allocator: the script and its queues.
+    /// The operations per microsecond without an allocator, which measures the script and its queues.
     pub script: f64,
     /// The operations per microsecond that the clock predicts.
     pub predicted: f64,
@@ -133,7 +134,7 @@ pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<Valida
     })
 }
 
-/// Returns the largest number of CPUs up to which predictions hold.
+/// Returns the largest number of CPUs for which, and below which, predictions are correct.
 fn validated(points: &[Point], counts: &[usize]) -> u32 {
     let off = |cpus| points.iter().filter(|point| point.cpus == cpus && !point.within).count();
     let hold = counts.iter().map(|cpus| *cpus as u32).take_while(|cpus| off(*cpus) <= MAY_BE_OFF);
@@ -145,9 +146,9 @@ struct Trial {
     workload: Workload,
     cpus: usize,
     cache: ObjectCache<Object>,
-    /// The rounds without an allocator.
+    /// The operations per microsecond of each round without an allocator.
     scripts: Vec<f64>,
-    /// The rounds with the allocator.
+    /// The operations per microsecond of each round with the allocator.
     measured: Vec<f64>,
 }
 
@@ -251,7 +252,7 @@ mod tests {
         let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
         names.into_iter().map(|name| name.parse().unwrap())
     }
-    /// If all prices are 0, the clock's result equals the scripts' alone.
+    /// If all prices are 0, the clock gives the result of scripts without an allocator.
     #[test]
     fn zero_price_profile_costs_only_the_scripts() {
         for workload in workloads() {

@@ -2,14 +2,15 @@
 
 use serde::Serialize;
 
-/// Returns the template with each text in its place. Only the first occurrence of a place is replaced. If a text
-/// contains the name of a later place, that place must come first in the template.
+/// Returns the template, in which each placeholder is replaced by its text. Only the first occurrence of a placeholder
+/// is replaced. If a text contains a later placeholder's name, that placeholder must come before the text in the
+/// template.
 pub(crate) fn page(template: &str, parts: &[(&str, &str)]) -> String {
     parts.iter().fold(template.to_owned(), |page, (place, text)| page.replacen(place, text, 1))
 }
 
-/// Returns JSON for an element `<script type="application/json">`: no part of it can end the element or begin another
-/// one.
+/// Returns JSON for an element `<script type="application/json">`: no part of the JSON can end the element or begin
+/// another element.
 ///
 /// # Errors
 /// Fails if a key is not a string.
@@ -22,7 +23,7 @@ pub(crate) fn attribute(text: &str) -> String {
     text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
 }
 
-/// Checks the requirements on every page: complete, and without requests.
+/// Checks the requirements on every page: it must be complete and make no requests.
 #[cfg(test)]
 pub(crate) fn check(page: &str) {
     assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));

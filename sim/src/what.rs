@@ -1,4 +1,4 @@
-//! The command `uslab what`: what a file is, how it was made, and which command reads it.
+//! The command `uslab what`: shows what a file is, how it was made, and which command reads it.
 
 use crate::slabs::Snapshot;
 use crate::trace::{Foreign, Format, Line, Parser, Source, Tables, TraceError};
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// The number of bytes of a text that are read.
+/// The number of bytes that are read of a text.
 const LOOKED_AT: usize = 4 << 20;
 
 /// The description of a file.
@@ -37,18 +37,18 @@ impl fmt::Display for FileDescription {
     }
 }
 
-/// A kind of file that begins with certain bytes.
+/// A kind of file, recognised by its first bytes or by bytes at an offset.
 struct Magic {
     bytes: &'static [u8],
-    /// The offset of the bytes.
+    /// The offset of the recognised bytes.
     at: usize,
     is: &'static str,
     made: &'static str,
-    /// The commands, with `FILE` in place of the name.
+    /// The commands that read the file, in which `FILE` stands for its name.
     read_by: &'static [&'static str],
 }
 
-/// The tools that read a dump.
+/// The tools that read a kernel dump.
 const DUMP: &str = "if it is a vmcore, crash's `kmem -s` or drgn-tools' `corelens FILE -M slabinfo`: `uslab slabs` reads what they print";
 
 const MAGICS: [Magic; 9] = [
@@ -372,7 +372,7 @@ impl FileDescription {
     }
 }
 
-/// Returns `true` if a value is in hexadecimal and then in decimal: `bytes_req=0x40 (64)`.
+/// Returns `true` if a line names one value first in hexadecimal and then in decimal. `bytes_req=0x40 (64)`.
 fn has_fields(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
     words.windows(2).any(|pair| pair[0].contains("=0x") && pair[1].starts_with('('))
@@ -382,7 +382,7 @@ fn magic(head: &[u8]) -> Option<&'static Magic> {
     MAGICS.iter().find(|magic| head.get(magic.at..).is_some_and(|head| head.starts_with(magic.bytes)))
 }
 
-/// Returns the first lines of a source.
+/// Returns the first lines of a source of text.
 fn read_beginning(mut source: Source) -> Result<Vec<u8>, TraceError> {
     let mut text = vec![];
     if source.is_recorded() {

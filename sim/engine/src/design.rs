@@ -12,7 +12,7 @@ use uslab_magazine::{Path, Paths};
 pub struct At {
     /// The CPU that makes the request.
     pub cpu: u32,
-    /// Nanoseconds of the trace since its first operation.
+    /// The trace's time in nanoseconds, counted from its first operation.
     pub ns: u64,
     /// The caller's constraints.
     pub manner: CallMode,
@@ -28,7 +28,7 @@ impl At {
 /// The caller's constraints on an operation. A design may ignore the constraints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CallMode {
-    /// An allocation that may block; an immediate free.
+    /// A plain call: an allocation may block, and a free takes effect immediately.
     #[default]
     Plain,
     /// An allocation that may not block.
@@ -37,22 +37,22 @@ pub enum CallMode {
     AfterGrace,
 }
 
-/// A description of something that a design does not support.
+/// A description of a feature that a design does not support.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unsupported(pub String);
 
-/// The error of an allocation for lack of memory.
+/// The error of an allocation that failed for lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no memory")]
 pub struct NoMemory;
 
-/// How often a design's operations would have taken a shared lock.
+/// Counts how often a design's operations would have taken a shared lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Locks {
     /// Acquisitions of the lock of a cache's slab lists.
     pub lists: u64,
-    /// Acquisitions of the lock above the slabs, such as a depot's or a barn's.
+    /// Acquisitions of the lock of the level between CPUs and slabs, such as a depot's or a barn's lock.
     pub depot: u64,
 }
 
@@ -66,13 +66,13 @@ pub struct CacheCounts {
     pub order: u8,
     /// The number of objects in a slab.
     pub per_slab: u64,
-    /// The number of objects in a full magazine, or in the design's counterpart.
+    /// The number of objects in a full magazine, or in the container that the design uses instead.
     pub capacity: u64,
     /// The number of allocated objects.
     pub used: u64,
-    /// Free objects held by CPUs: in magazines, or in a slab that a CPU owns.
+    /// Free objects that CPUs hold in magazines, or in slabs that belong to a CPU.
     pub in_magazines: u64,
-    /// Free objects in the level that all CPUs share above the slabs.
+    /// Free objects in the level between CPUs and slabs that all CPUs share.
     pub in_depot: u64,
     /// Free objects in slabs that no CPU owns.
     pub free_in_slabs: u64,
@@ -82,7 +82,7 @@ pub struct CacheCounts {
     pub partial: u64,
     /// Slabs with only free objects.
     pub empty: u64,
-    /// Exchanges of magazines with the shared level.
+    /// The number of magazines exchanged with the level that all CPUs share.
     pub depot_exchanges: u64,
     /// The number of slabs created so far.
     pub slabs_made: u64,
@@ -93,8 +93,8 @@ impl CacheCounts {
     pub fn slabs(&self) -> u64 {
         self.full + self.partial + self.empty
     }
-    /// Returns the number of objects that `/proc/slabinfo` would count as active: allocated objects, and free objects
-    /// that CPUs hold.
+    /// Returns the number of objects that `/proc/slabinfo` would call active: allocated objects, and free objects that
+    /// CPUs hold.
     pub fn active_objs(&self) -> u64 {
         self.used + self.in_magazines + self.in_depot
     }
@@ -117,19 +117,21 @@ pub trait Design {
     /// Fails if the design does not support the cache.
     fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unsupported>;
 
-    /// Allocates an object. `bytes` matter only for large kmalloc.
+    /// Allocates an object. The value of `bytes` is used only for large kmalloc.
     ///
     /// # Errors
     /// Fails if memory is exhausted.
     fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<Self::Object, NoMemory>;
-    /// Adds a slab that existed before the stream, with `free` free objects. The slab is the CPU's own if `owned`.
-    /// Returns the slab's objects in use; an empty list if the design cannot begin with slabs.
+    /// Adds a slab that existed before the stream; the slab has `free` free objects. If `owned` is true, the slab
+    /// belongs to the CPU. Returns the objects in use of the slab; an empty list if the design cannot start with
+    /// existing slabs.
     fn start(&mut self, _at: At, _cache: u32, _used: u32, _free: u32, _owned: bool) -> Vec<Self::Object> {
         vec![]
     }
     /// Frees an object of a cache.
     fn free(&mut self, at: At, cache: u32, object: Self::Object);
-    /// Returns an object's place: its slab's first page, and its index in the slab. `None` if no slab contains it.
+    /// Returns the place of an object: its slab's first page, and its index in the slab. `None` if the object is in no
+    /// slab.
     fn place(&self, cache: u32, object: &Self::Object) -> Option<(u32, u16)>;
 
     /// Allocates a block of `2^order` pages. `migratetype` is 0 for unmovable pages, 1 for movable, 2 for reclaimable.
@@ -139,7 +141,7 @@ pub trait Design {
     fn alloc_pages(&mut self, at: At, order: u8, migratetype: u8) -> Result<Self::Block, NoMemory>;
     /// Frees a block of pages.
     fn free_pages(&mut self, at: At, block: Self::Block);
-    /// Splits a block into blocks of a smaller order, lowest first.
+    /// Splits a block into blocks of a smaller order; returns them beginning with the lowest.
     fn split_pages(&mut self, block: Self::Block, order: u8) -> Vec<Self::Block>;
     /// Returns the first page of a block, and its order.
     fn block(&self, block: &Self::Block) -> (u32, u8);
@@ -150,27 +152,27 @@ pub trait Design {
 
     /// Returns the counts of a cache that the design has learnt.
     fn counts(&self, cache: u32) -> CacheCounts;
-    /// Returns the number of slab object operations by where they were served.
+    /// Returns the operations on slab objects, counted by the level that served them.
     fn paths(&self) -> Paths;
-    /// Returns the locks that object operations took; 0 for a design that does not count locks.
+    /// Returns how often object operations took locks; 0 for a design that does not count locks.
     fn locks(&self) -> Locks {
         Locks::default()
     }
-    /// Returns a cache slab by slab; `None` for large kmalloc.
+    /// Returns the contents of a cache, slab by slab. `None` for large kmalloc.
     fn show(&self, cache: u32) -> Option<ShownCache>;
-    /// Returns the allocator of the design's pages.
+    /// Returns the page allocator that the design uses.
     fn pages(&self) -> &PageAllocator;
-    /// Returns the number of pages of large kmalloc.
+    /// Returns the number of pages that large kmalloc uses.
     fn large_pages(&self) -> u64;
-    /// Returns `true` if a block that begins at this page belongs to a slab or to large kmalloc.
+    /// Returns `true` if a slab, or a block of large kmalloc, begins at this page.
     fn is_slab(&self, page: u32) -> bool;
 
-    /// Returns the level at which a CPU's last operation on a cache was served, and a description to end a sentence.
-    /// `None` if the cache is unknown. `did` has the steps that the shipping code reported: all steps for the shipping
-    /// design, only page steps for a model.
+    /// Returns the level that served a CPU's last operation on a cache, and a phrase that describes it at the end of a
+    /// sentence. `None` if the cache is unknown. `did` contains the steps that the shipping code reported. The shipping
+    /// design gets all steps; a model gets only page steps.
     fn how(&self, cpu: u32, cache: u32, freeing: bool, did: &[Step]) -> Option<(Path, String)>;
 
-    /// Checks the design's invariants, given the numbers of objects and pages that the stream holds.
+    /// Checks the design's invariants, given the numbers of objects and pages that the stream has in use.
     ///
     /// # Errors
     /// Fails with a description of the first invariant that does not hold.

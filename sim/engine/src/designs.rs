@@ -19,7 +19,7 @@ use std::str::FromStr;
 use uslab::{Geometry, Magazines};
 use uslab_magazine::{Cpus, MAX_CAPACITY, MAX_DEPOT};
 
-/// A built-in design, or one that a program provides.
+/// A built-in design, or a design that a program provides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Uslab,
@@ -52,7 +52,7 @@ pub fn knobs<P: Policy>(design: &str) -> &'static [Knob] {
     }
 }
 
-/// Boot parameters and `sysfs` attributes that all designs behind [`LINUX`] have.
+/// Boot parameters and `sysfs` attributes that are options of every design for which [`LINUX`] can stand.
 static LINUX_KNOBS: [Knob; 5] = [
     slub::CPU_PARTIAL_KNOB,
     slub::MIN_PARTIAL_KNOB,
@@ -61,8 +61,8 @@ static LINUX_KNOBS: [Knob; 5] = [
     slub::SLAB_MAX_ORDER_KNOB,
 ];
 
-/// If only `capacity` is set, the other two options have the defaults given here. Without `capacity`, they depend on
-/// the object size.
+/// The options of the shipping allocator; if only `capacity` is set, the other two options have the defaults given
+/// here. Without `capacity`, all three options depend on the object size.
 static SHIPPING_KNOBS: [Knob; 3] = [
     Knob {
         name: "capacity",
@@ -86,7 +86,7 @@ static SHIPPING_KNOBS: [Knob; 3] = [
 const STOCK: u16 = 8;
 const DEPOT_LIMIT: u32 = 10;
 
-/// The name that stands for the traced kernel's design: see [`Spec::as_traced`].
+/// The name that stands for the design of the traced kernel: see [`Spec::as_traced`].
 pub const LINUX: &str = "linux";
 
 /// Returns the name and one-line description of every design, including the [`Policy`] `P`.
@@ -236,7 +236,7 @@ pub trait PolicyVisitor {
 /// The error of a design that cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum DesignError {
-    /// The machine of the design is not possible.
+    /// A machine with this configuration is not possible.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// The design does not support the stream.
@@ -289,7 +289,8 @@ impl<P: Policy> Spec<P> {
         Ok(knobs)
     }
 
-    /// Returns the design to run. For [`LINUX`] that is the traced kernel's design, with the options of `self`.
+    /// Returns the design that is to run. For [`LINUX`], the result is the traced kernel's design with the options of
+    /// `self`.
     ///
     /// # Errors
     /// Fails if the stream does not name the traced kernel.
@@ -302,7 +303,7 @@ impl<P: Policy> Spec<P> {
         Ok(traced)
     }
 
-    /// Creates the design for a stream, with the stream's number of CPUs, and passes it to the visitor.
+    /// Creates the design on the number of CPUs that a stream has, and passes the design to the visitor.
     ///
     /// # Errors
     /// Returns a [`DesignError`].
@@ -350,7 +351,7 @@ impl<P: Policy> Spec<P> {
             Kind::Own => of::<P, V>(self, visitor),
         }
     }
-    /// Creates an engine that lives as long as the program.
+    /// Creates an engine that exists as long as the program.
     #[cfg(target_family = "wasm")]
     pub(crate) fn play(&self, stream: &'static Stream) -> Result<Box<dyn crate::play::Play>, DesignError>
     where
@@ -383,7 +384,7 @@ impl<P: Policy> Spec<P> {
             Model::<Q>::new(pages, self.knobs::<Q>().map_err(Unsupported)?)?.as_traced(self.is_of(stream));
         Ok(Box::new(crate::engine::Engine::new(model, stream)))
     }
-    /// Returns `true` if the traced kernel has this design.
+    /// Returns `true` if the kernel of the stream's trace has this design.
     fn is_of(&self, stream: &Stream) -> bool {
         stream.linux.split(':').next() == Some(self.name)
     }

@@ -15,7 +15,7 @@ pub enum EngineError {
         /// The error that the design returned.
         error: Unsupported,
     },
-    /// The stream's columns end before its operations do, or refer to something that does not exist.
+    /// The stream's columns end before all operations have been read, or refer to something that does not exist.
     #[error("operation {at}: the stream is damaged")]
     Damaged {
         /// The operation's number, from 1.
@@ -48,10 +48,10 @@ struct Object<O> {
     cpu: u32,
 }
 
-/// Live values, addressed by birth number.
+/// Live values, which are found by their birth number.
 #[derive(Debug)]
 struct Slots<T> {
-    /// The slot of each value that was ever inserted. The list only grows, by 4 bytes per birth.
+    /// The slot of each value that was inserted at any time. The list only grows, by 4 bytes per inserted value.
     born: Vec<u32>,
     live: Vec<Option<T>>,
     free: Vec<u32>,
@@ -71,11 +71,11 @@ impl<T> Slots<T> {
         self.live[slot as usize] = Some(thing);
         self.born.push(slot);
     }
-    /// Counts births whose allocation failed, because ages include them.
+    /// Counts births without a value (failed allocations), because ages count these births.
     fn insert_none(&mut self, births: u32) {
         self.born.extend((0..births).map(|_| Self::NONE));
     }
-    /// Returns the slot of a value by its age; age 0 is the youngest.
+    /// Returns the slot of a value, given the value's age; age 0 is the youngest.
     fn slot(&self, age: u64) -> Option<u32> {
         let number = (self.born.len() as u64).checked_sub(age.checked_add(1)?)?;
         self.born.get(number as usize).copied()
@@ -126,11 +126,11 @@ impl<'s, D: Design> Engine<'s, D> {
     pub fn failed(&self) -> u64 {
         self.failed
     }
-    /// Returns the nanoseconds of the trace since its first operation.
+    /// Returns the trace's time in nanoseconds, counted from its first operation.
     pub fn time_ns(&self) -> u64 {
         self.reader.time_ns(self.stream)
     }
-    /// Returns the number of allocated objects of the stream.
+    /// Returns the number of objects that the stream has in use.
     pub fn objects(&self) -> usize {
         self.objects.len()
     }
@@ -185,7 +185,7 @@ impl<'s, D: Design> Engine<'s, D> {
         At { cpu: self.reader.cpu(), ns: self.reader.time_ns(self.stream), manner: self.reader.manner() }
     }
 
-    /// Returns the cache of an action, and the place of the object that the action frees.
+    /// Returns the cache that an action uses, and the place of the object that the action frees.
     pub(crate) fn subject(&self, action: Action) -> Option<(u32, Option<(u32, u16)>)> {
         match action {
             Action::Alloc { cache, .. } | Action::Pass { cache, .. } => Some((cache, None)),

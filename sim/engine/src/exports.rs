@@ -1,8 +1,8 @@
-//! The functions that a web page calls. An instance has one engine. All of its state is in linear memory, so a copy of
-//! the memory is a checkpoint.
+//! The functions that a web page calls. A WebAssembly instance has one engine. All state of the instance is in linear
+//! memory, so a copy of the memory is a checkpoint.
 //!
-//! Texts and bytes pass through one buffer. [`room`] resizes the buffer for the caller to fill, and [`text`] returns
-//! its address.
+//! Texts and bytes pass through one buffer in both directions. [`room`] resizes the buffer, which the caller then
+//! fills, and [`text`] returns the buffer's address.
 
 use crate::clock::{ClockError, Outcome, Profile, run_stream};
 use crate::course::{self, labs};
@@ -18,7 +18,7 @@ use core::cell::RefCell;
 use uslab_lab::demos;
 use uslab_magazine::sync::thread_local;
 
-/// The state that lives as long as the instance.
+/// The state that exists as long as the instance.
 struct State {
     engine: Box<dyn Play>,
     sample: Vec<f64>,
@@ -41,7 +41,7 @@ fn with<T: Default>(f: impl FnOnce(&mut State) -> T) -> T {
     STATE.with_borrow_mut(|state| state.as_mut().map(f)).unwrap_or_default()
 }
 
-/// Makes room for `bytes` bytes from the caller, and returns the buffer's address.
+/// Makes room for `bytes` bytes that the caller will write, and returns the buffer's address.
 #[unsafe(no_mangle)]
 extern "C" fn room(bytes: usize) -> *mut u8 {
     TEXT.with_borrow_mut(|text| {
@@ -56,8 +56,9 @@ extern "C" fn text() -> *const u8 {
     TEXT.with_borrow(|text| text.as_ptr())
 }
 
-/// Sets the design for [`open`]. The caller filled [`room`] with a design and its options, as for `--design`. Returns
-/// 0, or the length of an error message if the design is unknown. The default design is the shipping allocator.
+/// Sets the design for [`open`]. The caller has filled [`room`] with a design and its options, in the form of
+/// `--design`. Returns 0, or the length of an error message if the design is unknown. The default design is the
+/// shipping allocator.
 #[unsafe(no_mangle)]
 extern "C" fn design() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -70,8 +71,8 @@ extern "C" fn design() -> usize {
     }
 }
 
-/// Creates the engine from the stream in [`room`], on `cpus` CPUs; 0 keeps the stream's number of CPUs. Returns 0, or
-/// the length of an error message.
+/// Creates the engine from the stream in [`room`], on `cpus` CPUs; if `cpus` is 0, the stream's number of CPUs is used.
+/// Returns 0, or the length of an error message.
 #[unsafe(no_mangle)]
 extern "C" fn open(cpus: u32) -> usize {
     begin(stream(cpus))
@@ -85,7 +86,7 @@ fn stream(cpus: u32) -> Result<Stream, String> {
         .map_err(|error| error.to_string())
 }
 
-/// Creates the engine as [`open`] does, from a [script](crate::script) in [`room`].
+/// Creates the engine from a [script](crate::script) in [`room`], as [`open`] does from a stream.
 #[unsafe(no_mangle)]
 extern "C" fn open_script() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -112,9 +113,9 @@ extern "C" fn demos() -> usize {
     say(serde_json::to_vec(&demos::Name::ALL.map(demos::Name::about)).unwrap_or_default())
 }
 
-/// Runs a demo from its beginning. The caller filled [`room`] with the demo's name and commands, one on each line.
-/// Writes the scenes after each command as JSON; returns the length. Returns 0 for an unknown demo, or without memory.
-/// An invalid command becomes a scene with an error message.
+/// Runs a demo from its first command. The caller has filled [`room`] with the demo's name and its commands, one per
+/// line. Writes the scene after each command as JSON; returns the length of the JSON. Returns 0 if the demo is unknown
+/// or memory is short. An invalid command becomes a scene with an error message.
 #[unsafe(no_mangle)]
 extern "C" fn demo() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -123,8 +124,8 @@ extern "C" fn demo() -> usize {
         .unwrap_or_default())
 }
 
-/// Generates one sequence of random requests for all demos that race: see [`Race`](demos::Race). Writes the result as
-/// JSON; returns the length.
+/// Generates one sequence of random requests, which all racing demos run: see [`Race`](demos::Race). Writes the result
+/// as JSON; returns the length of the JSON.
 #[unsafe(no_mangle)]
 extern "C" fn race(seed: u32, requests: u32) -> usize {
     let race = demos::race(seed.into(), requests as usize).ok();
@@ -137,8 +138,9 @@ extern "C" fn course(seed: u32) -> usize {
     say(serde_json::to_vec(&labs(seed)).unwrap_or_default())
 }
 
-/// Finds the right answer to a question of the lab named in [`room`], by the question's index from 0. Writes an
-/// [`Answer`](crate::course::Answer) as JSON; returns the length. Returns 0 if the lab has no question of this number.
+/// Finds the right answer to a question; the lab's name is in [`room`], and `question` is the question's index from 0.
+/// Writes an [`Answer`](crate::course::Answer) as JSON; returns the length. Returns 0 if the lab has no question of
+/// this number.
 #[unsafe(no_mangle)]
 extern "C" fn answer(seed: u32, question: usize) -> usize {
     let lab = TEXT.with_borrow_mut(core::mem::take);
@@ -146,7 +148,7 @@ extern "C" fn answer(seed: u32, question: usize) -> usize {
     say(right.and_then(|right| serde_json::to_vec(&right).ok()).unwrap_or_default())
 }
 
-/// Grows the heap by `bytes` in advance, because linear memory cannot shrink when a checkpoint is restored.
+/// Grows the heap by `bytes` bytes in advance, because linear memory cannot shrink when a checkpoint is restored.
 #[unsafe(no_mangle)]
 extern "C" fn reserve(bytes: usize) {
     drop(core::hint::black_box(Vec::<u8>::with_capacity(bytes)));
@@ -169,9 +171,9 @@ extern "C" fn run(until: u32) -> usize {
     }
 }
 
-/// Runs the stream up to an operation and writes the state as JSON; returns the length. The caller filled [`room`] with
-/// the numbers of the caches to show, four bytes each. The state includes the steps of the last operation if it ran in
-/// this call.
+/// Runs the stream up to an operation and writes the state as JSON; returns the length. The caller has filled [`room`]
+/// with the numbers of the caches to show, four bytes each. The state includes the steps of the last operation if it
+/// ran in this call.
 #[unsafe(no_mangle)]
 extern "C" fn view(until: u32) -> usize {
     let shown = TEXT.with_borrow_mut(core::mem::take);
@@ -185,9 +187,9 @@ extern "C" fn view(until: u32) -> usize {
     }))
 }
 
-/// Runs until a condition is met, but not beyond operation `end`. The caller filled [`room`] with an
-/// [`Until`](crate::until::Until) as JSON. Writes the [`Found`](crate::until::Found) event, or null, as JSON; returns
-/// the length. Returns 0 if the condition is invalid.
+/// Runs until a condition is met, but not beyond operation `end`. The caller has filled [`room`] with an
+/// [`Until`](crate::until::Until) as JSON. Writes the event that was [found](crate::until::Found), or null, as JSON;
+/// returns the length of the JSON. Returns 0 if the condition is invalid.
 #[unsafe(no_mangle)]
 extern "C" fn run_until(end: u32) -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -205,10 +207,10 @@ extern "C" fn profiles() -> usize {
     say(serde_json::to_vec(&names).unwrap_or_default())
 }
 
-/// Runs the stream in [`room`] in virtual time, each CPU without its idle times. `cpus` 0 keeps the stream's number of
-/// CPUs; `profile` is an index in [`profiles`]. Replaces [`open`], because an instance has the addresses of only one
-/// machine. Writes `{"Ok": ...}` with an [`Outcome`], or `{"Err": ...}` with an error message, as JSON; returns the
-/// length.
+/// Runs the stream in [`room`] in virtual time; no CPU has idle times between its operations. If `cpus` is 0, the
+/// stream's number of CPUs is used. `profile` is an index into the list that [`profiles`] writes. A call replaces a
+/// call of [`open`], because an instance has addresses for only one machine. Writes `{"Ok": ...}` with an [`Outcome`],
+/// or `{"Err": ...}` with an error message, as JSON; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn back_to_back(cpus: u32, profile: usize) -> usize {
     let outcome = stream(cpus).and_then(|stream| {
@@ -221,7 +223,7 @@ extern "C" fn back_to_back(cpus: u32, profile: usize) -> usize {
     say(serde_json::to_vec(&outcome).unwrap_or_default())
 }
 
-/// Runs a stream in virtual time, with any design.
+/// Runs a stream in virtual time; any design can serve it.
 struct BackToBack<'a> {
     pages: &'a Pages,
     stream: &'a Stream,
@@ -271,9 +273,9 @@ extern "C" fn check() -> usize {
     }
 }
 
-/// Hashes a part of linear memory to an integer below 2^53. `bytes` must be a multiple of 32. A web page that keeps
-/// checkpoints compares hashes instead of keeping a second copy of memory. Writes nothing, so that a call does not
-/// change the memory.
+/// Hashes a part of linear memory; the result is an integer below 2^53. `bytes` must be a multiple of 32. A web page
+/// that keeps checkpoints compares these hashes and needs no second copy of memory. The function writes nothing, so
+/// that calls do not change the memory.
 ///
 /// # Safety
 /// The caller guarantees that the part is inside linear memory.

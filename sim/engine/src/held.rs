@@ -32,8 +32,8 @@ impl Held {
     }
 }
 
-/// Slabs that a CPU owns. Other CPUs cannot allocate the free objects of an owned slab, so they count as held by the
-/// owner.
+/// Slabs that a CPU owns. Other CPUs cannot allocate the free objects of an owned slab, so these objects count as held
+/// by the owner.
 #[derive(Clone, Debug)]
 pub struct OwnSlabs {
     /// The CPU that owns the slabs.
@@ -45,7 +45,7 @@ pub struct OwnSlabs {
 }
 
 impl Levels {
-    /// Builds the levels of a policy from its containers and owned slabs, on one node.
+    /// Builds the levels of a policy on one node, from the policy's containers and owned slabs.
     pub fn of(held: &[Held], own: &[OwnSlabs], slabs: &Slabs, cpus: u32) -> Self {
         let mut levels = Self { cpus: vec![vec![]; cpus as usize], shared: vec![vec![]] };
         for Held { holder, name, room, objects } in held {

@@ -14,29 +14,30 @@ pub struct Level {
     pub objects: u32,
     /// The number of objects that fit into the level.
     pub room: u32,
-    /// The place of each object, the next to be allocated last: its slab's first page, and its index in the slab.
+    /// The place of each object, given as its slab's first page and its index in the slab; the object to be allocated
+    /// next is the last one.
     pub places: Vec<(u32, u16)>,
 }
 
 /// The per-CPU levels and the shared levels of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Levels {
-    /// The levels of each CPU; the level that serves first comes first.
+    /// The levels of each CPU, beginning with the level that serves first.
     pub cpus: Vec<Vec<Level>>,
     /// The shared levels of each node: full magazines or sheaves, or a shared array.
     pub shared: Vec<Vec<Level>>,
 }
 
 impl Level {
-    /// Creates a level that holds `places` and has room for `room` objects.
+    /// Creates a level that holds the objects in `places` and has space for `room` objects.
     pub fn new(name: &'static str, places: Vec<(u32, u16)>, room: usize) -> Self {
         Self { name, objects: places.len() as u32, room: room.max(places.len()) as u32, places }
     }
 }
 
 impl Levels {
-    /// Builds the levels of the shipping allocator: a stack per CPU, in magazines of `capacity` objects, and a depot
-    /// per node.
+    /// Builds the levels of the shipping allocator: for each CPU, a stack that is divided into magazines of `capacity`
+    /// objects; for each node, a depot.
     pub(crate) fn shipping(layer: &LayerView<ObjectPlace>, capacity: u32) -> Self {
         let places = |magazine: &MagazineView<ObjectPlace>| {
             magazine.rounds.iter().map(|place| (place.slab.get(), place.index)).collect::<Vec<_>>()

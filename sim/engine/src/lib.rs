@@ -1,4 +1,5 @@
-//! Runs a recorded stream of operations through the shipping allocator, one operation at a time, and shows the resulting state.
+//! Runs a recorded stream through the shipping allocator, one operation at a time, and shows the state after an
+//! operation.
 //!
 //! ```text
 //! trace ──> stream::Writer ──> Stream ──> Engine on a Machine ──> View
@@ -6,9 +7,9 @@
 //!                                         uslab-buddy as they ship
 //! ```
 //!
-//! The crate needs no OS: no file, no thread, no clock. The crate compiles for `wasm32-unknown-unknown`, and the page
-//! that `uslab replay --html` writes runs it there. The machine's pages are only addresses ([`uslab_buddy::Phantom`]):
-//! the engine computes places of objects and never accesses an object.
+//! The crate needs no operating system: it uses no file, no thread and no clock. The crate compiles for
+//! `wasm32-unknown-unknown`, so the page that `uslab replay --html` writes can run it. The machine's pages are only
+//! addresses ([`uslab_buddy::Phantom`]): the engine computes places of objects and never accesses an object.
 
 // Exercises refer to this crate by its name, also in the crate's own tests.
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! The command line: each command has its options in its own module here, or in the module that it runs.
-//! [`output::command`](crate::output::command) turns the result of a command into the exit code.
+//! [`output::command`](crate::output::command) converts a command's result to an exit code.
 
 mod calibrate;
 mod convert;
@@ -71,9 +71,10 @@ pub fn main() -> ExitCode {
     main_with::<NoPolicy>()
 }
 
-/// Runs the command line with a policy of the calling program: `--design` finds the policy by its name.
+/// Runs the command line, with a policy that the calling program defines. `--design` then also accepts the name of the
+/// calling program's policy.
 ///
-/// `examples/uma/main.rs` in this crate is such a program.
+/// `examples/uma/main.rs` in this crate is an example of such a calling program.
 pub fn main_with<P: Policy>() -> ExitCode {
     command::run(run::<P>)
 }

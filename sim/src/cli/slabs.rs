@@ -163,7 +163,8 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Prints the tables in order. On a terminal each table replaces the previous one.
+/// Prints the tables of `uslab slabs` repeatedly, one after another. On a terminal each table replaces the previous
+/// one.
 fn watch(args: &Args, interval: Duration) -> anyhow::Result<Outcome> {
     let terminal = std::io::stdout().is_terminal();
     // The number of rows fits on most terminals.

@@ -155,7 +155,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     Ok(if report.violated() { Outcome::Violated } else { Outcome::Done })
 }
 
-/// Does many runs, or a shard of them.
+/// Runs many stress runs, or one shard of them.
 fn run_stresses(
     args: &Args,
     of: NonZeroU64,

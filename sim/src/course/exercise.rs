@@ -17,8 +17,9 @@ use uslab_engine::course::{Check, Verdict};
 /// The page template, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/failure.html");
 
-/// The program that runs an exercise and reports the marks. The exercise runs in the same process. A report therefore
-/// counts only with a secret word, which the exercise cannot read.
+/// The program that runs an exercise and reports the marks. The exercise runs in the same process as the program that
+/// reports the marks. A report of marks therefore counts only if it contains a secret word, which the exercise cannot
+/// read.
 const MAIN: &str = r#"
 #![allow(dead_code)]
 #![forbid(unsafe_code)]
@@ -243,7 +244,8 @@ debug-assertions = true
         Ok(())
     }
 
-    /// Judges the exercise's locks over all orders of steps; returns the counterexample trace if a model fails.
+    /// Judges the exercise's locks in all possible orders of their steps; returns the counterexample trace if a model
+    /// fails.
     fn models(&self, verdict: &mut Verdict) -> anyhow::Result<Option<Story>> {
         const WANTED: &str = "each round has one owner in every order of the threads' steps";
         let program = match self.build(true)? {
@@ -284,7 +286,7 @@ debug-assertions = true
     }
 }
 
-/// Returns a value from a model's row: `MODEL name | ... | executions 17 | ...`.
+/// Returns the number of executions in a model's row, such as `MODEL name | ... | executions 17 | ...`.
 fn executions(row: &str) -> Option<u64> {
     row.split(" | ").find_map(|part| part.strip_prefix("executions "))?.parse().ok()
 }

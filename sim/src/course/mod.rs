@@ -203,7 +203,8 @@ impl Grade {
     }
 }
 
-/// Returns the lab that ends a file's name: `ann-merge.rs` is an exercise of the lab `merge`.
+/// Returns the lab whose name is the last part of a file's name. For example, `ann-merge.rs` is an exercise of the lab
+/// `merge`.
 fn lab_of(file: &Path) -> anyhow::Result<String> {
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let last = stem.rsplit(['-', '_']).next().unwrap_or_default().to_owned();

@@ -35,7 +35,7 @@ impl Code {
         let loader = Loader::new(file).map_err(|error| anyhow::anyhow!("{error}"))?;
         Ok(Self { loader, segments })
     }
-    /// Returns the address of the place by the file's numbering.
+    /// Returns the address of a place in the numbering of the file's symbols.
     fn address(&self, place: Place) -> Option<u64> {
         match place {
             Place::InFile(at) => self.segments.iter().find_map(|(address, offset, size)| {
@@ -49,7 +49,7 @@ impl Code {
             }
         }
     }
-    /// Returns the functions at a place, innermost first: several if calls were inlined.
+    /// Returns the functions at a place, innermost first; inlined calls give several functions.
     pub(super) fn functions(&self, place: Place) -> Vec<String> {
         let Some(address) = self.address(place) else { return vec![] };
         let mut names = vec![];

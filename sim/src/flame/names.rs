@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub(super) enum Place {
     /// Offset in the file, in bytes.
     InFile(u64),
-    /// Offset from the start of the first segment, as it is mapped, in bytes.
+    /// Offset in bytes from the start of the first segment, as the segment is mapped.
     Mapped(u64),
 }
 
@@ -19,7 +19,8 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Returns the functions at a place, innermost first, or a text that names the place if the file has no names.
+    /// Returns the functions at a place, innermost first; if the file has no function names, returns a text that names
+    /// the place.
     pub(super) fn look_up(&mut self, file: &str, build_id: &str, place: Place) -> Vec<String> {
         let key = (file.to_owned(), build_id.to_owned());
         let code = self.files.entry(key).or_insert_with(|| Code::open(file, build_id));
@@ -28,7 +29,8 @@ impl Names {
         if names.is_empty() { vec![format!("{file}+{at:#x}")] } else { names }
     }
 
-    /// Returns the functions of a frame of a folded stack: `/usr/bin/app+0x52a0` is looked up, other frames are kept.
+    /// Returns the functions of a frame of a folded stack. A frame such as `/usr/bin/app+0x52a0` is looked up in the
+    /// file; other frames are returned unchanged.
     pub(super) fn of_frame(&mut self, frame: &str) -> Vec<String> {
         let place = frame.rsplit_once("+0x").filter(|(file, _)| file.starts_with('/'));
         let place = place.and_then(|(file, digits)| Some((file, u64::from_str_radix(digits, 16).ok()?)));
@@ -42,12 +44,12 @@ impl Names {
     }
 }
 
-/// The most frames kept of a stack. Outer frames beyond it are omitted, so that the same code at different depths is
-/// one stack.
+/// The largest number of frames that are kept of a stack. Frames further out are omitted, so that the same code at
+/// different call depths gives one stack.
 const OUTER: usize = 24;
 
-/// Returns the part of a stack outside the allocator, innermost function first, without functions of Rust's and C's
-/// libraries that call the allocator.
+/// Returns the part of a stack outside the allocator, innermost function first. Functions of the Rust and C libraries
+/// that call the allocator are omitted.
 pub(super) fn outside(stack: &[String]) -> &[String] {
     let inner = stack.iter().take_while(|name| Whose::named(name) != Whose::Others);
     let own = inner.enumerate().filter(|(_, name)| Whose::named(name) == Whose::Allocator).last();
@@ -60,9 +62,10 @@ pub(super) fn outside(stack: &[String]) -> &[String] {
 /// The owner of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
-    /// The function is the allocator's, or a part of Rust's library that only allocates.
+    /// The function belongs to the allocator, or to a part of Rust's library that only allocates.
     Allocator,
-    /// The function is Rust's library's, whose frames can be between the allocator's in builds without inlining.
+    /// The function belongs to Rust's library; in builds without inlining, its frames can be between the allocator's
+    /// frames.
     Library,
     Others,
 }

@@ -4,8 +4,8 @@
 //! trace_pipe_raw of a CPU ──> a thread ──> zstd ──> cpuN.raw.zst ──(afterwards, by time)──> trace.txt.zst
 //! ```
 //!
-//! Pages are copied with `read`, for which the kernel allocates nothing. `splice` would spare the copy, but it
-//! allocates for each page, and each such allocation is an event of the trace.
+//! Pages are copied with `read`, because the kernel allocates nothing for a `read`. `splice` would avoid the copy, but
+//! it allocates for each page, and each of these allocations would be an event of the trace.
 
 use super::format::{Format, Printer};
 use super::ring::{Cursor, Layout};
@@ -29,11 +29,11 @@ use uslab_magazine::sync::{
 
 /// The number of CPUs that a thread drains.
 const CPUS: usize = 8;
-/// The number of pages taken from a CPU before the next CPU's turn.
+/// The number of pages that a thread takes from one CPU before it continues with the next CPU.
 const TURN: usize = 256;
-/// The pause of a thread whose CPUs had few pages: at 10 million events a second, a CPU fills 10 MB in that time.
+/// The pause of a thread after its CPUs had few pages; at 10 million events a second, a CPU fills 10 MB in this time.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The compression level of the temporary pages; the level of the final text follows.
+/// The compression level of the temporary page files, and the level of the final text.
 const PAGES_LEVEL: i32 = 1;
 const TEXT_LEVEL: i32 = 3;
 
@@ -65,7 +65,7 @@ pub(super) struct Taken {
 }
 
 impl Drain {
-    /// Starts to take what the CPUs of a tracing instance write, into files in `folder`.
+    /// Starts to take the pages that the CPUs of a tracing instance write, and stores them in files in `folder`.
     pub(super) fn start(tracefs: &Path, instance: &Path, folder: &Path) -> anyhow::Result<Self> {
         let header = tracefs.join("events/header_page");
         // The kernel returns the text only to the first read.
@@ -111,7 +111,7 @@ impl Drain {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Takes the remaining pages. The kernel must have stopped writing events.
+    /// Takes the remaining pages. The kernel must already have stopped writing events.
     pub(super) fn stop(&mut self) -> anyhow::Result<Taken> {
         // Release: pairs with the Acquire in `take`.
         self.shared.stopped.store(true, Release);
@@ -196,8 +196,8 @@ struct Cpu {
 }
 
 impl Cpu {
-    /// Takes the available pages, some at a time, and returns their number. `all` includes the page that the CPU is
-    /// writing.
+    /// Takes the available pages in groups, and returns the number of pages taken. `all` includes the page that the CPU
+    /// is still writing.
     fn take(&mut self, layout: Layout, all: bool, shared: &Shared) -> anyhow::Result<usize> {
         for pages in 0..TURN {
             let read = match self.pipe.read(&mut self.page) {
@@ -300,7 +300,7 @@ impl Stream {
         }
     }
 
-    /// Reports once the events that were lost before the last record, as ftrace does.
+    /// Reports the events that were lost before the last record; each loss is reported once, as ftrace does.
     fn report_lost(&mut self, text: &mut Vec<u8>) {
         // Writing to a vector cannot fail.
         let _ = match self.cursor.lost.take() {
@@ -311,7 +311,7 @@ impl Stream {
     }
 }
 
-/// Reads the formats of the recorded events in tracefs, and of marks.
+/// Reads the formats of the recorded events and of marks, from tracefs.
 pub(super) fn formats(tracefs: &Path, events: &[&str]) -> anyhow::Result<Vec<Format>> {
     let kmem = events.iter().map(|event| format!("kmem/{event}"));
     kmem.chain(["ftrace/print".to_owned()])

@@ -13,9 +13,9 @@ enum Kind {
     Site,
     Flags,
     Frame,
-    /// A text at an offset and length stored in the record.
+    /// A text whose offset and length are stored in the record.
     Text,
-    /// A text that fills the rest of the record.
+    /// A text that fills the record from the field to the end.
     Rest,
 }
 
@@ -36,10 +36,10 @@ pub(super) struct Format {
     id: u16,
     name: String,
     fields: Vec<Field>,
-    /// `true` if the print format has a value that is not a field. Before 5.19, that was whether pages of order 0 are
-    /// for a CPU's list.
+    /// `true` if the print format has a value that is computed and not a field. Before 5.19, this value said if pages
+    /// of order 0 are for a CPU's list.
     refill_by_order: bool,
-    /// The allocation flags with their names, in the order in which they are tried.
+    /// The names of the allocation flags, in the order in which they are tried.
     flags: Vec<(u64, String)>,
 }
 
@@ -147,7 +147,8 @@ fn text(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// Parses the table of `__print_flags`: `{EXPRESSION, "NAME"}, ...`. Entries that are not numbers are omitted.
+/// Parses the table of `__print_flags`, which pairs values with names. `{EXPRESSION, "NAME"}, ...`. Entries that are
+/// not numbers are omitted.
 fn flags(print: &str) -> Vec<(u64, String)> {
     let Some((_, table)) = print.split_once("__print_flags(REC->gfp_flags, \"|\",") else { return vec![] };
     let mut flags = vec![];
@@ -234,10 +235,10 @@ impl<'t> Expression<'t> {
     }
 }
 
-/// The names of addresses and of flags, each looked up once.
+/// The texts for addresses and for flags, each looked up only once.
 #[derive(Debug, Default)]
 struct Strings {
-    /// The symbols by address, each with the last name that begins there.
+    /// The kernel's symbols by address; of several symbols at one address, the last name counts.
     symbols: Vec<(u64, String)>,
     sites: FxHashMap<u64, String>,
     flags: FxHashMap<u64, String>,
@@ -300,7 +301,7 @@ pub(super) struct Printer {
     commands: FxHashMap<i32, String>,
 }
 
-/// The length of the fields that all records begin with: type, flags, preemption, process.
+/// The length of the fields with which every record begins: type, flags, preemption, process.
 const COMMON: usize = 8;
 
 impl Printer {
@@ -336,8 +337,7 @@ impl Printer {
     }
 }
 
-/// Formats the flags as `d.s2.`: interrupts, need to reschedule, kind of context, depths of preemption and of
-/// migration.
+/// Formats the flags as `d.s2.`: interrupts, need to reschedule, kind of context, preemption depth, migration depth.
 fn context(flags: u8, preempt: u8) -> String {
     let has = |bit: u8| flags & bit != 0;
     let interrupts = match (has(0x01), has(0x80)) {

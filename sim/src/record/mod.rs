@@ -1,8 +1,8 @@
 //! The command `uslab record`: records a trace of a running kernel, with its tables, for `uslab replay`.
 //!
-//! The running kernel and a kernel [booted](qemu) for recording take the same steps (`steps.sh`). The steps are in
-//! shell, because a guest has nothing else. The running kernel's events are drained during the recording (`drain`); a
-//! guest keeps its events in its buffers.
+//! The running kernel, and a kernel that is [booted](qemu) for the recording, take the same steps (`steps.sh`). The
+//! steps are a shell script, because a guest has no other interpreter. The running kernel's events are drained during
+//! the recording (`drain`); a guest keeps its events in its buffers.
 
 mod drain;
 mod format;
@@ -28,7 +28,7 @@ use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 /// The script that writes marks and copies tables.
 const STEPS: &str = include_str!("steps.sh");
 
-/// The events of group `kmem` that replays read. Kernels before 6.1 have separate `_node` events.
+/// The events of the group `kmem` that a replay reads. Kernels before 6.1 have separate `_node` events.
 const EVENTS: [&str; 11] = [
     "kmalloc",
     "kmem_cache_alloc",
@@ -49,13 +49,13 @@ const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// Options for recording the running kernel.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The mount point of tracefs; `None` tries the usual ones.
+    /// The mount point of tracefs. `None` tries the usual mount points.
     pub tracefs: Option<PathBuf>,
     /// The size of each CPU's buffer in bytes.
     pub buffer: u64,
     /// `true` to shrink all caches before and after the recording.
     pub shrink: bool,
-    /// The length of the recording in seconds, if no command is given.
+    /// The length of the recording in seconds; a command replaces the time limit.
     pub seconds: u64,
     /// The workload: a program and its arguments.
     pub command: Vec<String>,
@@ -101,7 +101,8 @@ impl fmt::Display for Recorded {
 /// The file name of the trace in a recording's folder.
 const TRACE: &str = "trace.txt.zst";
 
-/// A folder that gets its final name when it is complete. If it is dropped earlier, the folder is removed.
+/// A folder that receives its final name when the recording in it is complete. If the value is dropped before that, the
+/// folder is removed.
 #[derive(Debug)]
 struct Folder {
     to: PathBuf,
@@ -179,7 +180,7 @@ fn lost(stats: &str) -> Vec<(String, u64)> {
     lost.filter(|(_, lost)| *lost > 0).collect()
 }
 
-/// Returns a flag that Ctrl-C sets.
+/// Returns a flag that is set when the user presses Ctrl-C.
 fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
@@ -187,7 +188,7 @@ fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(interrupted)
 }
 
-/// Waits for a child as long as `go_on` returns `Ok`; then kills it.
+/// Waits for a child process while `go_on` returns `Ok`; kills the child on the first error.
 fn wait(child: &mut Child, mut go_on: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -242,8 +243,8 @@ impl Drop for Instance {
     }
 }
 
-/// Returns the error of a kernel file that cannot be used: the missing right or mount, and the command that provides
-/// it.
+/// Returns the error for a kernel file that cannot be used; its text names the missing right or mount, and the command
+/// that provides it.
 fn refused(path: &Path, error: &io::Error) -> anyhow::Error {
     let what = match error.kind() {
         ErrorKind::PermissionDenied => {
@@ -350,11 +351,10 @@ fn online() -> usize {
     count.unwrap_or_else(|| uslab_magazine::Cpus::os().count()) as usize
 }
 
-/// The interval at which the names of commands are read, because the kernel keeps only the names of the last few
-/// hundred processes.
+/// The interval between two readings of the commands' names; the kernel remembers only the last few hundred processes.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The names of commands, read while a recording runs, and its progress on a terminal.
+/// The names of commands, which are read during a recording, and the progress that a terminal shows.
 struct Seen {
     tracefs: PathBuf,
     instance: PathBuf,
@@ -406,7 +406,7 @@ impl Seen {
         stats.map(|stats| sum(&stats, &LOSSES)).sum()
     }
 
-    /// The name of an exited process is known from an earlier reading.
+    /// If a process has exited, its name is known from an earlier reading.
     fn read_commands(&mut self) {
         let text = fs::read(self.tracefs.join("saved_cmdlines")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

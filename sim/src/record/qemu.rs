@@ -1,7 +1,8 @@
 //! Boots a kernel of a distribution's package in qemu, to record it.
 //!
-//! The guest has only a static busybox, the workload, and the kernel modules for transferring the trace (9p; without
-//! it, a serial port). Events are enabled from early boot, so that the trace has the allocation of nearly every object.
+//! The guest contains only a static busybox, the workload, and the kernel modules that transfer the trace over 9p or,
+//! without 9p, over a serial port. Events are enabled from early boot, so that the trace shows the allocation of nearly
+//! every object.
 
 use super::{EVENTS, Folder, INTERRUPTED, Recorded, STEPS, interrupts, wait};
 use anyhow::{Context, bail};
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 /// The script that runs as process 1 of the guest.
 const GUEST: &str = include_str!("guest.sh");
 
-/// The modules that transfer the trace; a kernel without these modules has them built in.
+/// The modules that transfer the trace; a kernel that lacks these files has the modules built in.
 const WAY_OUT: [&str; 3] = ["virtio_pci", "9pnet_virtio", "9p"];
 
 /// The time within which a guest under KVM must report that it is up.
@@ -26,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The kernel to boot, and the guest machine.
 #[derive(Clone, Debug)]
 pub struct Guest {
-    /// The kernel's file, or the folder of unpacked packages.
+    /// The kernel's file, or a folder with unpacked packages.
     pub kernel: PathBuf,
     /// Additional text for the kernel's command line.
     pub append: String,
@@ -38,7 +39,7 @@ pub struct Guest {
     pub memory: u64,
     /// The size of each CPU's trace buffer in bytes.
     pub buffer: u64,
-    /// Programs and scripts; the first one runs, unless a command is given.
+    /// Programs and scripts; the guest runs the first one if no command is given.
     pub workload: Vec<PathBuf>,
     /// The workload: a program and its arguments.
     pub command: Vec<String>,
@@ -48,7 +49,7 @@ pub struct Guest {
     pub emulate: bool,
 }
 
-/// Boots a kernel that records itself into the new folder `out`, and ends it.
+/// Boots a kernel that records itself into the new folder `out`, and then shuts the guest down.
 ///
 /// # Errors
 /// Fails if the folder exists, a program or file is missing, or the guest did not finish in time. A failed recording
@@ -116,7 +117,7 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
     folder.finish(&status)
 }
 
-/// The file of the guest's second serial port: an archive, if the guest's kernel has no 9p.
+/// The file behind the guest's second serial port: an archive if the guest's kernel has no 9p.
 const PORT: &str = "port.tar";
 
 /// Unpacks the archive from the serial port, if it exists. Returns `true` if the recording is complete.
@@ -146,7 +147,7 @@ fn writable(path: &str) -> bool {
     File::options().read(true).write(true).open(path).is_ok()
 }
 
-/// Returns the last text line of a guest's console, skipping the firmware's cursor movements.
+/// Returns the last line of text on a guest's console, ignoring cursor movements of the firmware.
 fn last_words(console: &Path) -> String {
     let text = fs::read(console).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -190,7 +191,8 @@ fn qemu(guest: &Guest, accelerator: &str, kernel: &Path, initramfs: &Path, out: 
 /// Finds the kernel, and the folder of its modules if it has one.
 ///
 /// Distributions have the kernel as `boot/vmlinuz-RELEASE` (Debian until 6.x), or as `vmlinuz` in the folder of its
-/// modules (Debian from 7.x on, Fedora, Arch). Any other file is a kernel that the user built, without modules.
+/// modules (Debian from 7.x on, Fedora, Arch). Any other file is assumed to be a kernel that the user built without
+/// modules.
 fn kernel(given: &Path) -> anyhow::Result<(PathBuf, Option<PathBuf>)> {
     let shown = given.display();
     let kernel = if given.is_dir() {
@@ -291,7 +293,7 @@ fn program(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the modules that transfer the trace, each after its dependencies.
+/// Returns the modules that transfer the trace; a module comes after its dependencies.
 fn tracing_modules(folder: Option<&Path>) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let mut files = BTreeMap::new();
     let mut folders: Vec<_> = folder.map(Path::to_owned).into_iter().collect();

@@ -1,4 +1,5 @@
-//! Parses pages of the kernel's ring buffer, as `trace_pipe_raw` has them: events with the time between them.
+//! Parses pages of the kernel's ring buffer, in the format of `trace_pipe_raw`: events, each with the time since the
+//! previous event.
 //!
 //! ```text
 //! time of the page (8 bytes)  length and flags (8, or 4)  event event event ... [number of lost events]
@@ -7,22 +8,22 @@
 
 use std::ops::Range;
 
-/// Flag of a page before which events were lost.
+/// The page flag that means: events were lost before this page.
 const MISSED: u64 = 1 << 31;
-/// Flag of a page that stores the number of lost events after its last event.
+/// The page flag that means: the number of lost events is stored after the last event.
 const MISSED_IS_STORED: u64 = 1 << 30;
-/// The bits of a page's length.
+/// The mask of the bits that hold a page's length.
 const LENGTH: u64 = (1 << 27) - 1;
 
 const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;
-/// The number of bits of an event's own time.
+/// The number of bits for the time in an event's header.
 const SHORT_TIME: u32 = 27;
 /// The number of bits that an absolute time has.
 const STAMP_BITS: u32 = 59;
 
-/// The layout of a page, by `events/header_page`.
+/// The layout of a page, as `events/header_page` describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     /// The size of a page in bytes.
@@ -49,7 +50,7 @@ impl Layout {
             .then_some(layout)
     }
 
-    /// Returns the used part of a page.
+    /// Returns the bytes of a page that contain data.
     pub(super) fn used<'p>(&self, page: &'p [u8]) -> Option<&'p [u8]> {
         let head = page.get(..self.data)?;
         page.get(..self.data + self.rest(head))
@@ -60,14 +61,14 @@ impl Layout {
         self.data
     }
 
-    /// Returns the bytes of the used part after the head.
+    /// Returns the number of used bytes that follow the head.
     pub(super) fn rest(&self, head: &[u8]) -> usize {
         let flags = self.flags(head);
         let stored = flags & (MISSED | MISSED_IS_STORED) == MISSED | MISSED_IS_STORED;
         (flags & LENGTH) as usize + if stored { 8 } else { 0 }
     }
 
-    /// Begins to read a page's used part.
+    /// Begins to read the used part of a page.
     pub(super) fn begin(&self, used: &[u8]) -> Cursor {
         let flags = self.flags(used);
         let end = self.data + (flags & LENGTH) as usize;
@@ -85,7 +86,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Reads a word; 0 if it is missing.
+/// Reads a word; returns 0 if the bytes end before it.
 fn long(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }
@@ -97,12 +98,12 @@ pub(super) struct Cursor {
     end: usize,
     /// The time of the last event, in nanoseconds.
     pub(super) time: u64,
-    /// The number of events lost before this page; 0 if the kernel does not report the number.
+    /// The number of events lost before this page; 0 if events were lost but the kernel does not report how many.
     pub(super) lost: Option<u64>,
 }
 
 impl Cursor {
-    /// Returns the range of the next record in the page's used part.
+    /// Returns the byte range of the next record in the used part of the page.
     pub(super) fn next(&mut self, used: &[u8]) -> Option<Range<usize>> {
         while self.at + 4 <= self.end {
             let head = word(used, self.at)?;
@@ -156,7 +157,7 @@ pub(super) mod tests {
 \tfield: char data;\toffset:16;\tsize:4080;\tsigned:0;
 ";
 
-    /// Builds a page with these records: nanoseconds since the previous record, and bytes.
+    /// Builds a page from records, each given as nanoseconds since the previous record, and bytes.
     pub(in super::super) fn page(time: u64, lost: Option<u64>, records: &[(u32, Vec<u8>)]) -> Vec<u8> {
         let mut data = vec![];
         for (delta, record) in records {

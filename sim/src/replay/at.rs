@@ -1,4 +1,4 @@
-//! Snapshots of a replay, as a web page shows them.
+//! Computes the snapshots of a replay in the form that a web page shows.
 
 use super::{Options, ReplayError, moments, run_to_stream};
 use crate::output::Progress;
@@ -7,7 +7,7 @@ use std::path::Path;
 use uslab_engine::designs::{Spec, Visitor};
 use uslab_engine::{Design, Engine, EngineError, Policy, Stream, View};
 
-/// Snapshots of a design's machine after given numbers of operations.
+/// Snapshots of a design's machine, each after a given number of operations.
 #[derive(Debug, Serialize)]
 pub struct Moments {
     /// The name of the trace.
@@ -16,12 +16,12 @@ pub struct Moments {
     pub design: String,
     /// The number of operations of the whole stream.
     pub operations: u64,
-    /// The snapshots, in the order of the request, with caches slab by slab.
+    /// The snapshots in the requested order; each shows the caches slab by slab.
     pub moments: Vec<View>,
 }
 
 impl Moments {
-    /// Returns the snapshots after the given numbers of operations, in the stream that a page of this trace runs.
+    /// Returns a snapshot for each of the given numbers of operations, in the stream that this trace's page runs.
     ///
     /// # Errors
     /// Returns a [`ReplayError`]; also fails if a number exceeds the number of operations.
@@ -46,7 +46,7 @@ impl Moments {
     }
 }
 
-/// Returns the stream that a page of this trace runs.
+/// Returns the stream that this trace's page runs.
 ///
 /// # Errors
 /// Returns a [`ReplayError`].

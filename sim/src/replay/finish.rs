@@ -1,4 +1,4 @@
-//! The end of a replay: takes the numbers, frees everything, and counts the remainder.
+//! The end of a replay: reads the counters, frees everything, and counts what remains.
 
 use super::{CacheAt, Run, Snapshot};
 use crate::machine::Build;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use uslab::{CacheInfo, Info, Paths};
 use uslab_buddy::{BuddyInfo, Order};
 
-/// The facts that the report needs in addition to the replay's state.
+/// The facts that the report needs and the replay's state lacks.
 pub(super) struct Taken<'t> {
     pub(super) build: Build,
     pub(super) tables: &'t Tables,
@@ -24,11 +24,11 @@ pub(super) struct Taken<'t> {
     pub(super) rss: [u64; 2],
 }
 
-/// The most violations that are kept with their text.
+/// The largest number of violations whose text is kept.
 const VIOLATIONS_KEPT: usize = 20;
 
 impl Run<'_, '_> {
-    /// Takes the numbers at the end of the trace, frees everything, and reports.
+    /// Reads the counters at the end of the trace, frees everything, and makes the report.
     pub(super) fn finish(mut self, taken: Taken<'_>) -> Report {
         let facts = self.resolver.facts(taken.tables);
         let infos = self.machine.subsystem.info();
@@ -175,7 +175,7 @@ impl Run<'_, '_> {
         report.collect()
     }
 
-    /// Frees all objects, reaps, shrinks, returns the pages, and counts the remainder.
+    /// Frees all objects, reaps, shrinks, returns the pages, and counts what remains.
     fn tear_down(&mut self, before: &BuddyInfo, rss: [u64; 2]) -> Teardown {
         self.held.free_all();
         let subsystem = &self.machine.subsystem;
@@ -205,7 +205,8 @@ impl Run<'_, '_> {
     }
 }
 
-/// Compares the change between the moments at which the kernel's tables are exact: right after all caches were shrunk.
+/// Compares the changes between the moments at which the kernel's tables are exact, which are right after all caches
+/// were shrunk.
 fn against_kernel(
     facts: &Facts,
     snapshots: &[Snapshot],

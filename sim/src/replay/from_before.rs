@@ -1,4 +1,5 @@
-//! Infers the slabs from before a trace, by the objects that the trace allocates from them and frees to them.
+//! Infers the slabs that existed before a trace, from the objects that the trace allocates from or frees to these
+//! slabs.
 
 use super::linux;
 use super::steps::readings;
@@ -6,14 +7,14 @@ use super::traced::Traced;
 use crate::trace::{CacheId, CacheKind, OpKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// A slab from before the trace, as far as the trace shows it.
+/// A slab that existed before the trace, as far as the trace shows the slab.
 pub(super) struct FromBefore {
     pub(super) cache: CacheId,
     /// The number of objects of the slab.
     pub(super) objects: u32,
-    /// The objects that are freed in the trace, by address.
+    /// The addresses of the slab's objects that the trace frees.
     pub(super) used: Vec<u64>,
-    /// The number of free objects: allocated first in the trace, or assumed to be free.
+    /// The number of free objects: objects whose first event is an allocation, and objects assumed to be free.
     pub(super) free: u32,
     /// The number of free objects that are only assumed to be free.
     pub(super) guessed: u32,
@@ -21,7 +22,7 @@ pub(super) struct FromBefore {
     pub(super) owner: Option<u16>,
     /// The first CPU that allocated a free object of the slab.
     first: Option<u16>,
-    /// The number of free objects that the slab gained until the moment `before`.
+    /// The number of free objects that the slab gained before the moment `before`.
     gained: i64,
     /// `true` if the slab's page was freed before the moment `before`.
     is_gone: bool,
@@ -47,14 +48,14 @@ impl FromBefore {
     }
 }
 
-/// Infers the slabs from before the trace, in the order in which the kernel allocates from them. Consider an address on
-/// a page that the trace did not allocate. If its first event is an allocation, the object was free at the beginning;
-/// if a free, it was in use.
+/// Infers the slabs that existed before the trace, in the order in which the kernel allocates from them. Consider an
+/// address on a page whose allocation is not in the trace. If the first event of the address is an allocation, the
+/// object was free when the trace began; if the first event is a free, the object was in use.
 ///
-/// The trace shows nothing about all other objects. The number of free objects follows from the kernel's table at
-/// `before`. They are at places that an allocation could have, in slabs that the kernel did not use. Free objects are
-/// spread over as many slabs as sysfs counts on the partial list. Without the table, unknown objects stay in use,
-/// unless the page is freed.
+/// The trace shows nothing about objects without an event. The number of free objects comes from the kernel's table at
+/// the moment `before`. The free objects without an event are placed where an allocation could find them, in slabs from
+/// which the kernel did not allocate. Free objects are spread over as many slabs as sysfs counts on the partial list.
+/// Without the table, objects without an event count as in use until their page is freed.
 pub(super) fn slabs_from_before(traced: Traced<'_>) -> Vec<FromBefore> {
     let Traced { resolver, ops, tables } = traced;
     let Some(slabinfo) = tables.latest_slabinfo() else { return vec![] };
@@ -127,7 +128,7 @@ pub(super) fn slabs_from_before(traced: Traced<'_>) -> Vec<FromBefore> {
     slabs
 }
 
-/// Returns the operation at which the kernel read its table `before`, and `true` if caches were shrunk by then.
+/// Returns the operation at which the kernel read its table `before`, and `true` if caches had been shrunk by then.
 fn moment_before(traced: Traced<'_>) -> (usize, bool) {
     let Traced { resolver, ops, .. } = traced;
     let mut is_shrunk = false;
@@ -143,8 +144,8 @@ fn moment_before(traced: Traced<'_>) -> (usize, bool) {
     (0, is_shrunk)
 }
 
-/// Finds the slabs that CPUs own: the slab from which a CPU allocates first is its current slab. The slabs that the CPU
-/// uses next are on its partial list, as far as sysfs counts slabs there.
+/// Finds the slabs that CPUs own: a CPU's current slab is the one from which it allocates first. The slabs that the CPU
+/// uses next are assumed to be on its partial list, up to the number that sysfs counts there.
 fn find_owners(Traced { resolver, tables, .. }: Traced<'_>, slabs: &mut [FromBefore]) {
     let attributes = &tables.kernel.attributes;
     let counters = tables.at("before").map(|before| &before.counters);
@@ -166,8 +167,8 @@ fn find_owners(Traced { resolver, tables, .. }: Traced<'_>, slabs: &mut [FromBef
     }
 }
 
-/// Adds free objects that the trace does not show, by the table of the moment `before`. A trace from the boot on, which
-/// shows the creation of most slabs, also shows their free objects.
+/// Adds the free objects that have no event, as the table of the moment `before` counts them. A trace that begins at
+/// boot shows the creation of most slabs and therefore also their free objects.
 fn add_unseen(
     Traced { resolver, tables, .. }: Traced<'_>,
     slabs: &mut Vec<FromBefore>,
@@ -175,7 +176,7 @@ fn add_unseen(
 ) {
     #[derive(Default)]
     struct Shown {
-        /// The number of free objects, of slabs, and of slabs with free objects, without the slabs of CPUs.
+        /// Three counts, without the slabs of CPUs: free objects, slabs, and slabs with free objects.
         free: i64,
         partial: i64,
         slabs: i64,

@@ -1,25 +1,26 @@
-//! Finds the likely times of allocations and frees that have no event, or whose event is in the wrong place.
+//! Finds the likely times of allocations and frees that have no event, or an event in the wrong place.
 
 use super::linux;
 use super::traced::{Traced, function};
 use crate::trace::{CacheId, FreeOrigin, HiddenFreeSign, Op, OpKind, Ptr, SiteId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Sorts the events of one object into the order in which they must have happened. A trace has some events of different
-/// CPUs in the wrong order. A wrong order looks like a hidden free and a hidden allocation:
+/// Sorts the events of each object into the order in which they must have happened. In a trace, some events of
+/// different CPUs are in the wrong order. A wrong order looks like a hidden free followed by a hidden allocation.
 ///
 /// - `alloc, alloc, free, free`: the first free preceded the second allocation.
 /// - `free, alloc, alloc`, if the free has no allocation: the free followed the first allocation.
 pub(super) fn put_in_order(ops: &mut Vec<Op>) {
-    /// The last event of an object, by operation.
+    /// The last event of an object, as the number of its operation.
     enum Seen {
-        /// A free without an allocation.
+        /// The trace shows a free without an allocation.
         Early(usize),
-        /// A free without an allocation, and then an allocation.
+        /// The trace shows a free without an allocation, and later an allocation.
         EarlyThenAlloc(usize, usize),
-        /// A hidden free; the allocation follows.
+        /// The object was freed without an event; the number is the allocation that follows.
         Reused(usize),
-        /// A hidden free, and the free that matches the allocation after it.
+        /// The object was freed without an event; the numbers are the allocation that follows, and the free of that
+        /// allocation.
         ReusedThenFree(usize, usize),
     }
     let mut seen: FxHashMap<u64, Seen> = FxHashMap::default();
@@ -77,20 +78,21 @@ pub(super) fn put_in_order(ops: &mut Vec<Op>) {
     }
 }
 
-/// Finds when objects were passed to `kfree_rcu`, which has no event: the operation, and the objects' addresses.
+/// Finds when objects were passed to `kfree_rcu`, which has no event: returns the operation and the objects' addresses.
 ///
-/// Some functions allocate an object right after another. If its call site has no traced free, it is assumed to die
-/// with the other: `kernfs_fop_open` allocates an open file, and what its inode has for all open files. Until 7.0
-/// `kfree_rcu` collects for five seconds. An object without a companion dies when its address is allocated again.
+/// Some functions allocate two objects, one right after the other. If the call site of one object has no traced free,
+/// the object is assumed to die together with its companion. For example, `kernfs_fop_open` allocates an open file, and
+/// a structure that the inode has for all open files. Before 7.0, `kfree_rcu` collects objects for five seconds. An
+/// object without a companion is assumed to die when its address is allocated again.
 pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Vec<u64>> {
     const COLLECTED_NS: u64 = 5_000_000_000;
-    /// The most operations between an object's allocation and its companion's.
+    /// The largest number of operations between the allocations of an object and its companion.
     const NEAR: usize = 8;
     let collected = if linux::is_of_7(&tables.kernel) { 0 } else { COLLECTED_NS };
     struct Life {
         site: SiteId,
         ptr: u64,
-        /// The life of the object that the same function allocated just before.
+        /// The life of the object that the same function allocated immediately before.
         companion: Option<usize>,
         /// The operation that ends the object's life, if any.
         end: usize,
@@ -157,10 +159,10 @@ pub(super) enum What {
     Free(Ptr),
 }
 
-/// Finds objects that were allocated without an event, and frees without an event, in order.
+/// Finds allocations and frees without an event, in the order of their operations.
 ///
-/// Bulk allocation has no event. Two rules find bulk allocations, in caches that freed an object without a traced
-/// allocation:
+/// The kernel emits no event for bulk allocations. Two rules find bulk allocations in caches that freed an object whose
+/// allocation is not in the trace.
 ///
 /// - *A CPU leaves its current slab only when no object of the slab is free.* Objects of the slab that no event has
 ///   allocated by then were allocated in bulk. The rule holds without sheaves, and for slabs whose page the trace
@@ -231,9 +233,9 @@ pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<Hidden> {
     found
 }
 
-/// Finds frees of the vectors in which slabs of accounted objects record who pays for them. Such frees have no event.
-/// `alloc_slab_obj_exts` allocates a vector before the object that first needs it. The vector is freed with that
-/// object's slab.
+/// Finds the frees of vectors; in a vector, a slab of accounted objects records which control group pays for each
+/// object. These frees have no event. `alloc_slab_obj_exts` allocates a vector before the object that first needs it.
+/// The kernel frees the vector together with that object's slab.
 fn vectors(Traced { resolver, ops, .. }: Traced<'_>) -> Vec<Hidden> {
     let (mut names, mut latest) = (FxHashMap::default(), FxHashMap::default());
     // The vectors by the page of the object, and the pages by vector.
@@ -285,8 +287,8 @@ struct Shape {
     objects: u64,
 }
 
-/// Returns caches without sheaves in which at least one in fifty freed objects has no traced allocation. In caches with
-/// fewer such objects, events of two CPUs are in the wrong order.
+/// Returns caches without sheaves in which at least one in fifty freed objects has no traced allocation before its
+/// free. In a cache with fewer frees of this kind, the cause is the wrong order of two CPUs' events.
 fn bulk_caches(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<CacheId, Shape> {
     let Some(slabinfo) = tables.latest_slabinfo() else { return FxHashMap::default() };
     let mut frees: FxHashMap<CacheId, [u64; 2]> = FxHashMap::default();
@@ -312,7 +314,7 @@ mod tests {
     use super::*;
     use crate::replay::testing::{SLABINFO, Trace};
 
-    /// Formats the sorted events of one address, with the CPU that begins each event.
+    /// Sorts the events of one address, and formats them as text; each event begins with the number of its CPU.
     fn in_order(events: &str) -> String {
         let lines = events.split(' ').map(|event| match event.split_at(1) {
             (cpu, "+") => format!("{cpu} alloc f+0x1 node ffff888001000000"),
@@ -372,8 +374,8 @@ mod tests {
         assert_eq!(of("6.12.1"), [(7, node(0))]);
     }
 
-    /// Returns the hidden operations of a small trace on page 4096 of a cache of eight objects: the preceding
-    /// operation, and the object's number.
+    /// Returns the hidden operations of a small trace, each as the preceding operation and the object's number; page
+    /// 4096 belongs to a cache of eight objects.
     fn hidden(lines: &[&str], release: &str) -> Vec<(usize, char, u64)> {
         let trace = Trace::new(lines, &[("before.slabinfo", SLABINFO), ("kernel.txt", release)]);
         let shown = |hidden: Hidden| {

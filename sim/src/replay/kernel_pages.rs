@@ -1,8 +1,9 @@
-//! Rebuilds the kernel's lists of free pages from the events of a trace, and compares them with its buddyinfo.
+//! Rebuilds the kernel's lists of free pages from the events of a trace, and compares the lists with the kernel's
+//! buddyinfo.
 //!
-//! Linux merges a free block with its buddy whenever the two are free and have the same order. It splits a block only
-//! to take a part. The blocks on the kernel's lists therefore follow from the set of free pages, zone by zone, and only
-//! the set is kept:
+//! Linux merges a free block with its buddy whenever both blocks are free and of equal order. Linux splits a block only
+//! to take a part of it. The set of free pages in each zone therefore determines the blocks on the kernel's lists, and
+//! only this set is kept.
 //!
 //! | event | its pages |
 //! |---|---|
@@ -11,7 +12,7 @@
 //! | `mm_page_free` | enter the lists, unless they go to a per-CPU list |
 //! | `mm_page_alloc_extfrag` | leave the lists, on kernels that write it after the pages have left |
 //!
-//! Some facts are not in a trace. The next event of the same page then decides:
+//! A trace lacks some facts about pages. The next event of the same page then decides which fact is assumed.
 //!
 //! - *Which pages were free when the trace began.* Pages whose first event takes them from a list were free.
 //! - *Whether freed pages moved to a per-CPU list or to the free lists.* Blocks of an order that per-CPU lists do not
@@ -25,13 +26,13 @@
 //!   page that one CPU frees and another takes from a list was taken first. A page that is taken from a list and
 //!   drained from a per-CPU list was drained first.
 //!
-//! Pages without an event are free or in use the whole time. The kernel's table at the moment `before` has the number
-//! of free pages, and their blocks. The address of a block that is only counted matters if a part of the block has
-//! events; [`FreePages::place`] finds the address. The remaining difference between the table and the set is a
-//! constant, which is added to each later moment.
+//! A page without an event was free, or in use, during the whole trace. The kernel's table at the moment `before` gives
+//! the number of free pages, and the sizes of their blocks. The table does not give addresses: the address of a block
+//! matters only if a part of the block has events. [`FreePages::place`] finds the address. The remaining difference
+//! between the table and the set is a constant, which is added to the rebuilt counts of each later moment.
 //!
-//! No event shows the blocks of a reserve (`HighAtomic`, `CMA`, `Isolate`), which do not merge with others above the
-//! order of a pageblock. Reserved blocks therefore cause errors in the rebuilt lists.
+//! No event shows the blocks of a reserve (`HighAtomic`, `CMA`, `Isolate`); above the order of a pageblock, these
+//! blocks do not merge with other blocks. The rebuilt lists therefore have errors at the blocks of a reserve.
 
 mod free_pages;
 mod steps;
@@ -47,14 +48,15 @@ use std::ops::Range;
 use steps::{Answers, Freed, Step, StepKind};
 use uslab_buddy::{MAX_ORDER, ZoneKind};
 
-/// The kernel's free pages at a moment, by its table and rebuilt from events.
+/// The kernel's free pages at a moment, twice: as its table counts them, and as rebuilt from events.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PagesAt {
     /// The kernel's free blocks by order.
     pub kernel: Vec<u64>,
     /// The free blocks by order, rebuilt from events.
     pub rebuilt: Vec<i64>,
-    /// The design's free blocks by order, on zones of the kernel's sizes; `None` if zoneinfo has no sizes.
+    /// The design's free blocks by order, if its zones have the sizes of the kernel's zones. `None` if zoneinfo has no
+    /// sizes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub design: Option<Vec<u64>>,
     /// The free blocks of each zone.
@@ -77,14 +79,14 @@ pub struct ZonePages {
     pub design: Option<Vec<u64>>,
 }
 
-/// The sum of the differences over all zones and orders.
+/// The differences between the kernel's and the rebuilt lists, summed over all zones and orders.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PageError {
-    /// The number of pages in blocks that are only in the kernel's or only in the rebuilt lists.
+    /// The number of pages in blocks that only the kernel's lists or only the rebuilt lists contain.
     pub pages: u64,
     /// `pages` in percent of the kernel's free pages.
     pub percent: f64,
-    /// The causes since `before` that the trace does not show; empty without a difference.
+    /// The causes, since the moment `before`, that the trace does not show; empty if the lists do not differ.
     pub causes: Vec<PageCause>,
 }
 
@@ -97,21 +99,23 @@ pub struct PageCause {
     pub count: u64,
 }
 
-/// The kind of cause for which rebuilt lists differ from the kernel's.
+/// The kind of cause that makes rebuilt lists differ from the kernel's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PageCauseKind {
     /// The trace lost events.
     LostEvents,
-    /// Pages on a list were freed or allocated, so they had left it without an event, as when compaction takes pages.
+    /// Pages on a list were freed or allocated; they had left the list without an event, for example because compaction
+    /// took them.
     LeftWithoutEvent,
-    /// Pages left a list that they were not on, so they had entered it without an event.
+    /// Pages left a list on which they were not; they had entered the list without an event.
     CameWithoutEvent,
-    /// Pages moved between the marks that enclose the reading of the table.
+    /// Pages moved while the kernel's table was read, which is between two marks.
     MovedWhileRead,
-    /// Pages of memory were handed over, and no later event shows if they moved to the free lists or to per-CPU lists.
+    /// Pages of memory were handed over to the allocator at boot, and no later event shows if they moved to the free
+    /// lists or to per-CPU lists.
     HandedOver,
-    /// Pages were free at `before` in blocks whose address no event shows.
+    /// Pages were free at the moment `before`, in blocks whose address no event shows.
     PlaceUnknown,
     /// The cause is not known.
     Unknown,
@@ -178,7 +182,7 @@ pub(super) fn show<'a>(
     Ok(())
 }
 
-/// Writes the free blocks by order at each moment: the kernel's, the rebuilt ones, and each design's.
+/// Writes the free blocks by order at each moment: in the kernel, as rebuilt, and in each design.
 pub(super) fn show_designs(f: &mut fmt::Formatter<'_>, all: &[(&str, &str, &PagesAt)]) -> fmt::Result {
     if all.iter().all(|(.., pages)| pages.design.is_none()) {
         return Ok(());
@@ -274,7 +278,7 @@ pub(super) fn rebuild(
     moments
 }
 
-/// Returns the number of events that happened and are not in the trace, as far as it shows.
+/// Returns the number of events that happened but are missing in the trace, as far as the trace shows.
 fn lost(counts: &Counts) -> u64 {
     let written = counts.header.map_or(0, |(_, written, _)| written);
     written.saturating_sub(counts.events + counts.not_understood).max(counts.lost)
@@ -284,10 +288,11 @@ fn lost(counts: &Counts) -> u64 {
 struct Rebuilding {
     free: FreePages,
     zones: Vec<Zone>,
-    /// The causes since `before` that the trace did not show, in pages. The zones' constants include earlier causes.
+    /// The causes since the moment `before` that the trace does not show, in pages. Earlier causes are part of the
+    /// zones' constants.
     untold: BTreeMap<PageCauseKind, u64>,
-    /// Pages that were taken from a list without being on it, with the event. The event that puts them on the list may
-    /// follow with the same time.
+    /// Pages that were taken from a list on which they were not, each with the event that took the page. The event that
+    /// puts the pages on the list may follow in the trace with an equal time.
     owed: FxHashMap<u64, Step>,
     /// The number of pages that have entered or left the lists so far.
     moved: u64,
@@ -329,7 +334,7 @@ impl Rebuilding {
         *count = count.saturating_add_signed(pages);
     }
 
-    /// Uses the kernel's table of `before`.
+    /// Reads the kernel's table of the moment `before`.
     fn learn(&mut self) {
         self.untold.clear();
         for zone in &mut self.zones {
@@ -340,7 +345,7 @@ impl Rebuilding {
         }
     }
 
-    /// Returns the rebuilt lists with a table's; `None` earlier than `before`.
+    /// Returns the rebuilt lists, compared with a table of the kernel. `None` earlier than `before`.
     fn at_moment(&self, rows: &[FreeBlocks]) -> Option<PagesAt> {
         let zone = |zone: &Zone| {
             let told = self.free.blocks(&zone.pages, zone.most());
@@ -389,14 +394,14 @@ impl PagesAt {
 }
 
 impl ZonePages {
-    /// Returns the number of pages in blocks that are only in the kernel's or only in the rebuilt lists.
+    /// Returns the number of pages in blocks that only the kernel's lists or only the rebuilt lists contain.
     fn error(&self) -> u64 {
         let pairs = self.kernel.iter().zip(&self.rebuilt).zip(0..);
         pairs.map(|((kernel, rebuilt), order)| rebuilt.abs_diff(*kernel as i64) << order).sum()
     }
 }
 
-/// Returns the number of pages in blocks that are given by order.
+/// Returns the number of pages in blocks, given the number of blocks of each order.
 fn pages_of(by_order: &[u64]) -> u64 {
     (0..).zip(by_order).map(|(order, count)| count << order).sum()
 }
@@ -415,9 +420,9 @@ fn sums<'a, T: Copy + Default + std::ops::AddAssign + 'a>(lists: impl Iterator<I
 struct Zone {
     name: String,
     pages: Range<u64>,
-    /// The blocks by order in the kernel's table of `before`.
+    /// The blocks by order, from the kernel's table of the moment `before`.
     before: Vec<u64>,
-    /// The kernel's blocks minus the rebuilt blocks; `None` earlier than `before`.
+    /// The number of the kernel's blocks minus the number of rebuilt blocks, by order. `None` earlier than `before`.
     constant: Option<Vec<i64>>,
 }
 
@@ -429,9 +434,9 @@ fn kind_of(zone: &str) -> Option<ZoneKind> {
     ZoneKind::ALL.into_iter().find(|kind| kind.name() == name)
 }
 
-/// Returns the zones of the traced machine, by zoneinfo of the moment `before`: the pages that its page allocator
-/// manages. Pages that were allocated before that moment and appear in no event are subtracted from the largest zone.
-/// Returns an empty result if the tables lack the numbers, or are of several nodes.
+/// Returns the zones of the traced machine, from zoneinfo of the moment `before`: the pages that the page allocator
+/// manages. Pages that were allocated before the moment `before` and have no event are subtracted from the largest
+/// zone. Returns an empty result if the tables lack the numbers, or describe several nodes.
 pub(super) fn machine_zones(
     ops: &[Op],
     mark: impl Fn(MarkId) -> String,
@@ -477,7 +482,7 @@ fn zones(rows: &[FreeBlocks], spans: &[ZoneSpan]) -> Vec<Zone> {
 }
 
 impl Zone {
-    /// Returns the zone's blocks in a table, by order.
+    /// Returns this zone's blocks, by order, in a table of all zones.
     fn of(&self, rows: &[FreeBlocks]) -> Vec<u64> {
         sums(
             rows.iter()
@@ -491,7 +496,7 @@ impl Zone {
         self.before.len().saturating_sub(1).min(MAX_ORDER.into()) as u8
     }
 
-    /// Returns the number of pages in blocks that are only in the table or only in the events.
+    /// Returns the number of pages in blocks that only the table or only the events contain.
     fn without_place(&self) -> u64 {
         (0..).zip(self.constant.iter().flatten()).map(|(order, count)| count.unsigned_abs() << order).sum()
     }

@@ -4,10 +4,11 @@ use super::traced::Traced;
 use crate::trace::{Kernel, Op, OpKind};
 use uslab::{Geometry, OrderRule, SlabInfo};
 
-/// Returns the kernel's design with its boot parameters, as for `--design`; empty if the kernel is unknown.
+/// Returns the kernel's design, with the kernel's boot parameters, as a value of `--design`; empty if the kernel is
+/// unknown.
 ///
-/// The release determines the design. Without a release, the attributes of the caches decide: `sheaf_capacity` came
-/// with 6.18, and from 7.0 on nearly every cache has sheaves.
+/// The release determines the design. Without a release, the attributes of the caches decide: The attribute
+/// `sheaf_capacity` exists since 6.18, and since 7.0 nearly every cache has sheaves.
 pub(super) fn design(kernel: &Kernel) -> String {
     let attributes = &kernel.attributes;
     let sheaves = || attributes.numbers("sheaf_capacity").filter(|capacity| *capacity > 0).count();
@@ -38,8 +39,8 @@ pub(super) fn design(kernel: &Kernel) -> String {
     format!("{design}{}", options.concat())
 }
 
-/// Returns an option that makes slabs as large as in the kernel's table, if `cpus` CPUs would give another size. Slab
-/// sizes depend on the present CPUs, and a trace names only the online CPUs.
+/// Returns an option that gives slabs the size in the kernel's table, if `cpus` CPUs would give another size. Slab
+/// sizes depend on the number of present CPUs, but a trace names only the online CPUs.
 pub(super) fn present(design: &str, slabinfo: Option<&SlabInfo>, cpus: u32) -> String {
     let option = |name| design.split(':').find_map(|option| option.strip_prefix(name)?.parse().ok());
     let Some(rows) = slabinfo.map(|slabinfo| &slabinfo.rows).filter(|_| !design.contains("slab_min_objects"))
@@ -82,7 +83,7 @@ pub(super) fn sheaf_capacity(kernel: &Kernel, cache: &str) -> Option<u32> {
     Some(recorded.unwrap_or_else(of_release)).filter(|capacity| *capacity > 0)
 }
 
-/// Returns the data that the design needs and the recording lacks, with the effect on the result.
+/// Returns the data that the design needs but the recording lacks, each with its effect on the result.
 pub(super) fn missing(Traced { resolver, ops, tables }: Traced<'_>) -> Vec<&'static str> {
     let design = design(&tables.kernel);
     let is_shrunk =

@@ -1,6 +1,6 @@
 //! The command `uslab replay`: runs a kernel's memory trace through the shipping allocator.
 //!
-//! Facts that a trace lacks are handled, counted separately and reported:
+//! Facts that a trace lacks are inferred, counted separately and reported.
 //!
 //! | the trace shows | the replay does |
 //! |---|---|
@@ -61,7 +61,7 @@ use uslab_magazine::{MAX_CPUS, MAX_NODES};
 /// The options of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The number of simulated CPUs; `None` is the number in the trace.
+    /// The number of simulated CPUs. `None` takes the number from the trace.
     pub cpus: Option<u32>,
     /// The number of memory nodes.
     pub nodes: u32,
@@ -69,16 +69,16 @@ pub struct Options {
     pub magazines: Magazines,
     /// The memory of the simulated machine in bytes.
     pub memory: u64,
-    /// The number of operations between two checks of the conservation invariants; `None` checks only at marks and at
-    /// the end.
+    /// The number of operations between two checks of the conservation invariants; With `None`, the invariants are
+    /// checked only at marks and at the end.
     pub snapshot_every: Option<u64>,
     /// `true` if a free without a traced allocation is an error.
     pub strict: bool,
-    /// The page size of the traced machine; `None` infers it from the trace's tables or addresses.
+    /// The page size of the traced machine; `None` infers the page size from the trace's tables or addresses.
     pub page_size: Option<PageSize>,
     /// `true` if the report has call sites and lifetimes.
     pub callers: bool,
-    /// `true` to continue although many lines of kmem events are not understood.
+    /// `true` to continue even if the parser does not understand many lines of kmem events.
     pub partial: bool,
 }
 
@@ -135,7 +135,7 @@ pub enum ReplayError {
         /// The creation that failed.
         failed: Failed,
     },
-    /// With `--strict`, a free without a traced allocation.
+    /// A free without a traced allocation, which `--strict` treats as an error.
     #[error("{}:{line}: --strict: {cache} frees {ptr:#x}, which {why}", path.display())]
     Strict {
         /// The path of the trace.
@@ -146,7 +146,7 @@ pub enum ReplayError {
         cache: String,
         /// The traced pointer.
         ptr: u64,
-        /// The reason of the error.
+        /// The explanation why the free is an error.
         why: &'static str,
     },
 }
@@ -220,7 +220,7 @@ fn open(path: Option<&Path>, options: &Options) -> Result<(Source, Tables), Repl
     })
 }
 
-/// Reads a trace, whose tables may reveal its page size.
+/// Reads a trace; the trace's tables may reveal the page size.
 fn read(
     source: Source,
     tables: &Tables,
@@ -368,15 +368,15 @@ struct Run<'r, 'm> {
     served: u64,
     /// The number of marks at which all caches were shrunk.
     shrinks: u64,
-    /// The number of conservation checks, and their findings.
+    /// The number of times that conservation was checked.
     checked: u64,
     violations: Vec<String>,
     snapshots: Vec<Snapshot>,
-    /// The time that checks took, which the replay's time excludes.
+    /// The time that the checks took, which does not count as time of the replay.
     checking: Duration,
 }
 
-/// The number of frees on another simulated CPU than the allocation, and of those on another node.
+/// Remote frees: objects freed on another simulated CPU than the allocating CPU, and objects freed on another node.
 #[derive(Clone, Copy, Debug, Default)]
 struct RemoteFrees {
     cpu: u64,
@@ -388,7 +388,7 @@ struct RemoteFrees {
 struct Snapshot {
     moment: String,
     operations: u64,
-    /// The counts by the cache's number in the trace; empty for moments without a kernel table.
+    /// The counts of each cache, indexed by the cache's number in the trace; empty for moments without a kernel table.
     caches: Vec<CacheAt>,
     census: Option<uslab::Census>,
 }
@@ -501,7 +501,8 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Checks the conservation invariants and keeps the numbers of the moment. Numbers by cache are kept if `compared`.
+    /// Checks the conservation invariants and keeps the numbers of the moment. Numbers of each cache are kept only if
+    /// `compared` is true.
     fn snapshot(&mut self, moment: &str, compared: bool) {
         let begun = Instant::now();
         let census = self.check(moment);
@@ -539,7 +540,7 @@ impl Run<'_, '_> {
         self.checking += begun.elapsed();
     }
 
-    /// Checks for every cache that objects = used + magazines + depot + free in slabs; and that pages = slabs +
+    /// Checks two sums: for every cache, objects = used + magazines + depot + free in slabs; for pages, pages = slabs +
     /// kmalloc-large + traced pages + per-CPU + free.
     fn check(&mut self, moment: &str) -> Option<uslab::Census> {
         self.checked += 1;

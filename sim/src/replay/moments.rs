@@ -1,7 +1,7 @@
-//! Replays a trace on designs other than the shipping one, and compares them with the traced kernel's tables.
+//! Replays a trace on designs other than the shipping allocator's, and compares them with the traced kernel's tables.
 //!
-//! A trace does not show what a cache held before it began. Each number is therefore the kernel's number at the moment
-//! `before`, plus the design's change since.
+//! A trace does not show what a cache held before the trace began. Each number is therefore the kernel's number at the
+//! moment `before`, plus the design's change after this moment.
 
 use super::from_before::slabs_from_before;
 use super::kernel_pages::{self, PagesAt};
@@ -33,13 +33,13 @@ pub struct DesignReport {
     pub cpus: u32,
     /// The number of operations of the trace.
     pub operations: u64,
-    /// The traced kernel's design, `linux`; `None` if the kernel is unknown.
+    /// The design of the traced kernel, called `linux`. `None` if the kernel is unknown.
     pub linux: Option<String>,
-    /// The data that the recording lacks, with the effect on the result.
+    /// The data that the recording lacks, each with its effect on the result.
     pub missing: Vec<&'static str>,
     /// The run of each design.
     pub designs: Vec<DesignRun>,
-    /// The change from the first design to the second, if it was requested.
+    /// The change from the first design to the second design, if the user requested a prediction.
     pub prediction: Option<Prediction>,
 }
 
@@ -48,7 +48,7 @@ pub struct DesignReport {
 pub struct DesignRun {
     /// The design, with its options.
     pub design: String,
-    /// The first conservation invariant that did not hold, and its operation; the run ended there.
+    /// The first conservation invariant that did not hold, with the operation at which the run ended.
     pub violated: Option<String>,
     /// Bytes that its machine has in addition to the memory that the traced kernel had free, because the design found none there.
     /// The kernel reclaims and compacts memory, and designs do not.
@@ -69,13 +69,13 @@ pub struct DesignRun {
 pub struct Moment {
     /// The moment's name in the trace.
     pub name: String,
-    /// The caches that the trace touches and the table has.
+    /// The caches that the trace uses and the kernel's table contains.
     pub caches: Vec<CacheAt>,
     /// The slabs of all compared caches.
     pub slabs: SlabSums,
     /// The active objects of all compared caches.
     pub active_objs: ActiveSums,
-    /// The kernel's free pages; `None` if neither the trace nor the tables have them.
+    /// The kernel's free pages; `None` if neither the trace nor the tables have free blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pages: Option<PagesAt>,
     /// The design's free blocks by order, zone by zone.
@@ -94,40 +94,41 @@ pub struct CacheAt {
     pub kernel: KernelAt,
     /// The design's numbers.
     pub design: DesignAt,
-    /// The causes of differences, as far as the trace shows; empty without a difference.
+    /// The causes of differences, as far as the trace shows them; empty if nothing differs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<SlabCause>,
 }
 
-/// A cause for which a cache has other slabs in a design than in the kernel, with its count since `before`.
+/// A cause for which a cache has more or fewer slabs in a design than in the kernel, with its count since the moment
+/// `before`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SlabCause {
-    /// Objects were freed without an event. In the design such objects stay in use until their address is allocated
-    /// again.
+    /// Objects were freed without an event. In the design, an object that was freed without an event stays in use until
+    /// its address is allocated again.
     FreedWithoutEvent(u64),
-    /// Objects were allocated without an event. Objects whose page the trace allocated get their likely time, all
-    /// others none.
+    /// Objects were allocated without an event. If the trace shows the allocation of an object's page, the object's
+    /// allocation gets a likely time; otherwise no time.
     AllocatedWithoutEvent(u64),
-    /// Objects from before the trace were freed, so the slab that gained room is unknown.
+    /// Objects from before the trace were freed, and the trace does not show to which slabs they belonged.
     FreedFromBefore(u64),
-    /// The kernel's table and its page events differ by this many slabs: pages are freed a grace period after the table
-    /// forgets them.
+    /// The kernel's table and its page events differ by this number of slabs: pages are freed a grace period after the
+    /// slabs leave the table.
     PagesDiffer(u64),
-    /// The design's slabs hold this number of objects, the kernel's another number.
+    /// The design puts this number of objects into a slab; the kernel uses another number.
     OtherSize(u64),
     /// The design is not the traced kernel's, or has other options.
     OtherDesign,
-    /// Objects were free at `before` in slabs that the trace does not show: their distribution over the slabs is a
-    /// guess.
+    /// Objects were free at the moment `before` in slabs that the trace does not show, so their distribution over the
+    /// slabs is a guess.
     FreeBefore(u64),
-    /// No other cause applies: the policy's model chose other slabs than the kernel.
+    /// No other cause applies: the model of the policy chose other slabs than the kernel did.
     Model,
 }
 
 impl SlabCause {
-    /// Derives the cause from the counters at `before` and at the moment, the kernel's slabs then and now, and intended
-    /// differences.
+    /// Derives the cause from the counters at `before` and at this moment, the kernel's slabs at both times, and the
+    /// intended differences.
     fn of(
         before: CacheTally,
         now: CacheTally,
@@ -185,11 +186,12 @@ pub struct KernelAt {
 /// A design's numbers of a cache.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct DesignAt {
-    /// The number of slabs: the kernel's at `before`, plus the design's change.
+    /// The number of slabs: the kernel's number at `before` plus the design's change.
     pub slabs: i64,
-    /// The range that includes the kernel's slabs in at least nine of ten caches, if the design is the kernel's.
+    /// The range that contains the kernel's number of slabs in at least nine of ten caches, if the design is the
+    /// kernel's.
     pub band: [i64; 2],
-    /// The number of active objects: the kernel's at `before`, plus the design's change.
+    /// The number of active objects: the kernel's number at `before` plus the design's change.
     pub active_objs: i64,
     /// The number of the trace's objects in use.
     pub used: u64,
@@ -201,7 +203,7 @@ pub struct DesignAt {
     pub order: u8,
     /// The number of the trace's free objects that CPUs hold.
     pub in_magazines: u64,
-    /// The number of objects outside of slabs that all CPUs share, in a depot or barn.
+    /// The number of free objects in a depot or barn, which all CPUs share.
     pub in_depot: u64,
 }
 
@@ -212,16 +214,16 @@ pub struct SlabSums {
     pub kernel: u64,
     /// The number of slabs in the design.
     pub design: i64,
-    /// The sum of absolute differences.
+    /// The sum of absolute differences for a prediction that nothing changes after `before`.
     pub absolute_error: u64,
-    /// The sum of absolute differences if nothing had changed since `before`.
+    /// The sum of absolute differences for a prediction that nothing changes after `before`.
     pub unchanged_error: u64,
-    /// The design's error divided by the error of no change; a value below 1 is better than no model. `None` if nothing
-    /// changed.
+    /// The design's error divided by the error of predicting no change; a value below 1 is better than no model. `None`
+    /// if nothing changed.
     pub skill: Option<f64>,
     /// The accuracy in caches with more than 100 objects.
     pub caches_over_100: NearCount,
-    /// The number of caches whose slabs are in their band.
+    /// The number of caches whose number of slabs is inside the band.
     pub in_band: u64,
 }
 
@@ -230,9 +232,9 @@ pub struct SlabSums {
 pub struct NearCount {
     /// The number of caches.
     pub n: u64,
-    /// The number of caches within two per cent.
+    /// The number of caches that are predicted within two per cent.
     pub within_2_percent: u64,
-    /// The number of caches within two per cent or one slab.
+    /// The number of caches that are predicted within two per cent or one slab.
     pub within_2_percent_or_a_slab: u64,
 }
 
@@ -347,7 +349,7 @@ fn with_more_memory(zones: &[(ZoneKind, u32)], added: u64) -> Option<(Vec<(ZoneK
     Some((zones, more * PAGE_SIZE as u64))
 }
 
-/// A trace for designs, and the facts about the traced kernel.
+/// A trace that designs replay, and the facts about the traced kernel.
 struct Input {
     trace: String,
     stream: Stream,
@@ -358,7 +360,7 @@ struct Input {
     /// The number of objects assumed to be free before the trace, by cache.
     guessed: Vec<u64>,
     missing: Vec<&'static str>,
-    /// The same operations, with the tables with which the other kernel begins, if given.
+    /// The same operations for the other kernel, with the tables with which the other kernel begins, if given.
     other: Option<(Stream, Tables)>,
 }
 
@@ -432,7 +434,7 @@ impl Input {
     }
 }
 
-/// Reads a converted trace; returns `None` if the file is not one.
+/// Reads a converted trace; returns `None` for a file in another format.
 pub(super) fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
     if !super::stream::is_converted(path) {
         return Ok(None);
@@ -441,7 +443,7 @@ pub(super) fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
     Stream::read(&bytes).map(Some).map_err(|error| wrong(path, &error))
 }
 
-/// Moves the stream to the number of CPUs in the options.
+/// Distributes the stream over the number of CPUs in the options.
 pub(super) fn on(stream: Stream, options: &Options) -> Result<Stream, ReplayError> {
     options.check()?;
     match options.cpus {
@@ -454,7 +456,7 @@ fn wrong(path: &Path, error: &dyn fmt::Display) -> ReplayError {
     ReplayError::Option(format!("{}: {error}", path.display()))
 }
 
-/// Reads a trace as a stream for designs, converted or not.
+/// Reads a trace, which may be converted, as a stream for designs.
 ///
 /// # Errors
 /// Fails as [`run`](super::run) does.
@@ -492,7 +494,7 @@ struct Run<'s, F> {
     design: String,
     stream: &'s Stream,
     tables: &'s Tables,
-    /// The kernel's slabs that another design had at the moment `before`.
+    /// The kernel's slabs at the moment `before`, as another design had them.
     seen: Option<&'s [CacheCounts]>,
     series: Option<&'s RefCell<Series>>,
     at: F,
@@ -554,19 +556,19 @@ impl DesignReport {
     }
 }
 
-/// Returns the band around a predicted number of slabs: one slab and 2 %, and for `hidden` slabs whose objects are not
-/// in the trace, their number, at most 3 %.
+/// Returns the band around a predicted number of slabs: one slab, plus 2 %, plus `hidden`, the number of slabs whose
+/// objects are not in the trace, up to 3 %.
 fn band(slabs: i64, hidden: u64) -> [i64; 2] {
     let most = slabs * 3 / 100;
     let width = 1 + slabs * 2 / 100 + most.min(i64::try_from(hidden).unwrap_or(most));
     [(slabs - width).max(0), slabs + width]
 }
 
-/// Returns the number of slabs of `per` objects that replace `slabs` slabs of `objects_per_slab`, given the objects in
-/// use.
+/// Returns the number of slabs with `per` objects each that replace `slabs` slabs with `objects_per_slab` objects each,
+/// given the objects in use.
 ///
-/// If the new slabs are smaller, some parts of an old slab are empty, because objects in use are assumed to be at
-/// random places.
+/// If the new slabs are smaller, some parts of an old slab become empty slabs, because objects in use are assumed to be
+/// at random places.
 fn with_slabs_of(per: u64, slabs: u64, objects_per_slab: u64, in_use: u64) -> u64 {
     let objects = slabs * objects_per_slab;
     if per == 0 || per >= objects_per_slab {
@@ -578,7 +580,7 @@ fn with_slabs_of(per: u64, slabs: u64, objects_per_slab: u64, in_use: u64) -> u6
 }
 
 impl Moment {
-    /// Returns `None` if the kernel has no table of the moment, or of `before`.
+    /// Returns `None` if the kernel has no table of this moment, or no table of the moment `before`.
     fn new(
         name: &str,
         stream: &Stream,
@@ -689,7 +691,7 @@ impl Moment {
     }
 }
 
-/// The number of caches shown in which a design differs most.
+/// The number of caches that are shown, beginning with the cache in which a design differs most.
 const WORST: usize = 10;
 
 impl fmt::Display for DesignReport {

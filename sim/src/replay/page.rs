@@ -1,4 +1,5 @@
-//! The web page of a replay: one file with the engine as WebAssembly and its stream, which loads nothing else.
+//! The web page of a replay: one file that contains the engine as WebAssembly and the replay's stream, and loads
+//! nothing else.
 
 use crate::web;
 use anyhow::{Context, bail, ensure};
@@ -10,12 +11,13 @@ use uslab_engine::{Engine, MOST_MEMORY, Machine, Shipping, Stream};
 
 /// The page template, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/replay.html");
-/// The template of the page of demos.
+/// The template of the page that shows demos.
 const FRONT: &str = include_str!("../../web/built/index.html");
 /// The engine, built by `.ci/page --write`.
 static ENGINE: &[u8] = include_bytes!("../../web/engine.wasm");
 
-/// Makes the page, after the stream has run on the engine here. `command` is the command line that reads this stream.
+/// Runs the stream on the engine in this process, and then makes the page. `command` is the command line that produces
+/// this stream.
 ///
 /// # Errors
 /// Fails if the stream needs more memory than a page's machine has, or breaks a conservation invariant.
@@ -37,7 +39,7 @@ pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
     Ok(web::page(TEMPLATE, &[("{engine}", &engine), ("{stream}", &stream), ("{command}", &command)]))
 }
 
-/// Makes the page of demos, which needs no stream; `latency` is the output of `uslab lab latency`.
+/// Makes the page of demos, which needs no stream. `latency` is the output of `uslab lab latency`.
 ///
 /// # Errors
 /// Fails if the engine cannot be packed in memory, which does not happen in practice.
@@ -45,7 +47,7 @@ pub fn front(latency: &impl Serialize) -> anyhow::Result<String> {
     Ok(web::page(FRONT, &[("{engine}", &packed(ENGINE)?), ("{latency}", &web::json(latency)?)]))
 }
 
-/// Returns the bytes in gzip, which browsers can unpack, as base64.
+/// Compresses bytes with gzip, which browsers can unpack, and returns them as base64.
 fn packed(bytes: &[u8]) -> anyhow::Result<String> {
     let mut to = GzEncoder::new(Vec::new(), Compression::best());
     to.write_all(bytes)?;

@@ -2,11 +2,11 @@
 //!
 //! Two designs run the same trace: one with the kernel's options, one with other options. The kernel's numbers are
 //! known, and the two designs differ by the effect of the other options. The errors of the first design against the
-//! kernel, such as hidden allocations, are assumed to be equal in the second. If slab sizes differ, slabs whose
-//! creation is not in the trace count by their objects.
+//! kernel, such as hidden allocations, are assumed to be equal in the second design. If the two designs have different
+//! slab sizes, slabs whose creation is not in the trace are counted by their objects.
 //!
-//! The start of another kernel differs, too: with other CPUs or versions, its tables differ before anything happens. If
-//! a boot of the other kernel without the workload is given, the prediction begins with that boot's table
+//! Another kernel also starts differently: with other CPUs or another version, its tables differ before anything
+//! happens. If a boot of the other kernel without the workload is given, the prediction begins with that boot's table
 //! ([`start`](super::start)).
 
 use super::ReplayError;
@@ -37,9 +37,9 @@ pub struct Prediction {
 pub struct PredictedMoment {
     /// The moment's name.
     pub name: String,
-    /// The caches that the trace touches and the kernel's table has.
+    /// The caches that the trace uses and the kernel's table contains.
     pub caches: Vec<Predicted>,
-    /// The comparison with another real boot; `None` without its tables.
+    /// The comparison with another boot that was really made. `None` without its tables.
     pub real: Option<Compared>,
 }
 
@@ -52,33 +52,33 @@ pub struct Predicted {
     pub traced: u64,
     /// The predicted number of slabs with the other options.
     pub predicted: u64,
-    /// The range that includes the real slabs in about nine of ten caches.
+    /// The range that contains the real number of slabs in about nine of ten caches.
     pub band: [u64; 2],
     /// The number of slabs in a boot that really had the other options.
     pub real: Option<u64>,
-    /// The difference between boots with the first options.
+    /// The difference between several boots with the first options.
     pub noise: u64,
     /// The number of objects in a slab: in the traced kernel, with the other options, and in the real boot.
     pub objects_per_slab: (u64, u64, Option<u64>),
     /// The pages of all slabs: in the traced kernel, with the other options, and in the real boot.
     pub pages: (u64, u64, Option<u64>),
-    /// The objects that CPUs and shared levels would hold outside of slabs, in the first design and in the second.
+    /// The objects outside of slabs, on CPUs and in shared levels, in the first design and in the second design.
     pub held: (u64, u64),
 }
 
-/// A prediction compared with the real change. It covers caches of more than ten slabs that changed by more than 5 %,
-/// and by more than boots with the same options differ.
+/// A prediction, compared with the change that a real boot shows. The comparison covers caches of more than ten slabs
+/// that changed by more than 5 %, and by more than two boots with equal options differ.
 #[derive(Debug, Serialize)]
 pub struct Compared {
-    /// The slabs of all caches that both tables have: traced, predicted, real.
+    /// The slabs of all caches that are in both tables: traced, predicted, real.
     pub slabs: (u64, u64, u64),
-    /// The number of caches that both tables have.
+    /// The number of caches that are in both tables.
     pub caches: u64,
-    /// The number of caches in both tables whose real slabs are in the band.
+    /// The number of these caches whose real number of slabs is inside the band.
     pub in_band: u64,
     /// The number of caches that changed by more than the limits of the report.
     pub changed: u64,
-    /// The number of changed caches whose predicted change has the right sign.
+    /// The number of changed caches whose change was predicted with the right sign.
     pub right_sign: u64,
     /// The median error in per cent of the real slabs.
     pub median_error_percent: f64,
@@ -89,11 +89,11 @@ pub struct Compared {
 /// The folders with tables of other boots.
 #[derive(Clone, Debug, Default)]
 pub struct Beside {
-    /// A boot with the second options, without the workload, with whose table the prediction begins.
+    /// A boot with the second options and without the workload; the prediction begins with its table.
     pub start: Option<PathBuf>,
-    /// A boot that really had the second options, and the workload.
+    /// A boot that really had the second options and ran the workload.
     pub real: Option<PathBuf>,
-    /// Other boots with the first options, and the workload.
+    /// Other boots that had the first options and ran the workload.
     pub again: Vec<PathBuf>,
 }
 
@@ -122,11 +122,11 @@ pub(super) struct Boots {
     again: Vec<Tables>,
 }
 
-/// The number of slabs that a cache must have for its change to count.
+/// The smallest number of slabs with which a cache's change counts.
 const FEW: u64 = 10;
 
 impl Prediction {
-    /// Predicts from two runs of one trace, and the tables of other boots.
+    /// Makes a prediction from two runs of one trace, and the tables of other boots.
     pub(super) fn new(from: &DesignRun, to: &DesignRun, boots: &Boots) -> Self {
         let moments = from.moments.iter().filter_map(|moment| {
             let other = to.moments.iter().find(|other| other.name == moment.name)?;
@@ -188,7 +188,7 @@ impl Prediction {
     }
 }
 
-/// A cache that the traced kernel does not have gets the design's number.
+/// If the traced kernel does not have the cache, the result is the design's number.
 fn slabs(from: Option<&CacheAt>, to: &CacheAt) -> u64 {
     let hidden = from.map_or(0.0, |from| {
         let error = from.kernel.slabs as i64 - from.design.slabs;
@@ -198,7 +198,7 @@ fn slabs(from: Option<&CacheAt>, to: &CacheAt) -> u64 {
 }
 
 impl PredictedMoment {
-    /// Describes the change from the first design to the second, in a sentence.
+    /// Describes, in a sentence, the change from the first design to the second design.
     fn answer(&self, from: &str, to: &str) -> String {
         let sum = |of: fn(&Predicted) -> u64| self.caches.iter().map(of).sum::<u64>();
         let (then, now) = (sum(|cache| cache.pages.0), sum(|cache| cache.pages.1));
@@ -234,16 +234,16 @@ fn mib(pages: u64) -> String {
     format!("{:.2} MiB", (pages * PAGE_SIZE as u64) as f64 / f64::from(1 << 20))
 }
 
-/// The band is a tenth of the slabs, the difference between boots with one set of options, and two slabs below or one
-/// above: predictions for small caches are too large more often than too small. From 6.12 to 7.2, 92 of 100 caches are
-/// in the band (`files`, `tcp`, `msg`).
+/// The band is a tenth of the slabs, plus the difference between boots with equal options, plus two slabs below or one
+/// slab above: predictions for small caches are too large more often than too small. From 6.12 to 7.2, 92 of 100 caches
+/// are in the band (`files`, `tcp`, `msg`).
 fn band(predicted: u64, noise: u64) -> [u64; 2] {
     let width = predicted / 10 + noise;
     [predicted.saturating_sub(width + 2), predicted + width + 1]
 }
 
 impl Predicted {
-    /// Returns `true` if the cache really changed by more than 5 %, and by more than chance: at least a slab.
+    /// Returns `true` if the cache really changed by more than 5 %, and by at least a slab more than by chance.
     fn changed(&self, real: u64) -> bool {
         let change = self.traced.abs_diff(real);
         self.traced.max(real) > FEW && change * 20 > self.traced && change > self.noise.max(1)

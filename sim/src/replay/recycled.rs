@@ -1,16 +1,17 @@
-//! Infers frees without an event in caches with sheaves: `kfree_rcu` puts objects into a sheaf, and no event shows the
-//! time.
+//! Infers when objects were freed without an event, in caches with sheaves. `kfree_rcu` puts objects into a sheaf, and
+//! no event shows when.
 //!
-//! An address that is allocated again was free even earlier, because CPUs and the barn hold other free objects that
-//! come first. The free is therefore assumed to be as many allocations earlier as all sheaves hold objects. At the end
-//! of a trace, as many objects are free whose address is not allocated again; they are assumed to be the oldest.
+//! If an address is allocated again, the object was freed much earlier, because CPUs and the barn first allocate other
+//! free objects. The free is therefore assumed to have happened earlier, by as many allocations as all sheaves hold
+//! objects. At the end of a trace, the same number of objects is free without being allocated again; these are assumed
+//! to be the oldest objects.
 
 use super::linux;
 use super::traced::Traced;
 use crate::trace::{CacheId, FreeOrigin, OpKind};
 use rustc_hash::FxHashMap;
 
-/// The number of full sheaves that a barn takes.
+/// The number of full sheaves that a barn accepts.
 const BARN: usize = 10;
 
 /// The state of a cache during the trace.
@@ -20,11 +21,11 @@ struct Cache {
     pool: usize,
     /// The operations that allocate.
     allocs: Vec<usize>,
-    /// The objects in use, with the number of their allocation.
+    /// The objects in use, each with the number of its allocation.
     live: FxHashMap<u64, usize>,
 }
 
-/// Returns the objects that are freed without an event: the preceding operation, and the objects' addresses.
+/// Returns the objects that are freed without an event, as the preceding operation and the objects' addresses.
 pub(super) fn recycled(traced: Traced<'_>, cpus: u32) -> FxHashMap<usize, Vec<u64>> {
     let mut found: FxHashMap<usize, Vec<u64>> = FxHashMap::default();
     let mut caches = caches(traced, cpus);

@@ -1,9 +1,10 @@
-//! Writes the course of a run as rows of CSV: every cache, CPU and order of blocks at a hundred points.
+//! Writes a run as rows of CSV: the state of every cache, of every CPU, and of the free blocks by order, at a hundred
+//! points of the run.
 
 use std::fmt::Write;
 use uslab_engine::{Design, Engine, EngineError};
 
-/// The number of points of a run, without its end.
+/// The number of points of a run, not counting its end.
 const POINTS: u64 = 100;
 
 /// Rows of `operation,time_ns,design,kind,name,metric,value`.
@@ -34,7 +35,7 @@ impl Series {
         self.csv.truncate(len);
     }
 
-    /// Runs an engine up to an operation, recording points on the way.
+    /// Runs an engine until a given operation, and records points before it.
     pub(super) fn follow<D: Design>(
         &mut self,
         design: &str,

@@ -1,8 +1,8 @@
-//! The other kernel of a prediction: facts from a boot of that kernel without the workload.
+//! The other kernel of a prediction: facts from a boot of the other kernel without the workload.
 //!
 //! Three sources of that boot are used: the table `before.slabinfo` (caches, object sizes and slabs before the
 //! workload), the links in `slab-attributes.tsv` (caches that share slabs), and its trace (the cache of each call
-//! site). No count of a moment after `before` is used.
+//! site). Counts of moments after `before` are not used.
 
 use super::ReplayError;
 use super::stream::kind;
@@ -19,17 +19,18 @@ use uslab_engine::stream::Kind;
 pub(super) struct Start {
     before: SlabInfo,
     kernel: Kernel,
-    /// The cache to which each alias leads.
+    /// The cache for each alias.
     aliases: FxHashMap<String, String>,
-    /// The cache from which a call site allocates, by the site's whole text; `None` if it allocates from several.
+    /// The cache from which a call site allocates, by the site's whole text. `None` if the site allocates from several
+    /// caches.
     sites: Sites,
-    /// The cache by function name, for a different build of the kernel.
+    /// The cache from which a function allocates; used if the kernel is a different build.
     functions: Sites,
 }
 
 type Sites = FxHashMap<String, Option<String>>;
 
-/// A cache of the trace, with the other kernel's name and size.
+/// A cache of the trace, with the name and size that the other kernel has for it.
 #[derive(Debug)]
 pub(super) struct Renamed {
     pub(super) name: String,
@@ -82,7 +83,7 @@ impl Start {
         }
     }
 
-    /// Returns the other kernel's name for a cache, and the size of its objects.
+    /// Returns the other kernel's name for a cache, and the object size of that cache.
     fn cache(&self, name: &str) -> Option<(&str, u32)> {
         let row = self.before.get(name).or_else(|| self.before.get(self.aliases.get(name)?))?;
         Some((&row.name, row.object_size as u32))
@@ -142,7 +143,8 @@ impl Start {
         &self.before
     }
 
-    /// Returns the traced kernel's tables, all replaced by the other kernel's table, as if its caches never changed.
+    /// Returns the traced kernel's tables, each replaced by the other kernel's table, as if the other kernel's caches
+    /// never changed.
     pub(super) fn tables(&self, traced: &Tables) -> Tables {
         let mut tables = traced.clone();
         for snapshot in &mut tables.snapshots {
@@ -152,7 +154,7 @@ impl Start {
     }
 }
 
-/// Returns the cache of each alias. A link leads to an identifier (`:A-0000128`). In slabinfo, a merged cache has the
+/// Returns the cache for each alias. A link leads to an identifier (`:A-0000128`). In slabinfo, a merged cache has the
 /// name of its first user.
 fn aliases(attributes: &Attributes, before: &SlabInfo) -> FxHashMap<String, String> {
     let links: Vec<_> = attributes.links().collect();

@@ -1,17 +1,17 @@
-//! Finds the steps of a recording's script, and their times: the script's marks enclose steps of many operations.
+//! Finds the steps of a recording's script, and their times; the script's marks enclose steps of many operations.
 
 use super::traced::Traced;
 use crate::trace::{Op, OpKind, SiteId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// Finds when caches were shrunk: the preceding operation, with the cache's folder in `/sys/kernel/slab`, or `None` for
+/// Finds when caches were shrunk: the operation before it, and the cache's folder in `/sys/kernel/slab`, or `None` for
 /// all caches.
 ///
-/// A recording's script writes to the file `shrink` of one folder after the other, twice to each, between two marks.
-/// Opening the file `shrink` allocates in `kernfs_fop_open`, and ends with a free of the path. If the number of these
-/// allocations equals the number of files that the script opens, the n-th belongs to the n-th folder. Otherwise all
-/// caches are assumed to be shrunk by the second mark.
+/// Between two marks, a recording's script writes to the file `shrink` of each folder, twice per folder. Opening the
+/// file `shrink` allocates in `kernfs_fop_open`, and ends with a free of the path. If these allocations are as many as
+/// the files that the script opens, the n-th allocation belongs to the n-th folder. Otherwise all caches are assumed to
+/// be shrunk by the second mark.
 pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Option<String>> {
     let mut moments = tables.snapshots.iter().filter(|moment| ["before", "end"].contains(&moment.moment));
     let (mut found, mut opens) = (FxHashMap::default(), None::<BTreeMap<SiteId, Vec<usize>>>);
@@ -59,9 +59,9 @@ fn next_free(ops: &[Op], from: usize) -> usize {
     found.map_or(from, |(_, at)| at)
 }
 
-/// Finds when the kernel read its slabinfo: for the operation of each mark `SNAP MOMENT begin`, the operation before
-/// the reading. Between mark and reading, the script opens files. The reading begins with a buffer of `seq_read_iter`.
-/// If no allocation of a `seq_read_iter` buffer precedes the next mark, the mark itself is used.
+/// Finds when the kernel read its slabinfo: for each mark `SNAP MOMENT begin`, returns the operation before the
+/// reading. Between the mark and the reading, the script opens files. The reading begins when `seq_read_iter` allocates
+/// a buffer. If no allocation of a `seq_read_iter` buffer precedes the next mark, the mark itself is used.
 pub(super) fn readings(Traced { resolver, ops, .. }: Traced<'_>) -> FxHashMap<usize, usize> {
     let mut found = FxHashMap::default();
     let (mut begun, mut names) = (None, FxHashMap::default());

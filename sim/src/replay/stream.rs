@@ -1,5 +1,5 @@
-//! Converts a replay to a stream of operations for the engine of web pages: the actions that the simulated machine
-//! performs.
+//! Converts a replay to a stream of operations, which the engine of web pages runs: the stream has the actions of the
+//! simulated machine.
 
 use super::from_before::FromBefore;
 use super::hidden::{What, deaths, hidden_operations};
@@ -18,8 +18,8 @@ use uslab_engine::design::CallMode;
 use uslab_engine::stream::{Kind, MAGIC};
 use uslab_engine::{Stream, Writer};
 
-/// Returns `true` if a file is a converted trace. Returns `false` for a file that cannot be opened or is too short,
-/// whose error the caller finds, and for a pipe, which is not read.
+/// Returns `true` if a file is a converted trace. Returns `false` for a file that cannot be opened or is too short (the
+/// caller reports its error), and for a pipe, which is not read.
 pub fn is_converted(path: &Path) -> bool {
     let mut first = [0; MAGIC.len()];
     path.is_file()
@@ -27,7 +27,7 @@ pub fn is_converted(path: &Path) -> bool {
         && first == *MAGIC
 }
 
-/// Returns the number of CPUs of the traced machine, by the header or by the events.
+/// Returns the number of CPUs of the traced machine, from the trace's header or its events.
 pub(super) fn traced_cpus(counts: &Counts) -> u64 {
     let header = counts.header.map(|(_, _, cpus)| cpus).or(counts.machine_cpus);
     (counts.by_cpu.len() as u64).max(header.unwrap_or(0)).max(1)
@@ -37,11 +37,11 @@ pub(super) fn traced_cpus(counts: &Counts) -> u64 {
 pub(super) enum Before<'k> {
     /// Slabs inferred from the trace.
     Slabs(Vec<FromBefore>),
-    /// No slabs, because another kernel runs the trace: the names, kinds and sizes of its caches follow.
+    /// No slabs, because another kernel runs the trace; the names, kinds and sizes of its caches follow.
     Other(Vec<(String, Kind, u32)>, &'k Kernel, &'k SlabInfo),
 }
 
-/// Returns the operations as a stream, with each hidden event at its likely time.
+/// Returns the operations as a stream, in which each hidden event has its likely time.
 pub(super) fn of(
     title: String,
     cpus: u32,
@@ -132,14 +132,14 @@ pub(super) fn of(
     writer.finish()
 }
 
-/// Adds the first `n` caches, with the operation that has begun.
+/// Adds the first `n` caches that the trace names.
 fn learn(to: &mut Writer, resolver: &Resolver, n: usize) {
     for info in resolver.caches().get(to.caches()..n).unwrap_or_default() {
         to.cache(info.name.clone(), kind(info.kind), info.size);
     }
 }
 
-/// Writes an operation that has begun, on `cpu` of the machine.
+/// Writes an operation to the stream; the machine's CPU `cpu` runs it.
 fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
     if let OpKind::Alloc { cache, .. } | OpKind::Free { cache, .. } = op.kind {
         learn(to, resolver, cache.0 as usize + 1);
@@ -183,7 +183,8 @@ pub(super) fn kind(kind: CacheKind) -> Kind {
     }
 }
 
-/// Iterates over the 4 KiB blocks for `2^order` pages of the traced machine: first page and order of each.
+/// Splits `2^order` pages of the traced machine into blocks of 4 KiB pages, and returns each block's first page and
+/// order.
 pub(super) fn our_blocks(size: PageSize, pfn: Pfn, order: u8) -> impl Iterator<Item = (u64, u8)> {
     let finer = (size.shift() - PageSize::Kib4.shift()) as u8;
     let all = order + finer;

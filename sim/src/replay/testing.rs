@@ -12,8 +12,9 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// Each line is a CPU and an event: `0 mark TEXT`, `0 alloc FUNCTION+OFFSET CACHE PTR`, `0 free CACHE PTR`, `0 page
-    /// PFN`, `0 unpage PFN`. Each event is a second after the previous one. Objects have 512 bytes.
+    /// Creates a trace from lines; each line has a CPU and an event. The events are `0 mark TEXT`, `0 alloc
+    /// FUNCTION+OFFSET CACHE PTR`, `0 free CACHE PTR`, `0 page PFN` and `0 unpage PFN`. Each event is a second after
+    /// the previous one. Objects have 512 bytes.
     pub(super) fn new(lines: &[&str], texts: &[(&str, &str)]) -> Self {
         let line = |(second, line): (usize, &&str)| {
             let words: Vec<_> = line.split_whitespace().collect();
@@ -51,6 +52,6 @@ impl Trace {
     }
 }
 
-/// A slabinfo of one cache `node`: eight objects of 512 bytes in a page.
+/// A slabinfo with one cache `node`, which has eight objects of 512 bytes in a page.
 pub(super) const SLABINFO: &str = "slabinfo - version: 2.1\n# name <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab>\n\
                                    node 5 8 512 8 1 : tunables 0 0 0 : slabdata 1 1 0\n";

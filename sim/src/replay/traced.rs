@@ -1,4 +1,4 @@
-//! A trace in the form that inferences use.
+//! A trace in the form from which facts are inferred.
 
 use crate::trace::{Op, Resolver, Tables};
 
@@ -10,8 +10,8 @@ pub(super) struct Traced<'t> {
     pub(super) tables: &'t Tables,
 }
 
-/// Returns the function of a call site: `__d_alloc` for `__d_alloc+0x2b/0x1d0`. Suffixes that compilers and allocation
-/// profiling add are removed.
+/// Returns the function of a call site, without its offset. `__d_alloc` for `__d_alloc+0x2b/0x1d0`. Suffixes that
+/// compilers or allocation profiling have added are removed.
 pub(super) fn function(site: &str) -> &str {
     let name = site.split(['+', '.']).next().unwrap_or_default();
     name.strip_suffix("_noprof").unwrap_or(name)

@@ -1,12 +1,12 @@
 //! Reports call sites, and lifetimes of objects.
 //!
-//! The table of call sites has the numbers of `perf kmem stat --caller`. A site's hits are its successful allocations.
-//! The *ping-pong* of a call site is the number of traced frees of its objects on another CPU. Fragmentation is the
-//! share of allocated bytes that were not requested.
+//! The table of call sites shows the numbers of `perf kmem stat --caller`. A call site's hits are its successful
+//! allocations. The *ping-pong* of a call site counts the traced frees of its objects that happened on another CPU than
+//! the allocation. Fragmentation is the part of the allocated bytes that callers did not request.
 //!
-//! A lifetime is the time from an object's allocation to its free, if both are in the trace. A lifetime is measured on
-//! the trace's clock, and in operations: the traced allocations and frees of objects, on all CPUs, after the allocation
-//! and up to the free.
+//! A lifetime is the time between an object's allocation and its free, if the trace shows both. A lifetime is measured
+//! in time on the trace's clock, and in operations: allocations and frees of objects, on all CPUs, after the object's
+//! allocation and up to its free.
 
 use super::live::{Live, Names, Object, Slabs};
 use crate::output::{grouped, table, text};

@@ -15,11 +15,11 @@ use std::collections::hash_map::Entry;
 /// The number of exchanges to try, for each point.
 const TRIES: usize = 300;
 
-/// Returns for each axis the part of each point; `values` are the numbers of values of the axes.
+/// Returns, for each axis, the part in which each point is. `values` has the number of values of each axis.
 ///
-/// No two points have the same values if at least twice as many combinations as points exist. With fewer combinations,
-/// points that still equal others after many tries are omitted. The same seed gives the same parts. The result takes
-/// four bytes for each point and axis.
+/// No two points have equal values if the number of combinations is at least twice the number of points. With fewer
+/// combinations, points that still equal other points after many tries are omitted. The same seed gives the same parts.
+/// The result takes four bytes for each point and axis.
 pub(super) fn strata(points: u32, values: &[usize], seed: u64) -> Vec<Vec<u32>> {
     let mut parts = hypercube(points, values.len(), seed);
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(!seed);
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(two, strata(100, &[1000, 1000], 1));
     }
 
-    /// Regression test: some points of a hypercube of listed values had the same values, and were run twice.
+    /// Regression test: some points of a hypercube of listed values had equal values, so one setting was run twice.
     #[test]
     fn sample_repeats_no_setting() {
         for seed in 0..50 {

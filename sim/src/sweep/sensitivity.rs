@@ -1,8 +1,8 @@
-//! Computes how much each option of a design matters, alone and together with others.
+//! Computes how much each option of a design matters, both alone and together with other options.
 //!
-//! The explained quantity is a ratio: the value of a setting divided by the best setting's, for the same workload, CPUs
-//! and seed. A fast workload therefore counts as much as a slow one. The ratio's variance over a design's settings,
-//! within a workload and a number of CPUs, is divided among the options:
+//! The explained quantity is a ratio: the value of a setting divided by the value of the best setting, for equal
+//! workload, CPUs and seed. A fast workload therefore counts as much as a slow one. The variance of this ratio over a
+//! design's settings, for one workload and number of CPUs, is divided among the options.
 //!
 //! - the *first-order index* of an option is the part that the option explains alone, V(E(y | option)) / V(y);
 //! - the *total index* of an option is the part that it explains alone or together with others, E(V(y | all other
@@ -27,42 +27,43 @@ use super::record::{Metric, Row};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most values in a picture; more values are merged into this many groups of neighbours.
+/// The largest number of values in a picture; more values are merged into this number of groups of neighbours.
 const MOST_GROUPS: usize = 8;
-/// The highest degree of a fit; the number of candidate terms and of chosen terms follow.
+/// The highest degree of a fit, the largest number of candidate terms, and the largest number of chosen terms.
 const MOST_DEGREE: u32 = 10;
 const MOST_TERMS: usize = 500;
 const MOST_CHOSEN: usize = 60;
-/// The number of parts of the settings. Each part is left out of a fit once, to find how well the fit predicts.
+/// The number of parts into which the settings are divided. Each fit leaves out one part, to find how well the fit
+/// predicts this part.
 const FOLDS: usize = 10;
 
-/// The estimator of the indices.
+/// The method by which the indices are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Method {
     /// An exact computation from all combinations of the options' values.
     Grid,
-    /// A fitted polynomial. `predicts` is the part of the variance that the polynomial predicts for settings outside
-    /// the fit.
+    /// A fitted polynomial. `predicts` is the part of the variance that the polynomial predicts for settings that the
+    /// fit left out.
     Fit { predicts: f64 },
 }
 
 /// The part of the variance that an option explains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Index {
-    /// The part that the option explains alone.
+    /// The part of the variance that the option explains without other options.
     pub(super) first: f64,
-    /// The part that the option explains alone or with other options.
+    /// The part of the variance that the option explains without or with other options.
     pub(super) total: f64,
 }
 
-/// The effect of an option for a workload on a number of CPUs.
+/// The effect of an option for one workload on one number of CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct At {
     pub(super) work: String,
     pub(super) cpus: u32,
     pub(super) index: Index,
-    /// The mean ratio to the best setting, for each value or group of values.
+    /// The mean ratio to the best setting, one for each value of the option or group of values.
     pub(super) means: Vec<f64>,
 }
 
@@ -72,9 +73,9 @@ pub(super) struct Effect {
     pub(super) knob: String,
     /// The index over all workloads and CPUs.
     pub(super) index: Index,
-    /// The option's values, or groups of neighbours, each with the mean over all workloads and CPUs.
+    /// The option's values, or groups of neighbouring values, each with the mean over all workloads and CPUs.
     pub(super) means: Vec<(String, f64)>,
-    /// The effect for each workload and number of CPUs, largest difference of means first.
+    /// The effect for each workload and number of CPUs, beginning with the largest difference of means.
     pub(super) places: Vec<At>,
 }
 
@@ -83,20 +84,20 @@ pub(super) struct Effect {
 pub(super) struct Sensitivity {
     pub(super) design: String,
     pub(super) settings: usize,
-    /// The number of settings omitted because they lack a result for some workload.
+    /// The number of settings that are omitted because they have no result for some workload.
     pub(super) left_out: usize,
     pub(super) method: Method,
-    /// The part of the variance that different seeds alone would make. `None` with at most one seed.
+    /// The part of the variance that different seeds alone would cause. `None` with only one seed or none.
     pub(super) chance: Option<f64>,
-    /// The options, largest total index first.
+    /// The options, beginning with the largest total index.
     pub(super) knobs: Vec<Effect>,
 }
 
-/// The mean ratios by (size, operations, think time), one for each seed.
+/// The mean ratios, one for each seed, by size, operations and think time.
 type Reached = BTreeMap<(Option<u32>, Option<u64>, Option<u32>), Vec<f64>>;
 
-/// Returns the sensitivity of each design that has options. Settings of the same design that name other options are
-/// treated as another design.
+/// Returns the sensitivity of each design that has options. Settings of one design that set different options are
+/// treated as settings of different designs.
 pub(super) fn sensitivity(rows: &[Row], metric: Metric) -> Vec<Sensitivity> {
     type Group<'a> = (&'a str, Vec<&'a str>);
     let mut groups: BTreeMap<Group<'_>, BTreeMap<Vec<u64>, BTreeMap<Place<'_>, Reached>>> = BTreeMap::new();
@@ -219,7 +220,7 @@ fn is_grid(points: &[Vec<usize>], levels: &[usize]) -> bool {
     all == Some(points.len())
 }
 
-/// The variance of some values, and the parts that each axis explains.
+/// The variance of some values, and the part of the variance that each axis explains.
 #[derive(Debug)]
 struct Variances {
     whole: f64,
@@ -248,7 +249,8 @@ impl Variances {
         }
     }
 
-    /// Returns the mean of the variance within groups of points that are equal in some axes: E(V(y | these axes)).
+    /// Returns the mean of the variance within groups of points; the points of a group are equal in some axes. E(V(y |
+    /// these axes)).
     fn within(points: &[Vec<usize>], y: &[f64], is_given: impl Fn(usize) -> bool) -> f64 {
         let mut groups: BTreeMap<Vec<usize>, Vec<f64>> = BTreeMap::new();
         for (point, y) in points.iter().zip(y) {
@@ -291,21 +293,21 @@ impl Variances {
     }
 }
 
-/// A polynomial without its constant term: its terms, each with a degree for each axis and a coefficient.
+/// A polynomial without its constant term: each term has a coefficient, and a degree for each axis.
 struct Fit {
     terms: Vec<(Vec<u32>, f64)>,
-    /// The mean squared error at points outside the fit.
+    /// The mean squared error at points that the fit left out.
     missed: f64,
 }
 
-/// A fit: its constant, and its terms by their columns, with coefficients.
+/// A fit: its constant, and its terms, each as a column number and a coefficient.
 struct FittedModel {
     constant: f64,
     terms: Vec<(usize, f64)>,
 }
 
-/// Makes fits with zero, one, two and more terms, and returns the one that predicts best. To measure a prediction, each
-/// tenth of the points is left out once, and the terms are chosen again without these points.
+/// Makes fits with zero, one, two and more terms, and returns the one that predicts best. To measure a fit's
+/// prediction, each tenth of the points is left out once, and the terms are chosen again without it.
 fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
     let bases: Vec<_> = levels.iter().map(|levels| polynomials(*levels)).collect();
     let value = |term: &[u32], point: &[usize]| -> f64 {
@@ -345,19 +347,19 @@ fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
 
 /// A term that was chosen.
 struct Step {
-    /// The column of the term.
+    /// The number of the term's column.
     term: usize,
-    /// The part of the term that is orthogonal to all earlier terms, scaled to length 1.
+    /// The part of the term's column that is orthogonal to all earlier terms, scaled to length 1.
     direction: Vec<f64>,
-    /// The term's components along each earlier direction, and along its own.
+    /// The components of the term's column along the direction of each earlier term and along `direction`.
     parts: Vec<f64>,
-    /// The component of the values along the term's direction.
+    /// The component of the values along `direction`.
     has: f64,
 }
 
-/// Chooses terms by orthogonal matching: always the term that explains most of the remaining values. The components of
-/// earlier terms are first subtracted from each term (Gram and Schmidt). Returns the fits to `points` with zero terms,
-/// with one, and so on.
+/// Chooses terms by orthogonal matching: the next term is always the one that explains most of the values' unexplained
+/// part. The components along earlier terms are first subtracted from each term (Gram and Schmidt). Returns the fits to
+/// `points`: the fit with zero terms, the fit with one term, and so on.
 fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<FittedModel> {
     let n = points.len();
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
@@ -414,7 +416,7 @@ fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<FittedMode
     }
 }
 
-/// Returns polynomials in the rank, by degree and rank, that are orthonormal if all ranks have the same weight.
+/// Returns polynomials in the rank, indexed by degree and rank; they are orthonormal if all ranks have equal weight.
 fn polynomials(levels: usize) -> Vec<Vec<f64>> {
     let n = levels as f64;
     let at: Vec<f64> = (0..levels).map(|rank| (2.0 * rank as f64 + 1.0) / n - 1.0).collect();
@@ -436,7 +438,7 @@ fn polynomials(levels: usize) -> Vec<Vec<f64>> {
     basis
 }
 
-/// Returns all terms except the constant, each as a degree for each axis, in order of total degree, up to a limit.
+/// Returns all terms except the constant, in order of total degree, up to a limit; a term has a degree for each axis.
 fn terms(most: &[u32]) -> Vec<Vec<u32>> {
     let mut all: Vec<Vec<u32>> = vec![];
     let mut last = vec![vec![0; most.len()]];
@@ -467,15 +469,15 @@ mod tests {
     use super::*;
     use std::f64::consts::PI;
 
-    /// A function on axes from 0 to 1, with the exact indices from its formula.
+    /// A function whose exact indices follow from its formula; its axes go from 0 to 1.
     struct Known {
         of: fn(&[f64]) -> f64,
         indices: &'static [(f64, f64)],
     }
 
-    /// The function 3a + b: the variances are as 9 to 1, and no part is shared.
+    /// The function 3a + b: the variances are in the ratio 9 to 1, and no part of the variance is shared.
     const SUM: Known = Known { of: |x| 3.0 * x[0] + x[1], indices: &[(0.9, 0.9), (0.1, 0.1)] };
-    /// The function (a - ½)(b - ½): all of the variance is shared.
+    /// The function (a - ½)(b - ½): all of the variance is shared by the two options.
     const PRODUCT: Known = Known { of: |x| (x[0] - 0.5) * (x[1] - 0.5), indices: &[(0.0, 1.0), (0.0, 1.0)] };
     /// The function of Ishigami and Homma (1990), with a = 7 and b = 0.1.
     const ISHIGAMI: Known = Known {
@@ -568,8 +570,8 @@ mod tests {
         }
     }
 
-    /// Regression test: with raw values of all workloads together, a fast workload hid an option that quadruples a slow
-    /// one, which explained only 0.2 %.
+    /// Regression test: when raw values of all workloads were mixed, a fast workload hid an option that quadruples the
+    /// speed of a slow workload; the option seemed to explain only 0.2 %.
     #[test]
     fn knob_affecting_only_a_slow_workload_is_found() {
         let mut rows = vec![];

@@ -18,7 +18,7 @@ use uslab_engine::Policy;
 use uslab_engine::clock::Workload;
 use uslab_engine::designs::{self, PolicyVisitor, Spec as Design};
 
-/// The most settings of all designs, because each setting is checked before anything runs.
+/// The largest number of settings of all designs; it is limited because each setting is checked before anything runs.
 const MOST_SETTINGS: u64 = 1_000_000;
 const MOST_ITEMS: u64 = 1_000_000_000;
 
@@ -62,7 +62,7 @@ impl TryFrom<toml::Value> for Names {
     }
 }
 
-/// An error about a value: its key, and its index in a list.
+/// An error about a value, with the value's key and its index in a list.
 #[derive(Debug)]
 struct Wrong {
     keys: Vec<String>,
@@ -83,7 +83,7 @@ impl Wrong {
         let keys = key.split('.').map(str::to_owned).collect();
         anyhow::Error::new(Self { keys, place: place.into(), why: format!("{why:#}") })
     }
-    /// Returns the line of the value in the file.
+    /// Returns the line of the wrong value in the file.
     fn line(&self, text: &str) -> Option<usize> {
         let file = DeTable::parse(text).ok()?;
         let (mut table, mut at) = (file.get_ref(), None);
@@ -103,7 +103,7 @@ impl Wrong {
     }
 }
 
-/// Returns the key of the value at a position in a text, because errors of deserialising do not name it.
+/// Returns the key of the value at a text position; deserialising errors name only the position.
 fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
     table.iter().find_map(|(key, value)| {
         let inner = if let DeValue::Table(inner) = value.get_ref() { key_at(inner, at) } else { None };
@@ -112,12 +112,12 @@ fn key_at(table: &DeTable<'_>, at: usize) -> Option<String> {
     })
 }
 
-/// Returns the line of a position in a text, counted from 1.
+/// Returns the line number of a text position, counted from 1.
 fn line_of(text: &str, at: usize) -> usize {
     text[..at.min(text.len())].matches('\n').count() + 1
 }
 
-/// The file of a round of `uslab tune`, which is an ordinary file of a sweep.
+/// The file of one round of `uslab tune`; it has the format of any sweep's file.
 #[derive(Debug, Serialize)]
 pub(super) struct Written<'a> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -155,9 +155,9 @@ impl PolicyVisitor for HasClock {
     fn visit<P: Policy>(self, _: P::Knobs) {}
 }
 
-/// Reads a sweep's file, checks it, and hashes it with the traces that it names.
+/// Reads a sweep's file and checks it; hashes the file together with the traces that it names.
 ///
-/// `inputs` is the folder of traces; without it, the folder in the file, or the file's folder.
+/// `inputs` is the folder of traces; if it is not given, the folder is named in the file, or is the file's folder.
 ///
 /// # Errors
 /// Fails if a value is invalid; the error names the file, the key and the accepted values. No item has run when a value
@@ -264,7 +264,7 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
     Ok(plan)
 }
 
-/// Returns the settings of all designs, after checking each.
+/// Returns the settings of all designs, after a check of each setting.
 fn settings<P: Policy>(
     designs: &[String],
     knobs: BTreeMap<String, BTreeMap<String, Axis>>,
@@ -333,7 +333,7 @@ fn settings<P: Policy>(
     Ok(settings)
 }
 
-/// Reads a trace, with a hash of its file and of the kernel's tables in its folder that a replay reads.
+/// Reads a trace, and hashes its file and the kernel's tables in its folder that a replay reads.
 fn read_trace(name: String, inputs: &Path) -> anyhow::Result<Trace> {
     let path = inputs.join(&name);
     if !path.is_file() {
@@ -363,7 +363,7 @@ fn read_trace(name: String, inputs: &Path) -> anyhow::Result<Trace> {
     Ok(Trace { name, sha256: hex(&hash.into_inner().finalize()), path, line: 0 })
 }
 
-/// Returns a path in which each `..` is resolved with the part before it.
+/// Returns a path in which each `..` has removed the part before it.
 fn without_parents(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut path, part| {
         match (part, path.components().next_back()) {
@@ -374,7 +374,7 @@ fn without_parents(path: &Path) -> PathBuf {
     })
 }
 
-/// Adds the bytes of a file to the hash, with their number.
+/// Adds a file to the hash: the number of its bytes, and the bytes.
 fn add(hash: &mut Sha256, path: &Path) -> std::io::Result<()> {
     let mut file = std::fs::File::open(path)?;
     let (mut buffer, mut bytes) = (vec![0; 1 << 16], 0_u64);

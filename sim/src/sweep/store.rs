@@ -1,5 +1,5 @@
-//! Stores results in files: one for each item, written completely or not at all, named by the hash of the item's
-//! identity.
+//! Stores results in one file for each item. The file is written completely or not at all; its name is the hash of the
+//! item's identity.
 //!
 //! ```text
 //! RESULTS/
@@ -28,15 +28,15 @@ pub(super) struct Store {
 #[derive(Debug, PartialEq)]
 pub(super) enum Found {
     Missing,
-    /// The file is cut off or changed, so it is not a result.
+    /// The file is cut off or changed, so it contains no result.
     Damaged(String),
     Failed(String),
     Done(Box<Numbers>),
 }
 
 impl Store {
-    /// Opens the store of a sweep: in the given folder; else in the folder that the sweep's file names; else in
-    /// `depot.results` for `depot.toml`.
+    /// Opens the store of a sweep in the given folder, or else in the folder that the sweep's file names, or else in a
+    /// folder named after the file: `depot.results` for `depot.toml`.
     pub(super) fn new(plan: &Plan, results: Option<&Path>) -> Self {
         let own = || plan.results.clone().unwrap_or_else(|| plan.path.with_extension("results"));
         Self { folder: results.map_or_else(own, Path::to_owned) }
@@ -100,7 +100,7 @@ impl Store {
         })
     }
 
-    /// Creates a new file for the times of this process's items.
+    /// Creates a new file in which this process records the times of its items.
     ///
     /// # Errors
     /// Fails if the file cannot be created.
@@ -119,8 +119,8 @@ impl Store {
         make().with_context(|| folder.display().to_string())
     }
 
-    /// Returns the times of a sweep's items that all processes have recorded: their number, the sum of seconds, and the
-    /// longest.
+    /// Returns the times that all processes have recorded for a sweep's items: their number, their sum in seconds, and
+    /// the longest time.
     ///
     /// # Errors
     /// Fails if a file cannot be read.
@@ -154,11 +154,11 @@ impl Store {
 /// The times of a sweep's runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub(super) struct Cost {
-    /// The number of runs; an item may have had several.
+    /// The number of runs; one item may have been run several times.
     pub(super) runs: u64,
     pub(super) seconds: f64,
     pub(super) dearest_seconds: f64,
-    /// The item with the longest run.
+    /// The item whose run took longest.
     pub(super) dearest: u64,
 }
 
@@ -176,7 +176,7 @@ impl Cost {
     }
 }
 
-/// Formats a line of a file of costs.
+/// Formats a line of the file that records times.
 pub(super) fn cost_line(key: Key, took: Duration) -> String {
     format!("{key},{:.6}\n", took.as_secs_f64())
 }

@@ -1,4 +1,4 @@
-//! The command `uslab tune`: a series of sweeps, each made from the results of the previous one.
+//! The command `uslab tune`: a series of sweeps; each sweep is made from the results of the sweep before it.
 
 use super::analysis::{Lead, Score, leads, scores};
 use super::args::program;
@@ -17,14 +17,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use uslab_engine::Policy;
 
-/// The most settings shown in addition to the best one.
+/// The largest number of settings that are shown after the best one.
 const SHOWN: usize = 10;
 
 /// The options of the tuning.
 #[derive(Debug)]
 pub(super) struct Options<'a> {
     pub(super) metric: Metric,
-    /// One in `factor` settings stays for the next round.
+    /// After each round, one in `factor` settings remains.
     pub(super) factor: u64,
     pub(super) steps: Steps,
     pub(super) how: How,
@@ -38,7 +38,7 @@ pub(super) enum Steps {
     All,
     /// Runs one round.
     One,
-    /// Evaluates as many rounds as have results, because another program runs them.
+    /// Evaluates only the rounds that have results, because another program runs the rounds.
     None,
 }
 
@@ -60,16 +60,16 @@ pub(super) struct Round {
 /// The result of the tuning.
 #[derive(Debug, Serialize)]
 pub(super) struct Winner {
-    /// The best setting, scored on all its runs against all settings with the same runs, of this tuning or earlier
-    /// ones.
+    /// The best setting, scored on all its runs; it is compared with all settings that have equal runs in this tuning
+    /// or earlier ones.
     pub(super) score: Score,
-    /// The number of settings with the same runs.
+    /// The number of settings that have the winner's runs.
     pub(super) beside: usize,
-    /// The leads over the other settings, on common runs, smallest first.
+    /// The winner's leads over the other settings on common runs, smallest lead first.
     pub(super) nearest: Vec<Lead>,
-    /// The number of other settings whose difference may be chance.
+    /// The number of other settings whose difference from the winner may be chance.
     pub(super) ties: usize,
-    /// Two commands: one shows the last round's results, the other all results.
+    /// Two commands: the first shows the last round's results, the second shows all results.
     pub(super) commands: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Report {
     pub(super) rounds: Vec<Round>,
     /// The number of all rounds.
     pub(super) of: usize,
-    /// The next round, if any.
+    /// The next round, if the tuning is not finished.
     pub(super) next: Option<Next>,
     pub(super) winner: Option<Winner>,
 }
@@ -179,7 +179,7 @@ pub(super) fn tune<P: Policy>(
     Ok(report)
 }
 
-/// Returns the settings without a failed run, best first.
+/// Returns the settings that have no failed run, best setting first.
 fn ranked(all: &Collected, metric: Metric) -> Vec<Score> {
     let mut ranked = scores(&all.rows, metric);
     let most = ranked.iter().map(|score| score.runs).max().unwrap_or(0);
@@ -188,7 +188,7 @@ fn ranked(all: &Collected, metric: Metric) -> Vec<Score> {
     ranked
 }
 
-/// Returns the content of a round's file.
+/// Returns the text of a round's file.
 fn written(
     plan: &Plan,
     options: &Options<'_>,
@@ -225,7 +225,8 @@ fn written(
     ))
 }
 
-/// Returns a folder of the sweep as a path from the round's file, whose folder is in the folder of the sweep's file.
+/// Returns a folder of the sweep as a path relative to the round's file; the round's folder is next to the sweep's
+/// file.
 fn from_rounds(plan: &Plan, folder: &Path) -> anyhow::Result<String> {
     let folder = match folder.strip_prefix(plan.path.parent().unwrap_or(Path::new(""))) {
         Ok(inside) if inside.is_relative() => Path::new("..").join(inside),
@@ -234,7 +235,7 @@ fn from_rounds(plan: &Plan, folder: &Path) -> anyhow::Result<String> {
     Ok(folder.to_string_lossy().into_owned())
 }
 
-/// Writes a round's file, if it does not exist.
+/// Writes a round's file, unless it exists.
 fn write_round(folder: &Path, file: &Path, text: &str) -> Result<(), EarlyEnd> {
     match std::fs::read_to_string(file) {
         Ok(there) if there == text => return Ok(()),
@@ -258,7 +259,7 @@ fn write_round(folder: &Path, file: &Path, text: &str) -> Result<(), EarlyEnd> {
     write().with_context(|| file.display().to_string()).map_err(EarlyEnd::Write)
 }
 
-/// Returns the command line of a command on a file.
+/// Returns a command line that runs a command on a file.
 fn command(verb: &str, file: &Path, options: &Options<'_>, results: Option<&Path>) -> String {
     let mut command = format!("{} sweep {verb} {}", program(), quoted(&file.to_string_lossy()));
     for (option, path) in [("--inputs", options.inputs), ("--results", results)] {

@@ -68,7 +68,7 @@ fn print_warning(line: &str) {
     let _ = writeln!(std::io::stderr(), "uslab: {line}");
 }
 
-/// Returns the result for an early end: bad input is exit code 2, a failure exit code 1.
+/// Returns the result for a run that ended early: exit code 2 for bad input, exit code 1 for a failure.
 fn failed(ended: EarlyEnd) -> anyhow::Result<Outcome> {
     match ended {
         EarlyEnd::Input(error) => Err(error),
@@ -79,7 +79,7 @@ fn failed(ended: EarlyEnd) -> anyhow::Result<Outcome> {
     }
 }
 
-/// The items that a file expands to.
+/// The items that a sweep's file describes.
 #[derive(Serialize)]
 struct Expansion<'a> {
     sweep: &'a str,
@@ -240,7 +240,7 @@ struct Status<'a> {
     cost: Cost,
     /// The mean seconds of a run.
     mean_seconds: f64,
-    /// The CPU time in seconds that the missing items would take.
+    /// The CPU time, in seconds, that the items without a result will take.
     left_seconds: f64,
 }
 
@@ -335,7 +335,7 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
     Ok(Outcome::Done)
 }
 
-/// Returns the number of shards: as many as requested, but at most one per item.
+/// Returns the number of shards: the requested number, but at most one shard per item.
 fn shares(plan: &Plan, asked: u64) -> u64 {
     if asked > plan.len() {
         print_warning(&format!("--shards {asked}: expected at most {}", counted(plan.len())));

@@ -1,4 +1,4 @@
-//! The command `uslab top`: the caches of a running program, as slabtop shows a kernel's.
+//! The command `uslab top`: shows the caches of a running program as slabtop shows the caches of a kernel.
 //!
 //! ```text
 //! program ── signal ──> its thread `uslab-dump` ──> file ──> reading ──> table, screen, JSON

@@ -8,11 +8,11 @@ use std::fmt::Write;
 use std::time::SystemTime;
 use uslab_buddy::PAGE_SIZE;
 
-/// A cache in the library's file.
+/// A cache in the file that the library writes.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(super) struct Cache {
     pub(super) name: String,
-    /// The index among the caches with this name, in the file's order.
+    /// The position among the caches with this name, in the order of the file.
     #[serde(skip)]
     nth: usize,
     /// The object size in bytes that the cache's user requested.
@@ -22,12 +22,12 @@ pub(super) struct Cache {
     pub(super) objs_per_slab: u64,
     pub(super) order: u8,
     pub(super) slabs: u64,
-    /// The pages of all slabs; the known bytes that objects hold outside of their slabs follow.
+    /// The pages of all slabs, and the known bytes that objects hold outside of their slabs.
     pub(super) pages: u64,
     #[serde(default)]
     held_bytes: u64,
     pub(super) objects: u64,
-    /// The parts of `objects`: in use, on CPUs' stacks, in depots, and free in slabs.
+    /// The four parts of `objects`: objects in use, on CPUs' stacks, in depots, and free in slabs.
     pub(super) used: u64,
     pub(super) in_magazines: u64,
     pub(super) in_depot: u64,
@@ -40,7 +40,8 @@ pub(super) struct Cache {
     /// The most slabs; `None` is no limit.
     #[serde(default)]
     limit: Option<u64>,
-    /// The number of threads that wait for an object; the number of finished waits, and their nanoseconds, follow.
+    /// The number of threads that wait for an object, the number of finished waits, and the nanoseconds of the finished
+    /// waits.
     #[serde(default)]
     waiting: u64,
     #[serde(default)]
@@ -49,7 +50,7 @@ pub(super) struct Cache {
     waited_ns: u64,
 }
 
-/// An account of several caches, in bytes.
+/// An account, which limits the bytes of several caches together.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(super) struct Account {
     name: String,
@@ -63,7 +64,7 @@ impl Cache {
     pub(super) fn bytes(&self) -> u64 {
         bytes(self.pages) + self.held_bytes
     }
-    /// Returns the share of objects in use, in per cent.
+    /// Returns the percentage of objects that are in use.
     pub(super) fn in_use(&self) -> u64 {
         self.used.saturating_mul(100) / self.objects.max(1)
     }
@@ -76,7 +77,7 @@ fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
 }
 
-/// The parts of the file that are read.
+/// The parts of the library's file that this program reads.
 #[derive(Debug, Deserialize)]
 struct Dump {
     caches: Vec<Cache>,
@@ -103,7 +104,7 @@ struct Zone {
 /// The numbers of a program at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Reading {
-    /// The name of the program, or of the file.
+    /// The name of the program, or of the file that is read.
     pub(super) of: String,
     pid: Option<i32>,
     /// The time when the file was written.
@@ -122,9 +123,9 @@ pub(super) struct Totals {
     pub(super) used: u64,
     pub(super) slabs: u64,
     pub(super) slab_bytes: u64,
-    /// The bytes of blocks above the largest object.
+    /// The bytes of blocks that are larger than the largest object.
     pub(super) large_bytes: u64,
-    /// The bytes of mappings above the largest block.
+    /// The bytes of mappings that are larger than the largest block.
     pub(super) huge_bytes: u64,
     /// The bytes that the system provided for slabs and large blocks, in use or not.
     pub(super) committed_bytes: u64,
@@ -158,7 +159,7 @@ pub(super) enum Sort {
 }
 
 impl Sort {
-    /// The letters of slabtop, and `r`.
+    /// The letters that select an order: slabtop's letters, and `r`.
     pub(super) const ALL: [(char, Self, &'static str); 10] = [
         ('a', Self::Used, "in use"),
         ('b', Self::PerSlab, "objects per slab"),
@@ -172,7 +173,7 @@ impl Sort {
         ('u', Self::InUse, "share in use"),
     ];
 
-    /// Returns the order for a letter.
+    /// Returns the order that a letter selects.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let known = Self::ALL.iter().find(|(letter, ..)| text.chars().eq([*letter]));
         known.map(|(_, sort, _)| *sort).ok_or_else(|| {
@@ -180,7 +181,7 @@ impl Sort {
             format!("expected one of {}", letters.join(", "))
         })
     }
-    /// Returns the rows in this order, with their rates: largest number first, names in alphabetical order.
+    /// Returns the rows in this order, with their rates: numbers from the largest down, names alphabetically.
     pub(super) fn rows<'r>(
         self,
         caches: &'r [Cache],
@@ -207,7 +208,7 @@ impl Sort {
 }
 
 impl Reading {
-    /// Parses the text of the file.
+    /// Parses the text of the library's file.
     ///
     /// # Errors
     /// Fails if the text is not a file of a program's numbers, or a zone lacks more pages than it has.
@@ -260,8 +261,8 @@ impl Reading {
         }
     }
 
-    /// Returns the lines above the table: sums of objects, slabs and bytes; accounts; and caches with a limit for which
-    /// threads wait or have waited.
+    /// Returns the lines above the table: the sums of objects, slabs and bytes; the accounts; and the caches whose
+    /// limit makes, or made, threads wait.
     pub(super) fn heads(&self) -> Vec<String> {
         let Totals { objects, used, slabs, slab_bytes, large_bytes, huge_bytes, committed_bytes, .. } =
             self.totals;

@@ -1,4 +1,4 @@
-//! Draws the table on a terminal, anew for each reading.
+//! Draws the table on a terminal, and draws it again for each reading.
 
 use super::reading::{Cache, Rates, Reading, Sort};
 use super::source::{Source, SourceUpdate};
@@ -9,11 +9,11 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span, Text};
 use std::time::{Duration, Instant};
 
-/// The time between two checks for a requested reading.
+/// The time between two checks if a requested reading has arrived.
 const LOOK: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The data of the screen.
+/// The data that the screen shows.
 #[derive(Debug)]
 pub(super) struct Top {
     of: String,
@@ -29,7 +29,7 @@ pub(super) struct Top {
 type Column = (&'static str, usize, fn(&Cache, &Rates) -> String);
 
 const NAME: usize = 14;
-/// The columns, most important first, because a narrow terminal shows only the first ones.
+/// The columns, beginning with the most important, because a narrow terminal shows only the first columns.
 const COLUMNS: [Column; 14] = [
     ("IN USE", 7, |cache, _| short(cache.used)),
     ("%", 4, |cache, _| cache.in_use().to_string()),
@@ -73,7 +73,7 @@ impl Top {
     pub(super) fn take(&mut self, reading: Reading) {
         self.before = Some(std::mem::replace(&mut self.reading, reading));
     }
-    /// Handles a key. Returns `false` if the user quits.
+    /// Handles a key. Returns `false` if the user has quit.
     pub(super) fn on(&mut self, key: KeyEvent) -> bool {
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return false,
@@ -133,7 +133,7 @@ impl Top {
     }
 }
 
-/// Shows readings until the user quits (`false`), or the program ends (`true`).
+/// Shows readings until the user quits (returns `false`) or the program ends (returns `true`).
 pub(super) fn follow(top: &mut Top, source: &mut Source, screen: &mut dyn Screen) -> anyhow::Result<bool> {
     let (mut asked, mut waiting) = (Instant::now(), false);
     loop {

@@ -1,4 +1,4 @@
-//! The source of readings: a running program that writes them on a signal, or a file.
+//! The source of readings: a file, or a running program that writes its numbers on a signal.
 
 use super::reading::Reading;
 use anyhow::{Context, anyhow, bail};
@@ -12,13 +12,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The name of libuslab.so's thread that writes the numbers.
+/// The name of the thread of libuslab.so that writes the numbers.
 const THREAD: &str = "uslab-dump";
 /// The longest time that a program may take to write the numbers.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest time that the program's start may take.
+/// The longest time for which the program may be starting.
 const START: Duration = Duration::from_millis(500);
-/// The time between two checks.
+/// The time between two checks for new numbers.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The source of readings: a program or a file.
@@ -26,12 +26,12 @@ const LOOK: Duration = Duration::from_millis(10);
 pub(super) struct Source {
     program: Option<Program>,
     file: PathBuf,
-    /// The version of the file when it was last read, or when the numbers were requested.
+    /// The version of the file at the last reading, or at the last request.
     was: Option<Version>,
     asked: Instant,
 }
 
-/// The version of a file, which is rewritten by a new file with its name.
+/// The version of a file: to rewrite it, the program makes a new file with the old name.
 type Version = (u64, i64, i64, u64);
 
 fn version(meta: &Metadata) -> Version {
@@ -61,7 +61,7 @@ pub(super) enum SourceUpdate {
     New(Reading),
     /// No new numbers exist yet.
     Nothing,
-    /// The program has ended, or the file was removed.
+    /// The program has ended, or its file was removed.
     Ended,
 }
 
@@ -120,7 +120,7 @@ impl Source {
         Ok(Self { program: Some(program), file: root, was: None, asked })
     }
 
-    /// Requests the numbers of a program; returns `false` if it has ended.
+    /// Asks a program for its numbers; returns `false` if the program has ended.
     pub(super) fn ask(&mut self) -> anyhow::Result<bool> {
         self.asked = Instant::now();
         let Some(program) = &self.program else { return Ok(true) };
@@ -171,7 +171,7 @@ impl Source {
         Ok(SourceUpdate::New(reading))
     }
 
-    /// Handles a check without new numbers; fails if the program takes too long.
+    /// Reports that no new numbers exist yet; fails if the program takes too long.
     fn nothing(&self) -> anyhow::Result<SourceUpdate> {
         if self.program.is_some() && self.asked.elapsed() > PATIENCE {
             bail!("{self}: it did not write {} within {} s", self.file.display(), PATIENCE.as_secs());
@@ -194,8 +194,8 @@ impl Source {
 }
 
 impl Program {
-    /// Returns `true` if the program runs, has the library's thread, and catches the signal. Any other program would be
-    /// ended by the signal.
+    /// Returns `true` if the program runs, has the library's thread, and handles the signal. The signal would end a
+    /// program that does not handle it.
     fn listens(&self) -> bool {
         let proc = PathBuf::from(format!("/proc/{}", self.pid));
         let Ok(status) = fs::read_to_string(proc.join("status")) else { return false };
@@ -209,7 +209,7 @@ impl Program {
     }
 }
 
-/// Returns the value of a line of `/proc/PID/status`.
+/// Returns the value of a named line of `/proc/PID/status`.
 fn field<'t>(status: &'t str, name: &str) -> Option<&'t str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }

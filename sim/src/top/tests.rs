@@ -4,7 +4,7 @@ use super::reading::{Rates, Reading, Sort};
 use super::source::{Source, SourceUpdate};
 use std::time::{Duration, SystemTime};
 
-/// Returns a program's file with three caches, each with `times` as many operations.
+/// Returns the file of a program with three caches; the operation counts of each cache are multiplied by `times`.
 fn dump(times: u64) -> String {
     let cache = |name: &str, size: u64, order: u8, slabs: u64, used: u64| {
         let per_slab = (4096 << order) / size;
@@ -57,7 +57,7 @@ fn top_shows_sums_and_rates_of_the_files() {
     assert_eq!(now.rates(&now.caches[0], now.at), Rates::default());
 }
 
-/// Regression test: two caches with one name were compared with the earlier numbers of the larger cache.
+/// Regression test: if two caches had one name, both were compared with the earlier numbers of the larger cache.
 #[test]
 fn caches_with_equal_names_have_separate_rates() {
     let reading = |times: [u64; 2], seconds: u64| {
@@ -101,7 +101,7 @@ fn accounts_and_waits_are_shown_above_the_table() {
     assert!(now.text(Sort::Bytes).contains("\ntenant-7: "));
 }
 
-/// Regression test: the missing pages were shown as memory that no program has.
+/// Regression test: pages that a zone lacks were counted as memory, which no program had.
 #[test]
 fn zone_with_too_many_uncommitted_pages_is_refused() {
     let of = |change: &dyn Fn(&mut serde_json::Value)| {
@@ -211,7 +211,7 @@ mod screens {
         assert!(picture(&top, 200, 24).contains("PER SLAB"));
     }
 
-    /// A screen that removes a file when it has been drawn three times.
+    /// A screen that removes a file after three pictures.
     struct Gone(std::path::PathBuf, u64);
 
     impl Screen for Gone {
@@ -240,7 +240,7 @@ mod screens {
         assert_eq!(top.reading.totals, reading(1, 0).totals);
     }
 
-    /// A screen that presses `q` immediately, and records the requested waiting time for a key.
+    /// A screen on which `q` is pressed immediately; it records how long the caller wanted to wait for a key.
     struct Quits(Option<Duration>);
 
     impl Screen for Quits {

@@ -1,4 +1,4 @@
-//! The state of the screen, and the effect of each key. The state uses no terminal and no engine.
+//! The state of the screen, and the effect of each key. This module uses neither a terminal nor an engine.
 
 use super::keys::Key;
 use std::ops::Range;
@@ -6,13 +6,13 @@ use uslab_engine::until::{Found, Until};
 use uslab_engine::view::{About, SUMS, View};
 use uslab_engine::{Path, Step, Stream};
 
-/// The number of caches shown at a time.
+/// The number of caches that are shown at a time.
 pub(super) const LANES: usize = 8;
 /// The speeds of playing, in operations per second.
 const SPEEDS: [u64; 6] = [1, 10, 100, 1000, 10_000, 100_000];
 /// The number of pictures drawn per second.
 pub(super) const PICTURES: u64 = 20;
-/// The fewest operations that the time line shows.
+/// The smallest number of operations that the time line shows.
 const LEAST: u64 = 20;
 
 /// The place of an object.
@@ -29,13 +29,13 @@ pub(super) enum EngineRequest {
     Nothing,
     /// Show the state after this number of operations.
     At(u64),
-    /// Show the same state, with other caches.
+    /// Show the present state, with other caches.
     Look,
     Slow,
     Until(Until),
-    /// Show all events of the followed object in the whole run.
+    /// Show all events that the followed object has in the whole run.
     Life,
-    /// Show the same state in another design.
+    /// Show the state after the same number of operations in another design.
     Design,
     Quit,
 }
@@ -59,7 +59,7 @@ pub(super) struct Sample {
 
 const NONE_FOLLOWED: &str = "No object is followed; f follows the one that this operation touched.";
 
-/// The number of events to which `u` can run, in the order of the page.
+/// The number of kinds of events at which `u` can stop, in the order of the page.
 const CONDITIONS: usize = 6;
 
 #[derive(Debug)]
@@ -68,7 +68,7 @@ pub(super) struct App<'s> {
     pub(super) designs: Vec<String>,
     pub(super) design: usize,
     pub(super) view: View,
-    /// The points of the design's whole run; empty before it ran.
+    /// The points of the design's whole run; empty until the design has run.
     pub(super) samples: Vec<Sample>,
     /// The caches that are used, busiest first.
     pub(super) busy: Vec<u32>,
@@ -77,11 +77,11 @@ pub(super) struct App<'s> {
     /// The operations that the time line shows.
     pub(super) range: Range<u64>,
     pub(super) wish: EngineRequest,
-    /// A key that must wait until the request is done.
+    /// A key whose command must wait until the engine has served the request.
     pub(super) next: Option<Key>,
     pub(super) playing: bool,
     speed: usize,
-    /// The operations to be played, in units of 1/[`PICTURES`].
+    /// The operations that are still to be played, in units of 1/[`PICTURES`] operation.
     owed: u64,
     condition: usize,
     pub(super) over: Overlay,
@@ -141,7 +141,7 @@ impl<'s> App<'s> {
         found.is_some()
     }
 
-    /// Takes the points of a design's run.
+    /// Stores the points of a design's run.
     pub(super) fn ran(&mut self, samples: Vec<Sample>) {
         self.samples = samples;
         let Some(last) = self.samples.last() else { return };
@@ -164,7 +164,8 @@ impl<'s> App<'s> {
         self.chosen = self.chosen.or(most);
     }
 
-    /// Returns the caches in the overview: the screenful of busy ones that contains the chosen one, if it is used.
+    /// Returns the caches in the overview: one screenful of busy caches, which contains the chosen cache if the chosen
+    /// cache is used.
     pub(super) fn lanes(&self) -> &[u32] {
         let at = self.busy.iter().position(|cache| Some(*cache) == self.chosen).unwrap_or(0);
         self.busy.chunks(LANES).nth(at / LANES).unwrap_or_default()
@@ -174,7 +175,7 @@ impl<'s> App<'s> {
         let also = self.chosen.filter(|chosen| !self.lanes().contains(chosen));
         self.lanes().iter().copied().chain(also).collect()
     }
-    /// Returns the operation of the view, or of the requested one.
+    /// Returns the operation of the requested view, or of the present view if none is requested.
     fn at(&self) -> u64 {
         if let EngineRequest::At(at) = self.wish { at } else { self.view.operation }
     }
@@ -243,7 +244,7 @@ impl<'s> App<'s> {
         }
     }
 
-    /// Advances the playing; called after each picture's time.
+    /// Advances the playing by the time of one picture.
     pub(super) fn tick(&mut self) {
         self.owed += self.speed();
         let whole = self.owed / PICTURES;
@@ -300,7 +301,7 @@ impl<'s> App<'s> {
             self.playing = false;
         }
     }
-    /// Chooses the cache of an operation that its CPU did not serve alone, if the cache has slabs.
+    /// Chooses the cache of an operation that needed more than its own CPU, if the cache has slabs.
     pub(super) fn slow_cache(&mut self, steps: &[Step], has_slabs: impl Fn(u32) -> bool) {
         if let Some(cache) = steps.iter().find(|step| slow(step)).and_then(|step| step.cache)
             && has_slabs(cache)
@@ -323,7 +324,7 @@ impl<'s> App<'s> {
             }
         })
     }
-    /// Describes the event to which `u` runs.
+    /// Describes the event at which `u` stops.
     pub(super) fn condition(&self) -> String {
         let name = self.chosen.map_or("a cache", |cache| self.name(cache));
         match self.condition {
@@ -335,7 +336,7 @@ impl<'s> App<'s> {
             _ => "the followed object moves".to_owned(),
         }
     }
-    /// Takes the result of a search: the operation of the event, or a message that it does not happen again.
+    /// Handles the result of a search: the operation of the event, or a message that the event does not happen again.
     pub(super) fn found(&mut self, found: Option<Found>, from: u64) {
         match found {
             Some(found) => self.go(found.operation),
@@ -347,7 +348,7 @@ impl<'s> App<'s> {
     }
 }
 
-/// Returns `true` if the CPU did not serve the step alone.
+/// Returns `true` if the step needed more than its own CPU.
 pub(super) fn slow(step: &Step) -> bool {
     step.path.is_some_and(|path| path > Path::Cpu)
 }

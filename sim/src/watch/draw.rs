@@ -40,7 +40,7 @@ A CPU allocates from what it holds, without a lock. After that
 come what CPUs share, slabs, pages and the system.
 Any key goes back.";
 
-/// Hands out rows from the top, while rows are left.
+/// Distributes the screen's rows from the top, until no rows are left.
 struct Rows(Rect);
 
 impl Rows {
@@ -111,7 +111,7 @@ fn life_title(app: &App<'_>) -> String {
         grouped(app.life.len() as u64)
     )
 }
-/// Lists the events of the followed object, with the last one before the shown state in the middle.
+/// Lists the events of the followed object; the middle line is the last event before the shown state.
 fn life(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
     let rows = usize::from(area.height.saturating_sub(2));
     let past = app.life.partition_point(|event| event.operation <= app.view.operation);
@@ -131,7 +131,7 @@ fn life(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
     app.life.iter().enumerate().skip(first).take(rows).map(line).collect()
 }
 
-/// Returns the number of pages for each character of the map.
+/// Returns the number of pages that one character of the map stands for.
 fn pages_each(app: &App<'_>, area: Rect) -> usize {
     let places = usize::from(area.width.saturating_sub(2)) * usize::from(area.height.saturating_sub(2));
     app.map.len().div_ceil(places.max(1)).max(1)
@@ -141,7 +141,8 @@ fn map_title(app: &App<'_>, area: Rect) -> String {
     let pages = if each == 1 { "a page each".to_owned() } else { format!("{each} pages each") };
     format!(" pages, {pages}: s slabs, o other, c CPUs', . free ")
 }
-/// Draws the map of pages: each character shows the kind of most of its pages, but shows free only if all are free.
+/// Draws the map of pages: each character shows the kind of most of its pages; it shows free pages only if all of its
+/// pages are free.
 fn map(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
     let kinds = [
         ('.', PageIs::Free, Color::DarkGray),
@@ -178,7 +179,7 @@ fn title(app: &App<'_>, width: u16) -> Line<'static> {
     Line::from(vec![Span::from(format!("{left:room$}  ")).bold(), Span::from(right).bold()])
 }
 
-/// Draws objects in use, objects cached, and the position.
+/// Draws the time line: objects in use, cached objects, and the current position.
 fn time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
     let columns = usize::from(width.saturating_sub(LABEL)).max(1);
     let length = (app.range.end - app.range.start).max(1);
@@ -235,7 +236,7 @@ fn time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
     ]
 }
 
-/// Formats the sentences of the last operation.
+/// Formats the sentences about the last operation.
 fn said(app: &App<'_>) -> Line<'static> {
     let view = &app.view;
     let path = view.steps.iter().filter_map(|step| step.path).max();

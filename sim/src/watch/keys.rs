@@ -10,14 +10,14 @@ pub(crate) enum Key {
     By(i64),
     Home,
     End,
-    /// Run to the next operation that its CPU did not serve alone.
+    /// Run to the next operation that needs more than its own CPU.
     Slow,
     /// Run to the chosen event.
     Until,
     /// Choose another event.
     Condition,
     Follow,
-    /// Show all events of the followed object, from the first operation to the last.
+    /// Show all events of the followed object in the whole run.
     Life,
     /// Show the owner of each page of memory.
     Map,
@@ -36,7 +36,7 @@ pub(crate) enum Key {
     Quit,
 }
 
-/// Returns the command of a key; `None` if it has none.
+/// Returns the command of a key; `None` if the key has no command.
 pub(crate) fn key(event: KeyEvent) -> Option<Key> {
     let KeyEvent { code, modifiers, .. } = event;
     let far = if modifiers.contains(KeyModifiers::SHIFT) { 1000 } else { 1 };

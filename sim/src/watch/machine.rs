@@ -1,5 +1,5 @@
-//! Draws the objects of each CPU, the shared objects, and the slabs: the busiest caches in one row each, and one cache
-//! in detail.
+//! Draws the objects of each CPU, the shared objects, and the slabs: one row for each of the busiest caches, and one
+//! cache in detail.
 
 use super::app::{App, Place};
 use crate::output::grouped;
@@ -7,11 +7,11 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use uslab_engine::view::{Level, SeenCache, ShownCache, ShownSlab};
 
-/// The most bars in a row.
+/// The largest number of bars in a row.
 const BARS: usize = 12;
-/// The characters of bars by the objects of a CPU, in eighths of the CPU with the most.
+/// The characters of bars: the objects of a CPU, in eighths of the objects of the CPU with the most.
 const FULL: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The most CPUs shown in detail.
+/// The largest number of CPUs that are shown in detail.
 const MOST_CPUS: usize = 64;
 
 fn shown<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a ShownCache> {
@@ -20,7 +20,7 @@ fn shown<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a ShownCache> {
 fn seen<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a SeenCache> {
     app.view.caches.get(cache as usize)
 }
-/// Returns the number of objects in the levels, and the room for objects.
+/// Returns the number of objects in the levels, and the number of objects that fit into the levels.
 fn sum<'a>(levels: impl IntoIterator<Item = &'a Level>) -> (u64, u64) {
     levels.into_iter().fold((0, 0), |(objects, room), level| {
         (objects + u64::from(level.objects), room + u64::from(level.room))
@@ -113,7 +113,7 @@ pub(super) fn head(app: &App<'_>) -> Line<'static> {
     Line::from(vec![Span::from(app.name(cache).to_owned()).bold().underlined(), Span::from(text)])
 }
 
-/// Draws the objects of the chosen cache that each CPU holds, by level, and the shared objects.
+/// Draws the chosen cache: the objects that each CPU holds, by level, and the shared objects.
 pub(super) fn cpus(app: &App<'_>, width: u16) -> Vec<Line<'static>> {
     let Some(shown) = app.chosen.and_then(|cache| shown(app, cache)) else { return vec![Line::default()] };
     let acting =
@@ -144,7 +144,7 @@ pub(super) fn cpus(app: &App<'_>, width: u16) -> Vec<Line<'static>> {
     items.chunks((usize::from(width) / longest).max(1)).map(line).collect()
 }
 
-/// Returns the holder of an object, from its character.
+/// Returns the holder of an object, given the character that shows the object.
 pub(super) fn holder(object: char) -> String {
     match object {
         'u' => "in use".to_owned(),
@@ -154,8 +154,8 @@ pub(super) fn holder(object: char) -> String {
     }
 }
 
-/// Draws slabs with one character for each object: first the touched and the followed object's slabs, then all slabs
-/// list by list.
+/// Draws slabs, one character for each object: first the slabs of the touched object and of the followed object, then
+/// all slabs, list by list.
 pub(super) fn slabs(app: &App<'_>, width: u16, rows: usize) -> Vec<Line<'static>> {
     let Some((cache, shown)) = app.chosen.and_then(|cache| Some((cache, shown(app, cache)?))) else {
         return Vec::new();
@@ -205,7 +205,7 @@ pub(super) fn slabs(app: &App<'_>, width: u16, rows: usize) -> Vec<Line<'static>
     lines
 }
 
-/// Draws the objects of a slab, one span each.
+/// Draws the objects of a slab, one text span for each object.
 fn objects(app: &App<'_>, slab: &ShownSlab, now: Option<u16>) -> Vec<Span<'static>> {
     let object = |(index, object): (usize, char)| {
         let colour = match object {

@@ -1,11 +1,11 @@
-//! The command `uslab watch`: the page of a replay, on a terminal.
+//! The command `uslab watch`: shows on a terminal what the page of a replay shows.
 //!
 //! ```text
 //! keys ──> app ──> what is wanted ──> session: an engine of the design ──> view ──> draw
 //! ```
 //!
-//! An engine only runs forward. To go back, a new engine runs from the beginning; only the stream and the view are
-//! kept.
+//! An engine can only run forward. To show an earlier state, a new engine runs from the beginning; only the stream and
+//! the view are kept.
 
 mod app;
 mod draw;

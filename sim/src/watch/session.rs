@@ -1,4 +1,4 @@
-//! Runs engines for the requests of the user.
+//! Runs engines to serve the user's requests.
 
 use super::app::{App, EngineRequest, Overlay, PICTURES, Place, Sample, slow};
 use super::draw::draw;
@@ -29,7 +29,7 @@ pub(super) fn watch<P: Policy>(
     Ok(())
 }
 
-/// Serves requests with an engine, until a request needs an engine that has run less.
+/// Serves requests with one engine, until a request needs a state that the engine has passed.
 struct Session<'a, 's> {
     stream: &'a Stream,
     app: &'a mut App<'s>,
@@ -53,7 +53,7 @@ impl Visitor for Session<'_, '_> {
 }
 
 impl Session<'_, '_> {
-    /// Serves the request; returns `false` if this engine has run too far or has another design.
+    /// Serves the request; returns `false` if the engine has passed the requested state or has another design.
     fn done<D: Design>(&mut self, engine: &mut Engine<'_, D>) -> anyhow::Result<bool> {
         let from = self.app.view.operation;
         match self.app.wish {
@@ -139,12 +139,12 @@ impl Session<'_, '_> {
         self.app.show(engine.view(steps, &self.app.shown()));
     }
 
-    /// Requests a state that this engine has passed.
+    /// Requests a state that the engine has passed.
     fn back(&mut self, to: u64) -> anyhow::Result<bool> {
         self.app.go(to);
         Ok(false)
     }
-    /// Shows the progress of a search. Returns `true` if a key was pressed.
+    /// Shows the progress of a search. Returns `true` if the user pressed a key.
     fn stopped(&mut self, at: u64) -> anyhow::Result<bool> {
         self.app.problem = format!("Searching: operation {}. Any key stops.", crate::output::grouped(at));
         self.screen.draw(&|frame| draw(self.app, frame))?;
@@ -179,13 +179,13 @@ impl Session<'_, '_> {
     }
 }
 
-/// Runs up to an operation; returns `false` if the engine had already run further.
+/// Runs up to an operation; returns `false` if the engine had already passed the operation.
 fn ran_to<D: Design>(engine: &mut Engine<'_, D>, at: u64) -> Result<bool, EngineError> {
     engine.run(at)?;
     Ok(engine.operations() <= at)
 }
 
-/// Returns the values of the whole run at the points of the time line.
+/// Returns the values at the points of the time line, for the whole run.
 fn samples<D: Design>(engine: &mut Engine<'_, D>) -> Result<Vec<Sample>, EngineError> {
     let operations = engine.stream().operations;
     let mut samples = Vec::new();

@@ -10,11 +10,12 @@ use std::time::Duration;
 pub(crate) trait Screen {
     /// Draws a new picture.
     fn draw(&mut self, picture: &dyn Fn(&mut Frame<'_>)) -> anyhow::Result<()>;
-    /// Returns the next key, if one is pressed within that time; `None` waits without a limit.
+    /// Returns the next key if the user presses one within the time `within`. With `None`, the call waits without a
+    /// time limit.
     fn key(&mut self, within: Option<Duration>) -> anyhow::Result<Option<KeyEvent>>;
 }
 
-/// Returns an error unless standard output is a terminal. `else_` names an alternative for the message.
+/// Returns an error if standard output is not a terminal. `else_` is the alternative that the error message names.
 pub(crate) fn needed(else_: &str) -> anyhow::Result<()> {
     if !stdout().is_terminal() {
         bail!("standard output is not a terminal; {else_}");
@@ -22,12 +23,12 @@ pub(crate) fn needed(else_: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The real terminal, whose state is restored on drop, or at a panic.
+/// The real terminal; its state is restored when this value is dropped, or at a panic.
 #[derive(Debug)]
 pub(crate) struct Terminal(DefaultTerminal);
 
 impl Terminal {
-    /// Takes over the terminal, replacing its content with a picture.
+    /// Takes over the terminal, whose content a picture replaces.
     pub(crate) fn start() -> anyhow::Result<Self> {
         // Taking over the terminal may fail halfway.
         ratatui::try_init().map(Self).inspect_err(|_| ratatui::restore()).context("the terminal")

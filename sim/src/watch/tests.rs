@@ -1,4 +1,4 @@
-//! Compares the screen with engines that the tests run.
+//! Compares the screen's content with the states of engines that the tests run.
 
 use super::app::{App, Overlay, PICTURES, Place, slow};
 use super::draw::draw;
@@ -17,7 +17,7 @@ use uslab_engine::stream::Kind;
 use uslab_engine::until::{Found, Until};
 use uslab_engine::{Design, Engine, Stream, View, Writer};
 
-/// Returns a stream with two caches on two CPUs that fill up and empty three times, large objects, and pages.
+/// Returns a stream with large objects, pages, and two caches that are filled and emptied three times on two CPUs.
 fn stream() -> Stream {
     let mut random = 1_u64;
     let mut next = |n: u64| {
@@ -55,7 +55,7 @@ fn stream() -> Stream {
 struct Script {
     terminal: Terminal<TestBackend>,
     keys: VecDeque<KeyEvent>,
-    /// The number of pictures until the next key while playing.
+    /// The number of pictures that are drawn between two keys while playing.
     pictures: u64,
     seen: Vec<String>,
 }
@@ -94,7 +94,7 @@ impl Screen for Script {
 fn specs(first: &str) -> Vec<Spec> {
     vec![first.parse().unwrap(), "slub".parse().unwrap()]
 }
-/// Returns the screens for keys that are pressed after an operation of a design.
+/// Returns the screen after each of some keys, which are pressed after an operation of a design.
 fn press<'s>(
     stream: &'s Stream,
     design: &str,
@@ -111,7 +111,7 @@ fn letters(text: &str) -> impl Iterator<Item = KeyCode> + '_ {
     text.chars().map(KeyCode::Char)
 }
 
-/// A visitor that returns the view after an operation from a new engine.
+/// A visitor that runs a new engine to an operation and returns the view.
 struct Moment<'s>(&'s Stream, u64);
 
 impl Visitor for Moment<'_> {
@@ -127,7 +127,7 @@ fn moment(stream: &Stream, design: &str, at: u64) -> View {
     design.parse::<Spec>().unwrap().on(stream, Moment(stream, at)).unwrap()
 }
 
-/// Checks that a picture of 80 columns has the numbers of a view.
+/// Checks that a picture of 80 columns shows the numbers of a view.
 #[track_caller]
 fn shows(screen: &str, operations: u64, chosen: Option<u32>, view: &View) {
     let has = |what: &str| assert!(screen.contains(what), "expected `{what}` in\n{screen}");

@@ -22,13 +22,14 @@
 //! | counters of operations | every operation that uses more than its own CPU's memory | [`Lines::counts`], and with them those of the depot's lock |
 //! | counters of slabs | a slab is created or freed | [`Lines::slabs`] |
 //!
-//! A test (`tests/sim/lines.rs`) runs the shipping allocator on 2, 4 and 8 simulated CPUs with the operations of
-//! [`uslab-model`](crate::models::uslab). The test traces each load and store through a MESI protocol and compares the
-//! lines moved. Models of other designs have no memory, so the lines that they move cannot be checked in this way.
+//! A test (`tests/sim/lines.rs`) runs the shipping allocator on 2, 4 and 8 simulated CPUs, with the operations that
+//! [`uslab-model`](crate::models::uslab) also gets. The test passes each load and store through a MESI protocol, and
+//! compares the number of cache lines moved with the model's number. Models of other designs have no memory, so this
+//! test cannot check the lines that they move.
 //!
-//! The clock does not count the allocator's own metadata allocations, nor reaps. Each slab that is created or freed is
-//! assumed to take the zone lock. Per-CPU pages spare the shipping code most visits to the zone; each remaining visit
-//! moves some twelve lines.
+//! The clock counts neither reaps nor allocations of the allocator's own metadata. Each slab that is created or freed
+//! is assumed to take the zone lock. Because of per-CPU pages, the shipping code visits the zone less often; each
+//! remaining visit moves some twelve lines.
 
 mod profile;
 mod source;
@@ -55,7 +56,7 @@ use uslab_magazine::Paths;
 /// A lock of the simulated machine. Each cache has its own locks, identified by the cache's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Lock {
-    /// The lock of the level that CPUs share above the slabs: a depot, a barn or a shared array.
+    /// The lock of the level between CPUs and slabs that all CPUs share: a depot, a barn or a shared array.
     Depot(u32),
     /// The lock of a cache's slab lists.
     Lists(u32),
@@ -66,19 +67,19 @@ enum Lock {
 /// A cache line, or several lines that always move together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Line {
-    /// The line of a lock and of the data that the lock protects.
+    /// The line that contains a lock and the data that the lock protects.
     Lock(Lock),
-    /// The slot of a container in a cache's depot, counted from the bottom.
+    /// A container's slot in the depot of a cache; slots are counted from the bottom.
     Place(u32, u32),
     /// The frame metadata of a page.
     Frame(u32),
-    /// The counters of a cache's operations that use more than their own CPU's memory.
+    /// The counters of a cache's operations that need more than the memory of their CPU.
     Counts(u32),
     /// The counters of a cache's slabs.
     Slabs(u32),
 }
 
-/// Counts of one lock, or of all locks of a kind.
+/// Counts of one lock, or sums over all locks of a kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LockCounts {
@@ -104,24 +105,25 @@ pub struct Outcome {
     pub operations_per_us: f64,
     /// The fraction of all CPUs' time that was spent waiting for locks.
     pub waiting: f64,
-    /// Lines that travelled, per operation.
+    /// The number of cache lines that moved, per operation.
     pub lines_per_operation: f64,
-    /// The locks of the levels that CPUs share above the slabs.
+    /// The locks of the levels between CPUs and slabs that all CPUs share.
     pub depot: LockCounts,
     /// The locks of the slab lists.
     pub lists: LockCounts,
     /// The lock of the page allocator.
     pub zone: LockCounts,
-    /// Operations by where they were served.
+    /// The operations, counted by the level that served them.
     #[cfg_attr(test, ts(type = "Record<Path, number>"))]
     pub paths: Paths,
     /// Slabs of all caches at the end.
     pub slabs: u64,
-    /// Objects in a magazine, sheaf or array of the first cache at the end; 0 if the design has no such container.
+    /// The number of objects that a magazine, sheaf or array of the first cache holds at the end; 0 if the design has
+    /// none.
     pub container: u32,
 }
 
-/// The effects of one operation, from which its cost follows.
+/// The effects of one operation; its cost follows from them.
 struct Did<'a> {
     /// The cache's number in the stream.
     cache: u32,
@@ -130,17 +132,17 @@ struct Did<'a> {
     frames: &'a [u32],
     /// `true` if the operation took a lock of its own CPU.
     locked: bool,
-    /// The number of objects in the container that the operation exchanges.
+    /// The number of objects in the container that the operation takes from the depot or puts into it.
     container: u32,
     /// The container's slot in the depot.
     place: u32,
-    /// `true` if the container leaves the depot, because the operation is an allocation.
+    /// `true` if an allocation takes the container out of the depot.
     taken: bool,
     lines: Lines,
 }
 
 impl Did<'_> {
-    /// The number of cache lines that a line of the model stands for.
+    /// Returns how many real cache lines one line of the model stands for.
     fn size(&self, line: Line) -> u32 {
         match line {
             Line::Lock(Lock::Depot(_)) => self.lines.depot,
@@ -169,7 +171,7 @@ struct Clock<'p> {
     profile: &'p Profile,
     /// The time at which each lock becomes free.
     free: FxHashMap<Lock, f64>,
-    /// The CPUs that hold each line: the last writer, and the readers since.
+    /// The CPUs that hold each line: the last writer, and the CPUs that have read the line since.
     lines: FxHashMap<Line, Vec<u32>>,
     counts: FxHashMap<Lock, LockCounts>,
     travelled: u64,
@@ -188,8 +190,8 @@ impl<'p> Clock<'p> {
         }
     }
 
-    /// Sums the counts of all locks of a kind. Waiting times are added in the order of the locks' numbers, so that a
-    /// repeated run gives bit-identical sums.
+    /// Sums the counts of all locks of a kind. Waiting times are added in the order of the locks' numbers, so that
+    /// repeated runs give bit-identical sums.
     fn locks(&self, kind: fn(&Lock) -> bool) -> LockCounts {
         let mut all: Vec<_> = self.counts.iter().filter(|(lock, _)| kind(lock)).collect();
         all.sort_by_key(|(lock, _)| **lock);
@@ -200,7 +202,7 @@ impl<'p> Clock<'p> {
         })
     }
 
-    /// Returns the nanoseconds until the CPU has the line; for a write, until no other CPU has it.
+    /// Returns the nanoseconds until the CPU holds the line; if the CPU writes, until no other CPU holds it.
     fn fetch(&mut self, cpu: u32, line: Line, access: Access, did: &Did<'_>) -> f64 {
         let copies = self.lines.entry(line).or_default();
         let here = copies.contains(&cpu);
@@ -279,8 +281,8 @@ impl<'p> Clock<'p> {
     }
 }
 
-/// The number of adaptation intervals in a run. A run takes milliseconds, so real intervals of seconds would never end
-/// in it.
+/// The number of intervals in a run, at whose ends depots adapt their sizes. A run takes only milliseconds, so not even
+/// one real interval of some seconds would end during the run.
 pub const INTERVALS: u64 = 20;
 
 /// The reason why a run failed.
@@ -300,9 +302,9 @@ pub enum ClockError {
     Damaged,
 }
 
-/// Runs a generated workload of `operations` per CPU on objects of `size` bytes.
+/// Runs a generated workload: each CPU does `operations` operations on objects of `size` bytes.
 ///
-/// The same seed gives a bit-identical outcome.
+/// Runs with equal seeds give bit-identical outcomes.
 ///
 /// # Errors
 /// Returns a [`ClockError`].
@@ -321,11 +323,11 @@ pub fn run<P: Policy>(
     drive::<P, _>(pages, knobs, &[object], team, profile, operations * u64::from(cpus), workload.think_ns())
 }
 
-/// Runs a recorded stream without its idle times. Each CPU runs its own object operations as fast as it can. A free on
-/// another CPU waits until the allocation is done. The run ignores recorded times, pages that belong to no cache, and
-/// shrinks.
+/// Runs a recorded stream without its idle times. Each CPU runs its own object operations as fast as possible. If
+/// another CPU allocates an object, its free waits until the allocation is done. The run ignores recorded times, pages
+/// that belong to no cache, and shrinks.
 ///
-/// The same stream gives a bit-identical outcome.
+/// Runs of one stream give bit-identical outcomes.
 ///
 /// # Errors
 /// Returns a [`ClockError`].
@@ -340,7 +342,7 @@ pub fn run_stream<P: Policy>(
     drive::<P, _>(pages, knobs, &stream.caches, trace, profile, operations, 0.0)
 }
 
-/// Runs about `total` operations of a source, with `think` nanoseconds of other work after each operation.
+/// Runs about `total` operations of a source; after each operation, the CPU does other work for `think` nanoseconds.
 fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
     pages: &'p Pages,
     knobs: P::Knobs,
@@ -422,7 +424,7 @@ fn drive<'p, P: Policy, S: Source<ModelObject<'p>>>(
     })
 }
 
-/// A point in virtual time that can be sorted.
+/// A point in virtual time; points can be sorted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Moment(f64);
 

@@ -2,27 +2,28 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A price in nanoseconds, with the source of its measurement.
+/// A price in nanoseconds, and how it was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Price {
     /// The price in nanoseconds.
     pub ns: f64,
-    /// The range of most measurements of the price, in nanoseconds.
+    /// The range in nanoseconds that contains most measurements of the price.
     pub spread: [f64; 2],
     /// The source of the price: what was measured, how, and on which machine.
     pub source: String,
 }
 
-/// A group of neighbouring CPUs. Two CPUs are in one group if their numbers divided by `cpus` give the same quotient.
+/// A group of neighbouring CPUs. Two CPUs are in one group if the division of their numbers by `cpus` gives equal
+/// quotients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Level {
-    /// The number of CPUs in a group; 0 means all.
+    /// The number of CPUs in a group; 0 if one group has all CPUs.
     pub cpus: u32,
-    /// The time to move a cache line between two CPUs of the group, after one has written it.
+    /// The time to move a cache line from a CPU of the group that has written it to another CPU of the group.
     pub line: Price,
 }
 
@@ -33,23 +34,24 @@ pub struct Level {
 pub struct Profile {
     /// The machine's name.
     pub name: String,
-    /// The highest CPU count at which predictions from the profile were compared with measurements; 0 if none were.
+    /// The largest number of CPUs on which predictions from the profile were compared with measurements; 0 without
+    /// comparison.
     pub validated_cpus: u32,
     /// The price of an allocation or free that the CPU's own layer serves.
     pub own: Price,
-    /// The price of taking and releasing an uncontended lock whose line the CPU holds.
+    /// The price of taking and releasing an uncontended lock whose cache line is already on the CPU.
     pub lock: Price,
     /// The price of the work under a depot's lock.
     pub exchange: Price,
-    /// The price of moving one object out of a slab or into a slab, under the list lock.
+    /// The price of moving one object out of a slab or into a slab, while the list lock is held.
     pub object: Price,
-    /// The price of each further object moved under the same hold of the list lock.
+    /// The price of moving each further object while the list lock stays held.
     pub batched: Price,
     /// The price of moving a slab from one list to another.
     pub relist: Price,
     /// The price of creating or freeing a slab, with its pages and metadata.
     pub slab: Price,
-    /// Distances between CPUs, nearest first; the last level applies to all CPUs.
+    /// The distances between CPUs, nearest groups first; the last level contains all CPUs.
     pub levels: Vec<Level>,
 }
 
@@ -58,7 +60,7 @@ pub struct Profile {
 #[error("{0}")]
 pub struct BadProfile(String);
 
-/// The built-in profiles, as JSON.
+/// The built-in profiles, in JSON.
 const OWN: [&str; 2] = [include_str!("profiles/vm2.json"), include_str!("profiles/milan2s.json")];
 
 impl Profile {
@@ -105,7 +107,8 @@ impl Profile {
             )),
         }
     }
-    /// Returns the machine with each price at one end of its spread: 0 for the lower end, 1 for the upper end.
+    /// Returns the machine with each price at one end of its spread: the lower end if `end` is 0, the upper end if
+    /// `end` is 1.
     #[must_use]
     pub fn at_end(&self, end: usize) -> Self {
         let mut profile = self.clone();
@@ -133,11 +136,11 @@ impl Profile {
         });
         all.into_iter().map(|(name, price)| (name.to_owned(), price)).chain(lines)
     }
-    /// Returns the nanoseconds for moving `n` objects out of slabs or into slabs, under one hold of the list lock.
+    /// Returns the nanoseconds for moving `n` objects out of slabs or into slabs while the list lock stays held.
     pub fn objects_ns(&self, n: u32) -> f64 {
         n.checked_sub(1).map_or(0.0, |more| self.object.ns + f64::from(more) * self.batched.ns)
     }
-    /// Returns the nanoseconds to move a cache line that CPU `from` has written to CPU `to`.
+    /// Returns the nanoseconds for moving a cache line to CPU `to`, if CPU `from` has written the line.
     pub fn distance_ns(&self, from: u32, to: u32) -> f64 {
         let near = |level: &&Level| level.cpus == 0 || from / level.cpus == to / level.cpus;
         self.levels.iter().find(near).map_or(0.0, |level| level.line.ns)

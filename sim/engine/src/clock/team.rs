@@ -4,7 +4,7 @@ use super::source::{Next, Source};
 use super::work::{Ask, Others, Script, Workload};
 use std::collections::VecDeque;
 
-/// All CPUs, with the objects that each CPU holds.
+/// All CPUs, and the objects that each CPU holds.
 pub(super) struct Team<O> {
     scripts: Vec<Script<O>>,
     between: SharedState<O>,
@@ -14,12 +14,12 @@ pub(super) struct Team<O> {
 struct SharedState<O> {
     /// The current virtual time of the running CPU.
     now: f64,
-    /// The objects sent to each CPU with their arrival times, earliest first.
+    /// The objects that were sent to each CPU, each with its arrival time, earliest first.
     sent: Vec<VecDeque<(f64, O)>>,
     finished: Vec<bool>,
 }
 
-/// The nanoseconds after which an idle CPU checks for work again.
+/// The time in nanoseconds between two checks of an idle CPU for work.
 const IDLE_NS: f64 = 50.0;
 
 impl<O> Team<O> {

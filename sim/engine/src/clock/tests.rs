@@ -9,7 +9,7 @@ use crate::models::uslab::{self, Uslab};
 fn price(ns: f64) -> Price {
     Price { ns, spread: [ns, ns], source: "made up".to_owned() }
 }
-/// A test profile: the two CPUs of a pair are 10 ns apart, all other CPUs 100 ns.
+/// A test profile: the two CPUs of a pair have a distance of 10 ns, other CPUs have a distance of 100 ns.
 fn profile() -> Profile {
     Profile {
         name: "made up".to_owned(),
@@ -24,7 +24,7 @@ fn profile() -> Profile {
         levels: vec![Level { cpus: 2, line: price(10.0) }, Level { cpus: 0, line: price(100.0) }],
     }
 }
-/// The effects of a free, in a design whose CPUs share two locks.
+/// The effects of a free in a design with two locks that CPUs share.
 fn did<'a>(cost_events: &'a [CostEvent], frames: &'a [u32]) -> Did<'a> {
     let lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
     Did { cache: 0, cost_events, frames, locked: false, container: 16, place: 0, taken: false, lines }
@@ -56,7 +56,7 @@ fn second_cpu_waits_for_the_contended_lock() {
     assert_eq!((clock.travelled, clock.waited), (3, 5.0));
 }
 
-/// Two caches have two depots, two sets of lists, and slabs on different pages.
+/// Two caches have two depots, two sets of slab lists, and slabs on different pages.
 #[test]
 fn simulated_caches_share_no_lock_or_cache_line() {
     let profile = profile();
@@ -154,8 +154,8 @@ fn after<P: Policy>(operations: u64, knobs: P::Knobs, workload: &str, cpus: u32,
     run::<P>(&pages, knobs, &workload.parse().unwrap(), &profile, 64, operations, seed).unwrap()
 }
 
-/// "Magazines and Vmem", figure 2: with one lock, more CPUs get less done. With magazines, throughput grows with the
-/// CPUs.
+/// "Magazines and Vmem", figure 2: with one lock, a larger number of CPUs does fewer operations in total. With
+/// magazines, throughput grows with the number of CPUs.
 #[test]
 fn magazines_scale_better_than_a_single_lock() {
     // The run is long enough that the first slabs do not matter.

@@ -1,12 +1,13 @@
-//! Runs a recorded stream without its idle times: each CPU runs its own operations as fast as it can.
+//! Runs a recorded stream without its idle times: each CPU runs its own operations as fast as possible.
 //!
-//! The order of each CPU's operations is kept. A free on another CPU waits until the object is allocated. Omitted are
-//! pages that do not belong to caches, marks, shrinks, and objects from before the recording.
+//! The order of each CPU's operations is kept. If another CPU allocates an object, its free waits until the allocation
+//! is done. The run omits pages that belong to no cache, marks, shrinks, and objects that were allocated before the
+//! recording.
 
 use super::source::{Next, Source};
 use crate::stream::{Action, Reader, Stream};
 
-/// The operations of all CPUs in a recorded stream, and their objects.
+/// The operations of all CPUs in a recorded stream, and the objects of these operations.
 pub(super) struct Trace<O> {
     cpus: Vec<Vec<Step>>,
     /// The index of each CPU's next operation.
@@ -14,7 +15,7 @@ pub(super) struct Trace<O> {
     objects: Vec<Slot<O>>,
 }
 
-/// The birth number that stands for all objects from before the stream.
+/// The birth number that all objects from before the stream share.
 const FROM_BEFORE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +27,7 @@ enum Step {
 enum Slot<O> {
     /// The object is not allocated yet.
     Unborn,
-    /// The object is not allocated yet, and the given CPU sleeps until it is.
+    /// The object is not allocated yet; the given CPU sleeps until the allocation.
     Awaited(u32),
     /// The object was allocated at the given time.
     Since(f64, O),
@@ -159,7 +160,7 @@ mod tests {
         assert_eq!(trace.held(), 0);
     }
 
-    /// Generates objects of three caches and of large kmalloc, each freed by any of four CPUs.
+    /// Generates objects of three caches and of large kmalloc; any of four CPUs frees an object.
     fn random(seed: u64) -> (Stream, u64) {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut writer = Writer::new("random".to_owned(), 4);
@@ -210,7 +211,7 @@ mod tests {
         check::<Uslab>();
     }
 
-    /// Two CPUs use separate caches, or share one.
+    /// Two CPUs use two separate caches, or one shared cache.
     #[test]
     fn caches_of_a_trace_run_independently() {
         let of = |caches: u32| {

@@ -5,8 +5,8 @@ use rand::{RngExt, SeedableRng};
 use std::collections::VecDeque;
 use std::str::FromStr;
 
-/// A generated workload: the pattern in which CPUs allocate and free. A CPU spends `think` nanoseconds on other work
-/// after every operation.
+/// A generated workload: the pattern in which CPUs allocate and free. After every operation, a CPU spends `think`
+/// nanoseconds on other work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     kind: Kind,
@@ -20,15 +20,17 @@ enum Kind {
     Pairs,
     /// Each CPU allocates this many objects, then frees them all, last allocated first.
     Bursts(u64),
-    /// CPUs work in pairs: one allocates, its partner frees. A queue of this length connects a pair of CPUs.
+    /// CPUs work in pairs: one CPU allocates objects, and its partner frees them. A queue with this number of places
+    /// connects the two CPUs of a pair.
     Handoff(u64),
-    /// Each CPU allocates and frees in pairs; another CPU does this percentage of the frees.
+    /// Each CPU allocates an object and frees it, repeatedly, but another CPU does this percentage of the frees.
     Remote(u64),
-    /// CPU 0 allocates this many tasks for each CPU; each CPU frees its tasks, then waits for all other CPUs.
+    /// CPU 0 allocates this number of tasks for each CPU; each CPU frees its tasks, then waits until all other CPUs
+    /// have done so.
     ForkJoin(u64),
-    /// Each CPU serves this many connections, which open and close at random.
+    /// Each CPU serves this number of connections, which open and close at random.
     Server(u64),
-    /// A `server` workload in which one in this many connections moves to another CPU before closing.
+    /// The workload `server`, in which one of this number of connections moves to another CPU before it closes.
     Migrate(u64),
 }
 
@@ -38,7 +40,7 @@ enum Kind {
 pub struct BadWorkload(String);
 
 impl Workload {
-    /// The accepted forms of a workload, with descriptions.
+    /// The accepted forms of a workload's text, with descriptions.
     pub const ALL: [(&'static str, &'static str); 7] = [
         ("pairs", "one object, allocated and freed again"),
         ("bursts=N", "N objects allocated, then freed, the last one first (256)"),
@@ -110,11 +112,11 @@ pub enum Ask<O> {
 
 /// The channel through which CPUs exchange objects, in virtual time or between threads.
 pub trait Others<O> {
-    /// Takes the first object that was sent to CPU `own`; `None` if the queue is empty.
+    /// Takes the first object that was sent to the CPU `own`. `None` if the queue is empty.
     fn take(&mut self, own: u32) -> Option<O>;
     /// Sends an object to a CPU.
     fn send(&mut self, to: u32, object: O);
-    /// Returns the number of objects that were sent to a CPU and not yet taken.
+    /// Returns the number of objects that were sent to a CPU and that the CPU has not taken yet.
     fn waiting(&self, cpu: u32) -> u64;
     /// Returns `true` if a CPU has finished.
     fn is_finished(&self, cpu: u32) -> bool;
@@ -124,7 +126,7 @@ pub trait Others<O> {
 
 /// The operations of one CPU under a [`Workload`].
 ///
-/// Virtual time and real threads run the same scripts. Each CPU has its own random numbers, so the operations of a CPU
+/// Runs in virtual time and on real threads use equal scripts. Each CPU has its own random numbers, so its operations
 /// do not depend on the speed of other CPUs.
 #[derive(Debug)]
 pub struct Script<O> {
@@ -142,7 +144,8 @@ pub struct Script<O> {
 }
 
 impl<O> Script<O> {
-    /// Creates the script of CPU `number` of `cpus`, with the given number of operations.
+    /// Creates the script of CPU number `number` on a machine with `cpus` CPUs; the script has the given number of
+    /// operations.
     pub fn new(workload: &Workload, number: u32, cpus: u32, operations: u64, seed: u64) -> Self {
         let own = seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self {
@@ -174,7 +177,7 @@ impl<O> Script<O> {
         ask
     }
 
-    /// Requests an allocation, or the free of the allocated object.
+    /// Requests an allocation; the next call requests the free of the allocated object.
     fn pair(&mut self) -> Ask<O> {
         match self.held.pop_back() {
             Some(object) => Ask::Free(object),
@@ -214,7 +217,7 @@ impl<O> Script<O> {
         }
     }
 
-    /// Requests frees of the objects that CPU `maker` sends, until `maker` has finished.
+    /// Requests frees of the objects that the CPU `maker` sends, until `maker` has finished.
     fn served(&self, others: &mut impl Others<O>, maker: u32) -> Ask<O> {
         // Read `finished` first: objects sent before the end are then visible.
         let finished = others.is_finished(maker);

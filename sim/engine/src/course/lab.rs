@@ -22,7 +22,7 @@ pub struct Lab {
     pub work: Work,
 }
 
-/// The task of a lab: to predict, or to write code.
+/// The task of a lab: to predict a result, or to write code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "kebab-case")]
@@ -39,7 +39,7 @@ pub enum Work {
 pub struct Code {
     /// A source file that compiles but does not do its work yet.
     pub starter: &'static str,
-    /// The criteria of the judge, one sentence each.
+    /// The criteria by which the judge decides, one sentence each.
     pub judged_by: &'static [&'static str],
 }
 
@@ -51,7 +51,8 @@ pub struct Question {
     pub text: String,
     /// The kind of answer that the question expects.
     pub expects: Expects,
-    /// The design that runs the question's script, as for `--design`. Empty if the question has no script.
+    /// The design that runs the question's script, in the form of `--design`. The text is empty if the question has no
+    /// script.
     pub design: String,
     /// The question's script: see [`script`](crate::script()).
     pub script: String,
@@ -62,9 +63,9 @@ pub struct Question {
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "kebab-case")]
 pub enum Expects {
-    /// A whole number with this unit.
+    /// A whole number, with the given unit.
     Number(String),
-    /// An index, from 0, into these choices.
+    /// An index, from 0, into the given choices.
     Choice(Vec<String>),
 }
 
@@ -89,7 +90,8 @@ pub struct Answer {
 pub struct Strip {
     /// A description of the strip.
     pub said: String,
-    /// The strip's pieces without gaps: size in bytes and contents; `None` for an empty piece.
+    /// The pieces of the strip, without gaps, each with its size in bytes and its contents. `None` for a piece without
+    /// contents.
     pub pieces: Vec<(u32, Option<String>)>,
 }
 

@@ -6,8 +6,8 @@
 //! starter ──> a policy of one's own ──> streams ──> verdict    conservation after each operation, then what it cost
 //! ```
 //!
-//! The seed determines the numbers in the questions, so that neighbouring students get different numbers. No list of
-//! answers exists: the engine computes each answer.
+//! The seed determines the numbers in the questions, so that students who sit next to each other get different numbers.
+//! No list of answers exists: the engine computes each answer.
 //!
 //! ```
 //! use uslab_engine::course::{self, Work};

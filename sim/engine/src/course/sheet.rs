@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Sheet {
-    /// The version of the course: [`Sheet::COURSE`].
+    /// The version of the course that the sheet belongs to. [`Sheet::COURSE`].
     pub course: u32,
     /// The name of the student.
     pub name: String,
     /// The seed of the numbers in the questions.
     pub seed: u32,
-    /// The answers by lab, in order; `null` for a missing answer.
+    /// The answers of each lab, in the order of its questions. `null` stands for a missing answer.
     pub answers: BTreeMap<String, Vec<Option<u64>>>,
 }
 

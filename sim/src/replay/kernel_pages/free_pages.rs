@@ -1,4 +1,4 @@
-//! The set of free pages, and the blocks that follow from it.
+//! The set of free pages, from which the free blocks follow.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use uslab_buddy::MAX_ORDER;
 
 pub(super) const ORDERS: usize = MAX_ORDER as usize + 1;
 
-/// The number of pages in a block of the largest order. No block extends over two chunks.
+/// The number of pages in a block of the largest order. No block crosses the border of a chunk.
 pub(super) const CHUNK: usize = 1 << MAX_ORDER;
 const WORDS: usize = CHUNK / 64;
 
@@ -26,7 +26,7 @@ struct Chunk {
 }
 
 impl FreePages {
-    /// Creates the set of the pages with events; each page's second value is `true` if it is free.
+    /// Creates the set from all pages with events; each page's second value is `true` if the page is free at first.
     pub(super) fn of(known: &[(u64, bool)]) -> Self {
         let mut pages = Self::default();
         for &(pfn, free) in known {
@@ -46,7 +46,7 @@ impl FreePages {
         was
     }
 
-    /// Returns the free blocks within a range of pages by order, up to order `most`.
+    /// Returns the free blocks within a range of pages, by order, for orders from 0 to `most`.
     pub(super) fn blocks(&self, pages: &Range<u64>, most: u8) -> [u64; ORDERS] {
         let mut sum = [0; ORDERS];
         for (number, chunk) in self.chunks.range(chunks(pages)) {
@@ -63,15 +63,17 @@ impl FreePages {
         sum
     }
 
-    /// Marks pages without an event as free if they are parts of blocks that the kernel's table counts, by order.
+    /// The kernel's table counts free blocks by order. This function marks the pages of such blocks as free if the
+    /// pages have no event.
     ///
-    /// A block cannot contain a page that is known to be in use. If some pages of a block are known to be free, its
-    /// first page must be one of them. The kernel takes pages from the lower half of a block that it splits, so the
-    /// first page leaves before all others. If no page of a block is known to be free, its buddy must have pages with
-    /// events: the block is then the rest of a larger one. The table has the number of blocks. They are placed from the
-    /// largest order down, candidates with the most free pages first.
+    /// A block that is counted as free cannot contain a page that is known to be in use. If some pages of a block are
+    /// known to be free, its first page must be one of them. When the kernel splits a block, it takes pages from the
+    /// lower half, so the first page leaves the block before all other pages. If no page of a block is known to be
+    /// free, its buddy must have pages with events: the block then remained after the split of a larger block. The
+    /// table gives the number of blocks of each order. Blocks are placed from the largest order to the smallest; among
+    /// possible addresses, the ones with the most free pages come first.
     ///
-    /// Blocks far from all events get no place. Such blocks never change and never merge.
+    /// Blocks that are far from all events get no address. Blocks without an address never change and never merge.
     pub(super) fn place(&mut self, pages: &Range<u64>, table: &[u64]) {
         let most = table.len().saturating_sub(1).min(MAX_ORDER.into()) as u8;
         let chunk_pages = |number: u64| number * CHUNK as u64..(number + 1) * CHUNK as u64;
@@ -113,7 +115,7 @@ impl FreePages {
         }
     }
 
-    /// Returns the number of bits set in the part of the words that belongs to a block.
+    /// Returns the number of bits that are set in a block's part of the words.
     fn count(&self, block: u64, order: u8, bits: impl Fn(&Chunk, usize) -> u64) -> u64 {
         let Some(chunk) = self.chunks.get(&(block / CHUNK as u64)) else { return 0 };
         let at = block as usize % CHUNK;
@@ -130,9 +132,9 @@ fn chunks(pages: &Range<u64>) -> Range<u64> {
     pages.start / CHUNK as u64..pages.end.div_ceil(CHUNK as u64)
 }
 
-/// Returns the free blocks of a chunk by order, up to order `most`.
+/// Returns the free blocks of a chunk, by order, for orders from 0 to `most`.
 fn blocks(free: &[u64; WORDS], most: u8) -> [u64; ORDERS] {
-    /// A mask for each order: the bit of the first page of each block of `2^order` pages in a word.
+    /// A mask for each order, which marks in a word the first page of each block of `2^order` pages.
     const FIRST: [u64; 6] = [
         u64::MAX,
         0x5555_5555_5555_5555,

@@ -1,11 +1,11 @@
-//! The events of pages. Facts missing in the trace are inferred from the next event of the same page.
+//! The events of pages. Facts that the trace lacks are inferred from the next event of the same page.
 
 use super::free_pages::{CHUNK, ORDERS};
 use crate::trace::{MarkId, Op, OpKind, PageFreeOrigin, PageMove, PageMoveKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Ordering;
 
-/// The largest order that per-CPU lists hold if the trace does not show it (since 5.13).
+/// The largest order that per-CPU lists hold since 5.13; used if the trace does not show the order.
 const LARGEST_PERCPU: u8 = 3;
 
 /// An event of `2^order` pages.
@@ -35,13 +35,15 @@ impl Step {
         self.pfn..self.pfn + (1 << self.order)
     }
 
-    /// Returns `true` if the order of the two events in the trace is arbitrary: equal times on different CPUs.
+    /// Returns `true` if the two events may have happened in the opposite order, because they have equal times on
+    /// different CPUs.
     pub(super) fn is_simultaneous(&self, other: &Self) -> bool {
         self.time_ns == other.time_ns && self.cpu != other.cpu
     }
 }
 
-/// Returns the events of pages in the trace's order; and the trace's marks, each with the number of preceding events.
+/// Returns the events of pages in the order of the trace, and the trace's marks, each with the number of events before
+/// the mark.
 pub(super) fn steps(
     ops: &[Op],
     moves: &[PageMove],
@@ -82,8 +84,8 @@ pub(super) fn steps(
     (steps, marks)
 }
 
-/// Returns `true` if `mm_page_alloc_extfrag` takes the pages that it names: for most of these pages the next event is
-/// then not `mm_page_alloc_zone_locked`.
+/// Returns `true` if `mm_page_alloc_extfrag` takes the pages that it names; then `mm_page_alloc_zone_locked` is not the
+/// next event for most of these pages.
 fn fallback_takes(ops: &[Op], moves: &[PageMove]) -> bool {
     let mut named = FxHashSet::default();
     let (mut takes, mut only_names) = (0, 0);
@@ -103,7 +105,7 @@ fn fallback_takes(ops: &[Op], moves: &[PageMove]) -> bool {
     takes > only_names
 }
 
-/// Returns for each order `true` if per-CPU lists hold it, by the trace's events or by default.
+/// Returns, for each order, `true` if per-CPU lists hold blocks of the order, as the trace shows or by default.
 pub(super) fn percpu_orders(moves: &[PageMove]) -> [bool; ORDERS] {
     let mut told = [None; ORDERS];
     for page_move in moves {
@@ -124,9 +126,10 @@ pub(super) enum Freed {
     ToLists,
     /// The pages moved to a per-CPU list.
     ToPerCpu,
-    /// No event shows the list, and none of the pages had an earlier event.
+    /// No event shows the list; the pages had no earlier event.
     HandedOver,
-    /// The pages moved to no list: with the same time stamp another CPU takes them from a list, so that happened first.
+    /// The pages moved to no list: another CPU takes the pages from a list at an equal time, so the taking happened
+    /// first.
     TakenFirst,
 }
 
@@ -134,11 +137,11 @@ pub(super) enum Freed {
 pub(super) struct Answers {
     /// For each event that frees pages, the destination of the pages.
     pub(super) freed: Vec<Option<Freed>>,
-    /// The pages with events, with `true` if the page was free when the trace began.
+    /// The pages with events; `true` if the page was free when the trace began.
     pub(super) known: Vec<(u64, bool)>,
 }
 
-/// Infers, for each event, the facts that follow from later events. Per-CPU lists hold the orders `percpu`.
+/// Infers, for each event, the facts that only later events show. Per-CPU lists hold blocks of the orders in `percpu`.
 pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
     const NO_STEP: u32 = u32::MAX;
     let mut first: FxHashMap<u64, Box<[u32; CHUNK]>> = FxHashMap::default();
@@ -199,9 +202,9 @@ pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
     Answers { freed, known: first.into_iter().flat_map(known).collect() }
 }
 
-/// Decides for a run of frees. All memory of a handover moves the same way, so frees whose destination is known decide
-/// for the others. Large blocks that were never allocated are the memory with which the kernel starts, and move to the
-/// free lists.
+/// Decides the destination of pages for a run of frees. All memory of a handover has one destination, so frees with a
+/// known destination decide for the other frees of the run. Large blocks that were never allocated are the memory with
+/// which the kernel starts; they move to the free lists.
 fn settle(run: &mut Vec<usize>, steps: &[Step], freed: &mut [Option<Freed>]) {
     let count = |answer| run.iter().filter(|&&at| freed[at] == Some(answer)).count();
     let (to_lists, to_percpu) = (count(Freed::ToLists), count(Freed::ToPerCpu));

@@ -1,5 +1,5 @@
-//! Scripts with results worked out by hand, and random scripts compared with an allocator that keeps lists and merges
-//! step by step.
+//! Tests with scripts whose results were worked out by hand, and random scripts compared with an allocator that merges
+//! its lists step by step.
 
 use super::*;
 use crate::trace::{Recording, Source};
@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 use std::io::Cursor;
 use std::path::Path;
 
-/// A trace that is built line by line. Each event is a microsecond later than the previous one, unless
-/// [`line`](Self::line) gives it a time.
+/// A trace that is built line by line. Each event is a microsecond later than the previous event, unless
+/// [`line`](Self::line) sets the time.
 #[derive(Default)]
 struct Script {
     text: String,
@@ -57,7 +57,7 @@ impl Script {
             .now(&format!("tracing_mark_write: SNAP {moment} buddyinfo done"))
     }
 
-    /// Returns the rebuilt lists at `after`, for the given kernel's blocks at `before` and `after`.
+    /// Returns the rebuilt lists at the moment `after`, given the kernel's blocks at the moments `before` and `after`.
     fn run(&self, before: &[u64], after: &[u64]) -> PagesAt {
         let row = |blocks: &[u64]| {
             let full = blocks.iter().copied().chain(std::iter::repeat(0)).take(11);
@@ -327,7 +327,7 @@ impl Lists {
         }
         self.0[order].insert(pfn);
     }
-    /// Takes the lower part of the smallest block that is large enough; the upper part returns to the lists.
+    /// Takes the lower part of the smallest block that is large enough; the upper part is put back on the lists.
     fn take(&mut self, order: usize, which: usize) -> Option<u64> {
         let from = (order..11).find(|&order| !self.0[order].is_empty())?;
         let pfn = *self.0[from].iter().nth(which % self.0[from].len())?;
@@ -341,7 +341,7 @@ impl Lists {
 }
 
 proptest! {
-    /// The trace begins in the middle of the work: pages that were free by then are known only from the table.
+    /// The trace begins while the allocator runs: pages that are free at this time are known only from the table.
     #[test]
     fn rebuilt_lists_equal_the_lists_of_a_reference_allocator(
         ops in prop::collection::vec((0..3_u8, 0..5_usize, 0..64_usize), 1..300),
@@ -388,8 +388,8 @@ proptest! {
     }
 }
 
-/// Of 1,100 pages, 700 are free at `before` and ten are on CPU lists; four were allocated in the trace. The remaining
-/// 386 pages were allocated earlier.
+/// Of 1,100 pages, 700 are free at the moment `before`, ten are on CPUs' lists, and four were allocated in the trace.
+/// The other 386 pages were allocated before the trace.
 #[test]
 fn machine_zones_exclude_pages_allocated_before_the_trace() {
     let mut script = Script::default();

@@ -10,24 +10,24 @@ use uslab_lab::demos::{Is, Part, Scene};
 use uslab_magazine::sync::catch_panic;
 
 const LAB: &str = "merge";
-/// The order of the block that initially covers the memory.
+/// The order of the block that covers the whole memory at first.
 const ORDER: u8 = 10;
 /// The size of a page in bytes.
 const PAGE: usize = 4096;
-/// The number of operations shown before a failure.
+/// The number of operations that are shown before a failure.
 const SHOWN: usize = 40;
 
 /// The exercise's interface: how blocks are split and merged.
 pub trait Buddy {
-    /// Takes a block of `2^order` pages out of its free list. Returns the block's first page, or `None` if memory is
-    /// short.
+    /// Takes a block of `2^order` pages from the free lists. Returns the first page of the block, or `None` without a
+    /// large enough free block.
     fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32>;
     /// Frees the block of `2^order` pages that begins at `page`.
     fn free(lists: &mut FreeLists, page: u32, order: u8);
 }
 
-/// The free blocks of a buddy allocator, listed by order. Each call except [`order`](Self::order) counts as one list
-/// access.
+/// The free blocks of a buddy allocator, listed by order. Each call, except a call of [`order`](Self::order), counts as
+/// one list access.
 #[derive(Clone, Debug)]
 pub struct FreeLists {
     free: Vec<BTreeSet<u32>>,
@@ -44,7 +44,7 @@ impl FreeLists {
     pub fn order(&self) -> u8 {
         ORDER
     }
-    /// Takes the lowest free block of an order; `None` if the list is empty.
+    /// Takes the free block of an order that has the lowest address. `None` if the list is empty.
     ///
     /// # Panics
     /// Panics if the order is above the largest.
@@ -60,8 +60,8 @@ impl FreeLists {
         self.looks += 1;
         self.free[usize::from(order)].insert(page);
     }
-    /// Takes the free block of exactly this order at `page`. Returns `false` if no free block of this order is at
-    /// `page`.
+    /// Takes the free block that begins at `page` and has exactly this order. Returns `false` if no free block of this
+    /// order begins at `page`.
     ///
     /// # Panics
     /// Panics if the order is above the largest.
@@ -69,7 +69,7 @@ impl FreeLists {
         self.looks += 1;
         self.free[usize::from(order)].remove(&page)
     }
-    /// Returns the free blocks with their orders.
+    /// Returns the free blocks, each with its order.
     fn blocks(&self) -> impl Iterator<Item = (u32, u8)> {
         (0..).zip(&self.free).flat_map(|(order, free)| free.iter().map(move |page| (*page, order)))
     }
@@ -83,7 +83,7 @@ enum Op {
     Free(u64),
 }
 
-/// Generates phases of many small blocks, of mixed sizes, and of few large blocks.
+/// Generates phases with many small blocks, with blocks of mixed sizes, and with few large blocks.
 fn ops(seed: u32) -> Vec<Op> {
     let mut random = random(seed, "stream of merge");
     let mut ops = vec![];
@@ -101,7 +101,7 @@ fn ops(seed: u32) -> Vec<Op> {
     ops
 }
 
-/// An invariant violation, and the first pages of the blocks concerned.
+/// An invariant that does not hold, and the first pages of the blocks concerned.
 #[derive(Debug)]
 struct Wrong {
     said: String,
@@ -117,9 +117,9 @@ impl From<String> for Wrong {
 /// The state of the memory during a run.
 struct World {
     lists: FreeLists,
-    /// First page and order of each block in use, oldest first.
+    /// The blocks in use, oldest first, each with its first page and order.
     out: Vec<(u32, u8)>,
-    /// The number of list accesses made by frees.
+    /// The number of list accesses during frees.
     looks: u64,
 }
 
@@ -159,7 +159,7 @@ impl World {
         };
         self.laws().map(|()| said)
     }
-    /// Checks two invariants: each page is in exactly one block, and no two buddies are both free.
+    /// Checks two invariants: each page is in exactly one block, and no block and its buddy are both free.
     fn laws(&self) -> Result<(), Wrong> {
         let about = |pages: &[u32], said| Err(Wrong { said, pages: pages.to_vec() });
         let mut owner = vec![None; 1 << ORDER];
@@ -214,7 +214,7 @@ impl World {
     }
 }
 
-/// Runs all requests of a test. Returns the list accesses made by frees, or the index of the failed request.
+/// Runs all requests of a test. Returns the number of list accesses during frees, or the index of the failed request.
 fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, Wrong)> {
     let mut world = World::new();
     for (at, op) in ops.iter().enumerate() {

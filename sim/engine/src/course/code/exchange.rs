@@ -18,7 +18,7 @@ const LAB: &str = "exchange";
 /// The number of objects in a full magazine.
 pub(super) const ROUNDS: usize = 8;
 
-/// A policy that puts a student's magazine layer over the slabs of 1994.
+/// A policy that combines a student's magazine layer with the slabs of 1994.
 #[derive(Debug)]
 struct Layered<L>(L);
 
@@ -70,7 +70,7 @@ impl<L: Layer<Object>> Policy for Layered<L> {
     }
 }
 
-/// Running totals after each operation: visits to the depot, and objects taken from slabs.
+/// Running totals, one after each operation: visits to the depot, and objects taken from slabs.
 struct Costs {
     visits: Vec<u64>,
     slabs: Vec<u64>,

@@ -1,4 +1,5 @@
-//! The course's policy-writing labs: the interface of a policy, the streams on which it runs, and its judges.
+//! The course's labs in which students write policies: the interface of a policy, the streams on which policies run,
+//! and the judges.
 //!
 //! A policy runs operation by operation, and its invariants are checked after each operation. If a policy panics or
 //! breaks an invariant, its verdict contains the preceding states. The judge compares the policy's cost with the cost

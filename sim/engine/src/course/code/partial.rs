@@ -1,4 +1,4 @@
-//! The lab `partial`, in which a student chooses the slab that serves.
+//! The lab `partial`, in which a student chooses the slab that serves an allocation.
 
 use super::reference::partial::Exercise;
 use super::run::{Broken, run};
@@ -31,7 +31,7 @@ impl Costs {
     }
 }
 
-/// Judges a student's policy for choosing the partial slab to serve from.
+/// Judges a student's policy, which chooses the partial slab from which to allocate.
 pub fn partial<P: Policy>(seed: u32) -> Verdict {
     let stream = grows_and_falls(LAB, seed);
     let Ok(reference) = Costs::of::<Exercise>(&stream) else { unreachable!("the exercise is done") };

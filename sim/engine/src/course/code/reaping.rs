@@ -22,19 +22,19 @@ const INTERVAL: u64 = 15_000_000_000;
 
 /// The exercise's interface: decides how many full magazines a depot flushes.
 pub trait Reaper: Default + fmt::Debug {
-    /// Called after a magazine was added to the depot or taken; the depot now has `full` full magazines.
+    /// Called after a magazine was added to the depot or taken out; the depot now has `full` full magazines.
     fn visited(&mut self, full: usize);
-    /// Called at the end of an interval, when the depot has `full` full magazines. Returns how many magazines to flush
-    /// to slabs.
+    /// Called at the end of an interval, when the depot has `full` full magazines. Returns the number of magazines to
+    /// flush to slabs.
     fn reap(&mut self, full: usize) -> usize;
 }
 
-/// A depot that flushes as many magazines as a student's reaper decides.
+/// A depot that flushes the number of magazines that a student's reaper chooses.
 #[derive(Debug)]
 struct Reaped<R> {
     layer: exchange::Exercise<Object>,
     reaper: R,
-    /// The number of full magazines kept at the end of each interval, summed.
+    /// The number of full magazines that are kept at the ends of intervals, summed over all intervals.
     kept: u64,
 }
 
@@ -101,7 +101,7 @@ impl<R: Reaper> Policy for Reaped<R> {
     }
 }
 
-/// Running totals after each operation: magazines kept, and objects taken from slabs.
+/// Returns running totals, one after each operation: magazines kept, and objects taken from slabs.
 fn costs<R: Reaper>(stream: &Stream) -> Result<Vec<(u64, u64)>, Broken> {
     let (mut costs, mut slabs) = (vec![], 0);
     run::<Reaped<R>>(stream, |_, model| {

@@ -29,9 +29,9 @@ pub(crate) struct Failure {
     pub title: String,
     /// The error message.
     pub wrong: String,
-    /// The index of the state with the error, from 0.
+    /// The index, from 0, of the state that has the error.
     pub at: usize,
-    /// The object concerned, if any: its slab's first page, and its index in the slab.
+    /// The object concerned, if the error concerns one: its slab's first page, and its index in the slab.
     pub object: Option<(u32, u16)>,
     /// The offsets in bytes of the memory blocks concerned.
     pub blocks: Vec<usize>,
@@ -48,13 +48,13 @@ pub(crate) struct Failure {
 /// The number of operations shown before a failure.
 const SHOWN: u64 = 40;
 
-/// Returns the message of a panic.
+/// Returns the message of a panic as text.
 pub(super) fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     format!("it panics: {}", text.unwrap_or("no reason is given"))
 }
 
-/// Runs the whole stream. Calls `each` with the model and the number of operations after each operation.
+/// Runs the whole stream. After each operation, calls `each` with the model and the number of operations so far.
 pub(super) fn run<P: Policy>(
     stream: &Stream,
     mut each: impl FnMut(u64, &Model<'_, P>),
@@ -81,7 +81,7 @@ pub(super) fn run<P: Policy>(
     Ok(())
 }
 
-/// Returns the displayable states before the failed operation and at the failure.
+/// Returns the states to display: the states before the failed operation, and the state at the failure.
 pub(super) fn moments<P: Policy>(lab: &str, stream: &Stream, Broken { at, wrong }: Broken) -> Failure {
     let pages = Pages::of(stream).expect("a machine of a few CPUs");
     let (mut views, mut object, mut wrong) = (vec![], None, wrong);
@@ -136,8 +136,8 @@ impl Verdict {
             failure: serde_json::to_value(failure).ok(),
         }
     }
-    /// Returns the verdict on a policy that kept the invariants, with its cost. If the cost was too high, `too_dear` is
-    /// the first operation at which it exceeded the limit.
+    /// Returns the verdict on a policy that kept the invariants; the verdict contains the policy's cost. If the cost
+    /// was too high, `too_dear` is the first operation after which the cost exceeded the limit.
     pub(super) fn costed<P: Policy>(
         lab: &str,
         seed: u32,

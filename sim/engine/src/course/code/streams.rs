@@ -51,7 +51,7 @@ impl Script {
             self.free_at(cpu, at);
         }
     }
-    /// Frees all objects, and shrinks.
+    /// Frees all objects and shrinks all caches.
     fn end(mut self, cpus: u32) -> Stream {
         while !self.live.is_empty() {
             let cpu = self.live.len() as u32 % cpus;
@@ -63,7 +63,7 @@ impl Script {
     }
 }
 
-/// Generates a cache that repeatedly grows, frees a random part, and is then used for a while.
+/// Generates a cache that repeatedly grows, loses a random part of its objects, and is then used for some time.
 pub(super) fn grows_and_falls(lab: &str, seed: u32) -> Stream {
     let mut script = Script::new(lab, seed, 1, 256);
     for _ in 0..8 {
@@ -80,7 +80,8 @@ pub(super) fn grows_and_falls(lab: &str, seed: u32) -> Stream {
     script.end(1)
 }
 
-/// Generates the work of four CPUs: loops at a magazine's edge, bursts, and frees of remote objects.
+/// Generates the work of four CPUs: loops at the edge of a magazine, bursts, and frees of objects that other CPUs
+/// allocated.
 pub(super) fn exchanges(lab: &str, seed: u32) -> Stream {
     let mut script = Script::new(lab, seed, 4, 128);
     for _ in 0..60 {
@@ -109,7 +110,7 @@ pub(super) fn exchanges(lab: &str, seed: u32) -> Stream {
     script.end(4)
 }
 
-/// Generates a load that varies over a day, with bursts in each interval of 15 seconds.
+/// Generates a load that varies like the load of a day, with bursts in each interval of 15 seconds.
 pub(super) fn days(lab: &str, seed: u32, interval: u64) -> Stream {
     let mut script = Script::new(lab, seed, 2, 128);
     for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Tests that the judges reject the starters and wrong solutions, and accept the references.
+//! Tests that the judges reject starters and wrong solutions, and that they accept the reference solutions.
 
 use super::{Buddy, FreeLists, Reaper, Verdict, exchange, merge, partial, reaping, reference};
 use crate::policy::*;
@@ -15,7 +15,8 @@ mod handed_out {
 
 const SEEDS: std::ops::Range<u32> = 0..4;
 
-/// Returns the checks that failed. A failed operation must come with displayable states, including its own.
+/// Returns the checks that failed. A failed operation must come with states that can be displayed, including the state
+/// of the failure.
 fn fails(verdict: &Verdict) -> Vec<String> {
     let failed = verdict.checks.iter().filter(|check| !check.holds);
     let said: Vec<_> = failed.map(|check| format!("{}: {}", check.wanted, check.found)).collect();
@@ -72,7 +73,7 @@ fn different_seeds_give_different_streams() {
 
 // ---------------------------------------------------------------- merge
 
-/// Defines a merging policy that allocates as the reference does.
+/// Defines a merging policy that allocates like the reference solution.
 macro_rules! merges {
     ($name:ident, |$lists:ident, $page:ident, $order:ident| $free:block) => {
         #[derive(Debug)]
@@ -184,7 +185,7 @@ impl Policy for Walks {
     }
 }
 
-/// Loses each hundredth object, allocates one twice, or keeps empty slabs.
+/// Loses each hundredth object, allocates one object twice, or keeps empty slabs, depending on `HOW`.
 #[derive(Debug)]
 struct Wrong<const HOW: u8>(Option<Object>, u32);
 

@@ -9,7 +9,7 @@ pub struct Verdict {
     pub lab: String,
     /// The seed of the streams.
     pub seed: u32,
-    /// The checks, in order. If a failed check makes later checks meaningless, the check is the last one.
+    /// The checks, in order. If a failed check makes all later checks meaningless, the failed check is the last one.
     pub checks: Vec<Check>,
     /// The states before the failed operation, as JSON for the failures page.
     pub failure: Option<serde_json::Value>,
@@ -27,7 +27,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// Creates a check from the requirement, the result, and whether it holds.
+    /// Creates a check from the text of the requirement, the result, and `true` if the requirement holds.
     pub fn new(wanted: impl Into<String>, found: impl Into<String>, holds: bool) -> Self {
         Self { wanted: wanted.into(), found: found.into(), holds }
     }

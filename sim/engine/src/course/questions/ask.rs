@@ -41,14 +41,14 @@ pub(in crate::course) fn random(seed: u32, lab: &str) -> Random {
 }
 
 impl Random {
-    /// Returns a random number from `first` to `last`.
+    /// Returns a random number between `first` and `last`, both included.
     pub(in crate::course) fn of(&mut self, first: u64, last: u64) -> u64 {
         self.0.random_range(first..=last)
     }
 }
 
 impl Asked {
-    /// Adds a question with a script. `answer` computes the answer from the result of the run.
+    /// Adds a question with a script. The function `answer` computes the answer from the result of the run.
     pub(super) fn run(
         text: impl Into<String>,
         expects: Expects,
@@ -119,7 +119,7 @@ impl Ran {
     pub(super) fn after(&self) -> impl Iterator<Item = (u64, &[Step])> {
         (self.mark + 1..).zip(self.did[self.mark as usize..].iter().map(Vec::as_slice))
     }
-    /// Returns the operations after the mark that were served at level `path` or a slower one.
+    /// Returns the operations after the mark that the level `path`, or a slower level, served.
     pub(super) fn beyond(&self, path: Path) -> Vec<u64> {
         let dear = |steps: &[Step]| steps.iter().any(|step| step.path >= Some(path));
         self.after().filter(|(_, steps)| dear(steps)).map(|(at, _)| at).collect()
@@ -128,7 +128,7 @@ impl Ran {
     pub(super) fn last(&self) -> (u64, Option<&Step>) {
         (self.end.operation, self.did.last().and_then(|steps| steps.last()))
     }
-    /// Returns the answer that counts the given operations, and shows the first operation that counts.
+    /// Returns an answer: the number of the given operations; the answer shows the first of these operations.
     pub(super) fn count(&self, of: &[u64], why: String) -> Answer {
         Answer::new(of.len() as u64, why, of.first().copied().unwrap_or(self.mark + 1))
     }

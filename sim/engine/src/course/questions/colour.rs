@@ -27,7 +27,7 @@ fn geometry(size: usize) -> Geometry {
     Geometry::new(size, LINE, &rule).expect("an object smaller than a page")
 }
 
-/// Counts, for each cache set, the slabs whose first object falls into that set.
+/// Counts, for each set of the processor's cache, the slabs whose first object is in the set.
 fn sets(size: usize, slabs: usize, colours: usize) -> [usize; SETS] {
     let set = |slab: usize| (slab * PAGE_SIZE + slab % colours * LINE) / LINE % SETS;
     let mut seen = [0; SETS];
@@ -36,12 +36,12 @@ fn sets(size: usize, slabs: usize, colours: usize) -> [usize; SETS] {
     seen
 }
 
-/// Returns the number of cache sets that hold a first object.
+/// Returns the number of sets of the processor's cache that contain a slab's first object.
 fn used(sets: &[usize]) -> usize {
     sets.iter().filter(|slabs| **slabs > 0).count()
 }
 
-/// Draws a slab with a colour: the unused space is split before and after its objects.
+/// Draws a slab with a colour, which splits the unused space into a part before the objects and a part after them.
 fn slab(size: usize, colour: usize) -> Strip {
     let (objects, front) = (geometry(size).objects(), colour * LINE);
     let behind = PAGE_SIZE - front - objects * size;
@@ -53,7 +53,7 @@ fn slab(size: usize, colour: usize) -> Strip {
     }
 }
 
-/// Draws the cache's sets, each as wide as a line.
+/// Draws the sets of the processor's cache; each set is as wide as a cache line.
 fn cache(sets: &[usize]) -> Strip {
     let set = |slabs: &usize| (LINE as u32, (*slabs > 0).then(|| slabs.to_string()));
     let said =

@@ -17,7 +17,7 @@ pub(super) const LAB: Asking = Asking {
     ask,
 };
 
-/// The pages of a per-CPU batch: the kernel's number for a zone of 1 GiB.
+/// The number of pages in a per-CPU batch: the kernel uses this number for a zone of 1 GiB.
 const BATCH: u64 = 63;
 
 fn ask(random: &mut Random) -> Vec<Asked> {

@@ -34,7 +34,7 @@ struct Change {
 }
 
 impl Change {
-    /// Returns `true` if the step leaves a previous magazine that is neither full nor empty: `[1] of 2`.
+    /// Returns `true` if the step leaves a previous magazine that is neither full nor empty. `[1] of 2`.
     fn breaks(&self) -> bool {
         let Some((rounds, size)) = self.after.as_deref().and_then(|after| after.split_once("] of ")) else {
             return false;
@@ -45,7 +45,7 @@ impl Change {
 }
 
 /// Returns the trace, the index of the step that breaks the rule, and the index of the step that made the thread's
-/// knowledge stale.
+/// knowledge out of date.
 fn story() -> (Story, usize, usize) {
     let story: Story =
         serde_json::from_str(include_str!("../../../data/story.json")).expect("a story that is kept");

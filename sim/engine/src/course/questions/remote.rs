@@ -1,4 +1,4 @@
-//! The lab on the cost of a remote free: on another CPU than the allocation.
+//! The lab on the cost of a remote free: a free on another CPU than the allocating CPU.
 
 use super::ask::{Asked, Asking, Random, choice, number};
 use crate::Path;

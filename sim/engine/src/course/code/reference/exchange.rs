@@ -10,7 +10,7 @@ struct Cpu<T> {
 
 #[derive(Debug)]
 struct Depot<T> {
-    /// The depot's full magazines. Empty magazines are not kept, because `Vec::new()` is one.
+    /// The depot's full magazines. Empty magazines are not kept, because `Vec::new()` makes an empty magazine.
     full: Vec<Vec<T>>,
 }
 
@@ -23,7 +23,7 @@ pub(in crate::course::code) struct Exercise<T> {
 }
 
 impl<T> Exercise<T> {
-    /// Passes the depot's full magazines to `act`.
+    /// Passes the full magazines of the depot to the function `act`.
     pub(in crate::course::code) fn full<R>(&self, act: impl FnOnce(&mut Vec<Vec<T>>) -> R) -> R {
         act(&mut self.depot.lock().full)
     }

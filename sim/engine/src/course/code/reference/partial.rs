@@ -1,4 +1,5 @@
-//! The reference solution of the exercise `partial`: the fullest slab serves. Slabs are on eight lists, by fullness.
+//! The reference solution of the exercise `partial`: the fullest slab serves each allocation. Slabs are on eight lists,
+//! ordered by the slabs' fullness.
 
 use crate::policy::*;
 

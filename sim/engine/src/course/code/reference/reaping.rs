@@ -1,5 +1,5 @@
-//! The reference solution of the exercise `reaping`. Magazines that stayed in the depot for the whole interval were not
-//! needed (Bonwick and Adams, 2001, section 3.7).
+//! The reference solution of the exercise `reaping`. Magazines that stayed in the depot during the whole interval were
+//! not needed (Bonwick and Adams, 2001, section 3.7).
 
 use crate::course::Reaper;
 
