@@ -52,7 +52,7 @@ fn course_does_not_overwrite_a_started_exercise() {
     let begun = course(&["start", "merge"], folder.path());
     assert!(begun.status.success() && stdout(&begun).contains("uslab course grade merge.rs"));
     let text = fs::read_to_string(folder.path().join("merge.rs")).unwrap();
-    assert!(text.contains("impl Buddy for Mine"));
+    assert!(text.contains("impl Buddy for Exercise"));
     fs::write(folder.path().join("merge.rs"), "mine").unwrap();
     assert!(refused(&["start", "merge"], folder.path()).contains("merge.rs: expected no file of that name"));
     assert_eq!(fs::read_to_string(folder.path().join("merge.rs")).unwrap(), "mine");

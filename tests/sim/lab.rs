@@ -485,7 +485,7 @@ fn lab_skips_allocators_that_cannot_serve_a_workload() {
     );
     let large = folder.file("large.csv", "a,1,8\na,2,1048576\n");
     let out = told(&["race", "--exact", "--memory", "64K", "--trace", &large]);
-    assert!(cells(&out, "first-fit") > 2 && out.contains("No pool can be made"), "{out}");
+    assert!(cells(&out, "first-fit") > 2 && out.contains("No pool can be created"), "{out}");
     let alone = ["race", "--exact", "--allocators", "pool", "--trace", &strict];
     refused(&alone, &[&strict, "pool", "slots aligned to 8192"]);
 }

@@ -28,7 +28,7 @@ mod exercise;
 
 #[cfg(not(loom))]
 fn judge(seed: &str) -> String {
-    uslab_engine::course::{lab}::<exercise::Mine{of}>(seed.parse().expect("a seed")).json()
+    uslab_engine::course::{lab}::<exercise::Exercise{of}>(seed.parse().expect("a seed")).json()
 }
 #[cfg(loom)]
 fn judge(_: &str) -> String {
@@ -124,7 +124,7 @@ impl Crate<'_> {
     fn write(&self, lab: &str, code: &str) -> anyhow::Result<()> {
         // A layer holds any type; under a checker it holds numbers.
         let (of, models) = match lab {
-            "exchange" => ("<_>", "uslab_lab::course::models::<exercise::Mine<usize>>();"),
+            "exchange" => ("<_>", "uslab_lab::course::models::<exercise::Exercise<usize>>();"),
             _ => ("", ""),
         };
         let main = MAIN.replace("{lab}", lab).replace("{of}", of).replace("{models}", models);

@@ -263,7 +263,7 @@ impl Robson {
             measured: false,
         });
         findings.claim(Claim {
-            says: "allocators that move blocks, such as compacting collectors, avoid the bound".into(),
+            says: "an allocator that moves blocks escapes the bound, as compacting collectors do".into(),
             source: "Memory Allocators from Scratch".into(),
             found: match &moved {
                 Ok(steps) => format!(
