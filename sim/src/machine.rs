@@ -156,7 +156,7 @@ impl<'m> Holdings<'m> {
         self.caches.len()
     }
 
-    /// Returns the machine's cache that stands for a cache of the trace. `None` for large kmalloc.
+    /// Returns the machine's cache that represents a cache of the trace. `None` for large kmalloc.
     pub fn cache(&self, id: CacheId) -> Option<&'m KmemCache> {
         self.caches.get(id.0 as usize).copied().flatten()
     }

@@ -131,7 +131,7 @@ fn life(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
     app.life.iter().enumerate().skip(first).take(rows).map(line).collect()
 }
 
-/// Returns the number of pages that one character of the map stands for.
+/// Returns the number of pages that one character of the map represents.
 fn pages_each(app: &App<'_>, area: Rect) -> usize {
     let places = usize::from(area.width.saturating_sub(2)) * usize::from(area.height.saturating_sub(2));
     app.map.len().div_ceil(places.max(1)).max(1)

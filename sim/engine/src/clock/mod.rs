@@ -142,7 +142,7 @@ struct Did<'a> {
 }
 
 impl Did<'_> {
-    /// Returns how many real cache lines one line of the model stands for.
+    /// Returns how many real cache lines one line of the model represents.
     fn size(&self, line: Line) -> u32 {
         match line {
             Line::Lock(Lock::Depot(_)) => self.lines.depot,

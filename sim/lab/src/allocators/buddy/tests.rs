@@ -82,8 +82,8 @@ fn size_that_is_no_power_of_two_is_split_into_blocks_within_it() {
     assert!(buddy.alloc(Layout::from_size_align(1, 8192).unwrap()).is_none());
 }
 
-/// The free function of the tutorial's listing ("Memory Allocators from Scratch"). The listing's free function
-/// continues with the lower block, keeps the merged size in a local variable, and writes back neither size nor flag.
+/// The free function in the listing of the tutorial "Memory Allocators from Scratch". This free function continues with
+/// the lower block, keeps the merged size in a local variable, and writes neither the size nor the flag back.
 #[test]
 fn free_without_updated_header_misses_later_merges() {
     #[derive(Clone, Copy, Debug, PartialEq)]
