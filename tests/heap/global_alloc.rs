@@ -25,7 +25,7 @@ fn programs_allocations_use_the_global_allocator() {
     assert!(boxes.iter().all(|boxed| usable(boxed) == 8));
 }
 
-/// A thread-local whose destructor allocates, after everything else in the thread.
+/// A thread-local value whose destructor allocates after everything else in the thread has ended.
 struct Last(Vec<String>);
 impl Drop for Last {
     fn drop(&mut self) {
@@ -80,7 +80,7 @@ fn each_size_and_alignment_is_allocated_resized_and_freed() {
     }
 }
 
-/// The test runs alone in its process, because objects of other tests would keep blocks from being returned.
+/// The test runs alone in its process, because objects of other tests would prevent blocks from being returned.
 #[test]
 fn memory_of_a_burst_is_returned_without_a_call() {
     alone("global_alloc::child_with_a_burst", "");
@@ -162,7 +162,7 @@ fn forked_children_allocate_while_parent_threads_do() {
     });
 }
 
-/// Object caches belong to another subsystem than the program's heap, and reports distinguish the two.
+/// Object caches belong to a different subsystem than the program's heap, and reports show the two separately.
 #[test]
 fn heaps_of_a_process_are_distinguished() {
     let cache = uslab::ObjectCache::builder("told-apart").ctor(|| 0_u64).build().unwrap();
@@ -177,8 +177,8 @@ fn heaps_of_a_process_are_distinguished() {
     drop(object);
 }
 
-/// Regression test: the census counted a cache's slabs, then allocated the cache's name, and found one slab more: the
-/// slab of that name.
+/// Regression test: the census counted the slabs of a cache and then allocated the cache's name, so it found one more
+/// slab, which held the name.
 #[test]
 fn census_ignores_allocations_it_makes() {
     alone("global_alloc::child_takes_a_census", "");

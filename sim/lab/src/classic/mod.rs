@@ -1,5 +1,5 @@
 //! The magazine layer of Bonwick and Adams, "Magazines and Vmem: Extending the Slab Allocator to Many CPUs and
-//! Arbitrary Resources", USENIX 2001, as real code. Sections and figures named in comments are those of the paper.
+//! Arbitrary Resources", USENIX 2001, as real code. Comments name sections and figures of the paper.
 //!
 //! **Problem.** A slab allocator has a lock. With many CPUs, each has to wait for it, and its cache line travels.
 //!

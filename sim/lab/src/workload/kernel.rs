@@ -31,7 +31,7 @@ impl KernelOps {
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::of(Recording::open(path)?)
     }
-    /// Returns the operations of a recording.
+    /// Returns the operations that a recording contains.
     ///
     /// # Errors
     /// Fails if the temporary file for a long trace cannot be written.
@@ -40,7 +40,7 @@ impl KernelOps {
         Ok(Self { ops, live: FxHashMap::default(), next: 0, unseen: 0 })
     }
 
-    /// Returns the number of frees so far of objects whose allocation was not recorded.
+    /// Returns the number of frees so far whose allocation was not recorded.
     pub fn unseen(&self) -> u64 {
         self.unseen
     }

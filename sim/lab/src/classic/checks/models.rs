@@ -43,8 +43,7 @@ fn model_runs_critical_sections_in_each_order() {
 
 // ---------------------------------------------------------------- C1: rounds
 
-/// Two threads share the loaded magazine of one CPU, which has two objects; each thread allocates an object and frees
-/// it.
+/// Both threads find two objects in the loaded magazine of their CPU; each allocates one and frees it.
 pub(super) fn one_cpu() {
     let world = World::new(1, 2, 2).cpu(0, &[1, 2], &[]).nothing_else();
     run(world, (Script::on(0), alloc_then_free), &[(Script::on(0), alloc_then_free)]);
