@@ -442,7 +442,7 @@ fn the_lists_of_tlsf_are_shown_for_any_size() {
     refused(&["tlsf", "--sizes", "0"], &["--sizes", "1..="]);
 }
 
-/// The article's times are for more frames and walks than a quick run has.
+/// A quick run has fewer frames and walks than the article, so the article's times do not apply to it.
 #[test]
 fn times_of_different_workloads_are_not_compared() {
     let out = told(&["pools", "--quick", "--sets", "1"]);
@@ -450,7 +450,7 @@ fn times_of_different_workloads_are_not_compared() {
     assert!(out.contains("stand beside ours where ours are, too"), "{out}");
 }
 
-/// Regression test: standard output was named by another path; the file behind it was replaced, and the output was
+/// Regression test: if standard output was named by another path, the file behind it was replaced, and the output was
 /// lost.
 #[test]
 fn standard_output_under_another_name_is_not_replaced() {

@@ -199,7 +199,7 @@ fn watch_ends_after_the_given_number_of_readings() {
     assert!(out.contains("nothing changed") && !out.contains('\x1b'), "{out}");
 }
 
-/// Regression test: the whole table was refused: "line 3: expected five numbers after the name".
+/// Regression test: the whole table was refused with "line 3: expected five numbers after the name".
 #[test]
 fn names_with_spaces_are_compared() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Tests boxes of one word, which find their cache by address, and caches that are freed after their last handle was
-//! dropped.
+//! Tests boxes of one word, whose cache is found by their address, and caches that are freed after their last handle
+//! was dropped.
 
 use crate::common::{self, assert_all_given_back, outlived, subsystem};
 use std::sync::Arc;
@@ -54,8 +54,8 @@ fn frees_after_the_handles_drop_bypass_magazines() {
     assert_all_given_back(&subsystem);
 }
 
-/// An object that outlives its cache's handle is freed as before: with checks, with a reset, without magazines, on
-/// several nodes.
+/// An object that outlives the handle of its cache is freed in the usual way: with checks, with a reset, without
+/// magazines, on several nodes.
 #[test]
 fn caches_with_checked_frees_end_after_their_last_object() {
     let nodes = Subsystem::new(common::config(4, 2, 64 << 20)).unwrap();
@@ -156,7 +156,7 @@ fn caches_end_during_concurrent_reaps_reports_and_destroys() {
     assert_all_given_back(&subsystem);
 }
 
-/// The class number of a cache with objects in use is not reused after its handle was dropped, so a late free never
+/// If a cache has objects in use when its handle is dropped, its class number is not reused, so a late free never
 /// reaches another cache.
 #[test]
 fn late_frees_do_not_enter_new_caches() {
@@ -191,7 +191,7 @@ fn cache_box_is_one_word() {
 }
 
 /// Subsystems are on mappings, on the heap, and on several nodes. The boxes of a dropped cache are freed on other
-/// threads, some after the handle or even the subsystem was dropped.
+/// threads, some of them after the handle, or even the subsystem, was dropped.
 #[test]
 fn boxes_of_many_subsystems_find_their_caches_from_any_thread() {
     const SUBSYSTEMS: usize = 200;
@@ -264,7 +264,7 @@ fn boxes_of_many_subsystems_find_their_caches_from_any_thread() {
     subsystems.iter().for_each(assert_all_given_back);
 }
 
-/// The last number goes to one cache; the next cache gets none.
+/// One cache gets the last class number; the next cache gets no number.
 #[test]
 fn cache_without_a_class_number_works_and_reports_it() {
     on_cpu(0);

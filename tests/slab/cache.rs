@@ -49,8 +49,8 @@ fn cache_at_its_limit_takes_objects_cached_by_another_cpu() {
     }
 }
 
-/// Destructors free other objects of their cache, one for each slab: while stacks are drained, while depots are, and
-/// after that.
+/// Destructors free other objects of their cache, one for each slab, at three times: while stacks are drained, while
+/// depots are drained, and afterwards.
 #[test]
 fn objects_freed_during_a_destroy_enter_no_magazine() {
     struct Rest(Vec<NonNull<u8>>, *const KmemCache);
@@ -87,7 +87,7 @@ fn objects_freed_during_a_destroy_enter_no_magazine() {
     assert_eq!(cache.destroy(), Ok(()));
 }
 
-/// The count includes the slabs beyond `min_partial` that are freed while magazines are emptied.
+/// The count includes slabs beyond `min_partial` that are freed while the magazines are emptied.
 #[test]
 fn shrink_returns_the_number_of_freed_slabs() {
     on_cpu(0);
@@ -121,7 +121,7 @@ fn out_of_memory_is_an_error_and_leaks_nothing() {
     assert_all_given_back(&subsystem);
 }
 
-/// The first attempt makes less effort only if a smaller order is available to fall back to.
+/// The first attempt makes less effort only if the cache can fall back to a smaller order.
 #[test]
 fn order_0_slab_from_another_cpus_pages_is_no_fallback() {
     let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();
@@ -525,7 +525,7 @@ fn refused_destroy_reopens_the_magazines() {
     cache.destroy().unwrap();
 }
 
-/// The last object of a dropped cache may stay in use for long.
+/// The cache is dropped while one of its objects stays in use for long.
 #[test]
 fn dropped_cache_keeps_slabs_in_use_and_does_not_expedite_deferred_frees() {
     let _readers = READERS.lock();
@@ -944,7 +944,7 @@ fn cache_dropped_during_a_reap_ends() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: a report, a reap or a drain skipped a cache because another one was dropped concurrently.
+/// Regression test: a report, a reap or a drain skipped a cache because another cache was dropped at the same time.
 #[test]
 fn live_cache_is_in_every_report_and_drain_while_others_end() {
     let subsystem = subsystem(2);
@@ -975,7 +975,7 @@ fn live_cache_is_in_every_report_and_drain_while_others_end() {
     }
 }
 
-/// Regression test: a builder with the same description shared the destroyed cache, and never got an object.
+/// Regression test: a builder with an equal description shared the destroyed cache, so it never got an object.
 #[test]
 fn destroyed_cache_is_not_shared_with_a_new_builder() {
     let subsystem = subsystem(1);

@@ -120,7 +120,7 @@ fn impossible_outputs_are_refused_before_anything_is_written() {
     assert!(!Path::new(&a).exists());
 }
 
-/// Regression test: each value is in its range, but together they never ended, or took all memory.
+/// Regression test: each value was in its range, but runs with several such values never ended, or took all memory.
 #[test]
 fn options_that_together_need_too_much_memory_are_refused() {
     refused(
@@ -142,8 +142,8 @@ fn options_that_together_need_too_much_memory_are_refused() {
     assert!(told(&["layout", "--exact", "--structs", "1000000"]).contains("1000000 structs"));
 }
 
-/// Regression test: a word after an unknown experiment was taken for the experiment, and the message listed
-/// none.
+/// Regression test: a word after an unknown experiment was taken for the experiment, and the message listed no
+/// experiments.
 #[test]
 fn unknown_experiment_is_refused_with_the_known_ones() {
     for args in [&["alchemy"][..], &["alchemy", "race"]] {
