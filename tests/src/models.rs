@@ -101,7 +101,7 @@ impl Outside {
         command.arg("test");
         command
     }
-    /// Returns a command like [`test`](Self::test), but for a checker, with the profile and the target directory that
+    /// Returns a command like [`test`](Self::test) that runs under a checker, with the profile and the target directory that
     /// this workspace uses. The caller adds the test's arguments.
     pub fn checked_test(&self, checker: &str) -> Command {
         let mut command = self.test();

@@ -282,7 +282,7 @@ impl KmemCacheBuilder {
         self
     }
     /// Fills each object with zeros when it is freed, so that free memory of the cache contains no user's data. The
-    /// option is Linux's `init_on_free`, but for a single cache.
+    /// option is Linux's `init_on_free`, applied to a single cache.
     ///
     /// A cache with a constructor or a destructor fails to build with [`CacheError::ZeroOnFree`], because its objects stay
     /// constructed. Use a [reset](crate::ObjectCacheBuilder::reset) for constructed objects.
