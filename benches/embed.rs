@@ -121,7 +121,7 @@ fn returns(mallocs: &[Malloc], quick: bool) {
 
 /// Prints the rows of the test of filters; the test describes each filter and the programs.
 fn filters() {
-    const TEST: &str = "programs_with_system_call_filters_survive";
+    const TEST: &str = "program_with_a_system_call_filter_continues";
     println!(
         "\nPrograms that close a filter of system calls after their start: how each ends.\n\n| filter | program | with the library | without |\n\
          |---|---|---|---|"

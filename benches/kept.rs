@@ -264,7 +264,7 @@ mod tests {
     use crate::subject::Kind;
 
     #[test]
-    fn criterion_uses_each_sample_once_and_stores_the_commit() {
+    fn criterion_baseline_contains_each_sample_once() {
         let samples: Vec<f64> = (1..=11).map(|n| f64::from(n) + 0.25).collect();
         let mut report = Report::new(String::new(), Vec::new());
         for case in ["bench/case", ""] {

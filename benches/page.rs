@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn page_has_runs_ratios_and_what_was_not_measured() {
+    fn benchmark_page_lists_runs_and_ratios() {
         let runs = [run("a", 9.0), run("b", 7.0), run("c", 8.0)];
         let expected = [("hot", "uslab"), ("tails", "uslab"), ("mixed preloaded", "libuslab")];
         let expected = expected.map(|(row, subject)| (row.to_owned(), subject.to_owned())).into();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn page_without_programs_reports_them_as_not_measured() {
+    fn benchmark_page_marks_missing_programs_as_not_measured() {
         let runs = [run("a", 9.0)];
         let page = Page { command: String::new(), runs: &runs, expected: Vec::new(), programs: &[] };
         assert!(page.to_string().ends_with("## Whole programs\n\nNot measured.\n\n"));

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_refer_to_the_best_general_allocator() {
+    fn benchmark_ratios_are_relative_to_the_best_general_allocator() {
         let contenders = vec![
             ("ours", Kind::Ours, vec![3.0, 1.0, 2.0]),
             ("good", Kind::General, vec![4.0, 4.0, 5.0]),
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn scaling_is_compared_with_the_middle_of_the_general_allocators() {
+    fn scaling_is_compared_with_the_median_general_allocator() {
         let contenders = [("ours", 1.8), ("a", 2.0), ("b", 1.0), ("c", 1.9)].map(|(name, value)| {
             (name, if name == "ours" { Kind::Ours } else { Kind::General }, vec![value])
         });
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_sorted_by_their_worst_case() {
+    fn benchmark_rows_are_sorted_by_their_worst_ratio() {
         let run = |ours: f64| {
             let case = |ours, peer| {
                 vec![

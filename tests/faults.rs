@@ -342,7 +342,7 @@ fn start(mode: &Rule, sum: &mut Sum) {
 }
 
 #[test]
-fn each_operation_survives_the_refusal_of_each_system_call() {
+fn each_operation_survives_each_refused_system_call() {
     let mut sum = Sum::default();
     for mode in modes() {
         start(&mode, &mut sum);
@@ -362,7 +362,7 @@ fn each_operation_survives_the_refusal_of_each_system_call() {
 }
 
 #[test]
-fn faults_apply_to_one_subsystem_only() {
+fn injected_faults_affect_only_their_subsystem() {
     let [one, other] = [Faults::new(1), Faults::new(1)].map(|faults| {
         let mut config = config(1, 1, 16 << 20);
         config.pages.faults = faults.clone();
@@ -377,7 +377,7 @@ fn faults_apply_to_one_subsystem_only() {
 }
 
 #[test]
-fn faults_can_refuse_only_large_orders() {
+fn injected_faults_can_be_limited_to_large_orders() {
     let mut config = config(1, 1, 16 << 20);
     let faults = Faults::new(1);
     config.pages.faults = faults.clone();
@@ -394,7 +394,7 @@ fn faults_can_refuse_only_large_orders() {
 
 /// A slab of boxed objects needs a table that has one word for each page.
 #[test]
-fn byte_limit_includes_memory_beside_the_slab() {
+fn byte_limit_of_a_fault_includes_the_side_table() {
     let mut config = config(1, 1, 16 << 20);
     let faults = Faults::new(1);
     config.pages.faults = faults.clone();

@@ -80,7 +80,7 @@ fn refused<R>(work: impl FnOnce() -> R) -> (R, usize) {
 }
 
 #[test]
-fn heap_call_counter_counts() {
+fn heap_call_counter_counts_allocations_and_frees() {
     let before = CALLS.get();
     drop(std::hint::black_box(Box::new(1)));
     assert_eq!(CALLS.get(), before + 2);
@@ -100,7 +100,7 @@ fn functions_that_call_the_heap_hold_no_lock() {
 }
 
 #[test]
-fn cache_with_handles_frees_its_heap_memory() {
+fn dropped_handle_cache_frees_its_heap_memory() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let used = || {
         let before = HELD.get();
@@ -118,7 +118,7 @@ fn cache_with_handles_frees_its_heap_memory() {
 }
 
 #[test]
-fn losing_registry_entries_are_freed() {
+fn number_table_blocks_that_lose_a_race_are_freed() {
     thread_local! {
         static CACHE: Cell<Option<Rc<HandleCache<u64>>>> = const { Cell::new(None) };
         static LATE: Cell<u64> = const { Cell::new(0) };
@@ -157,7 +157,7 @@ fn losing_registry_entries_are_freed() {
 }
 
 #[test]
-fn handle_table_without_memory_is_unchanged() {
+fn failed_allocation_leaves_the_handle_table_unchanged() {
     const VALUE: usize = 200 * size_of::<u64>();
     let mut table = HandleTable::<[u64; 200]>::new();
     let (none, words) = refused(|| table.alloc([0; 200]));
@@ -174,7 +174,7 @@ fn handle_table_without_memory_is_unchanged() {
 }
 
 #[test]
-fn handle_cache_without_number_memory_frees_its_object() {
+fn object_is_freed_if_its_number_cannot_be_allocated() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let builder = ObjectCache::builder("named").ctor(|| 0_u64);
     let cache: HandleCache<u64> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
@@ -208,7 +208,7 @@ fn guard_without_memory_takes_no_samples() {
 }
 
 #[test]
-fn wait_queue_without_memory_reports_the_requested_bytes() {
+fn failed_wait_queue_growth_reports_the_requested_bytes() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let cache = KmemCache::builder("connection", 192).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
     let held: Vec<_> = core::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
@@ -236,7 +236,7 @@ fn wait_queue_without_memory_reports_the_requested_bytes() {
 }
 
 #[test]
-fn listing_includes_slabs_created_while_it_allocates() {
+fn object_listing_includes_slabs_created_during_the_listing() {
     thread_local! {
         static CACHE: Cell<Option<Rc<KmemCache>>> = const { Cell::new(None) };
     }

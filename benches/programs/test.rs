@@ -73,7 +73,7 @@ fn malloc_returning_a_block_twice_is_detected() {
 }
 
 #[test]
-fn wrong_arguments_exit_with_2_and_list_accepted_values() {
+fn wrong_program_arguments_exit_with_status_2() {
     for (arguments, said) in [
         (&[][..], "there is no \"\", only alloc-test, "),
         (&["larsson"], "there is no \"larsson\", only alloc-test, "),

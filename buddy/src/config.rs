@@ -193,7 +193,7 @@ mod tests {
     const N: ZoneKind = ZoneKind::Normal;
 
     #[test]
-    fn invalid_configuration_is_an_error_with_a_clear_message() {
+    fn invalid_page_configuration_is_refused_with_the_reason() {
         let said = |config: &PageConfig| config.validate().unwrap_err().to_string();
         let zones = |pages| vec![vec![(N, pages)], vec![]];
         assert_eq!(said(&config(zones(0))), "no pages: at least one page of 4096 bytes is needed");

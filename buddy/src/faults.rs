@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_attribute_selects_calls_to_refuse() {
+    fn fault_attributes_select_the_calls_to_refuse() {
         assert_eq!(refused("page", 0).len(), 1000);
         assert_eq!(refused("page:nth=7", 0), [7]);
         assert_eq!(refused("any:nth=7,times=3", 0), [7, 8, 9]);
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_rule_error_names_the_part_and_accepted_values() {
+    fn invalid_fault_rule_is_refused_with_accepted_values() {
         let said = |text: &str| Rule::parse_all(text, &POINTS).unwrap_err().to_string();
         assert_eq!(
             said("slob:nth=1"),

@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn table_reports_its_number_of_frames() {
+    fn frame_table_reports_its_number_of_frames() {
         for len in [0, 1, 100] {
             let table = table(len);
             assert_eq!((table.len(), table.is_empty()), (len, len == 0));

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn buddyinfo_is_printed_as_the_kernel_prints_it() {
+    fn buddyinfo_output_matches_the_kernel_format() {
         // Zone DMA has 4 MiB and 12 KiB, zone Normal has 8 MiB, and one page is allocated.
         let nodes = vec![vec![(ZoneKind::Normal, 2048), (ZoneKind::Dma, 1027)]];
         let config = PageConfig { per_cpu_pages: false, ..PageConfig::with_nodes(Cpus::os(), nodes) };

@@ -161,14 +161,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batch_sizes_equal_the_kernels() {
+    fn per_cpu_batch_sizes_match_linux() {
         // The batch is 63 on any zone of 1 GiB or more.
         assert_eq!([1 << 18, 1 << 24].map(batch), [63, 63]);
         assert_eq!([0, 3840, 8191, 8192, 20_000].map(batch), [1, 1, 1, 1, 3]);
     }
 
     #[test]
-    fn page_number_survives_a_magazine() {
+    fn page_number_round_trips_through_a_magazine_pointer() {
         for n in [0, 1, u32::MAX - 1] {
             let round = PageRound(Pfn::new(n));
             // SAFETY: `into_raw` created the pointer.

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_of_a_size_is_the_smallest_that_holds_it() {
+    fn smallest_sufficient_order_is_chosen_for_a_size() {
         let order = |bytes| Order::for_bytes(bytes).map(Order::get);
         assert_eq!([0, 1, 4096, 4097, 8192, 8193].map(order), [0, 0, 0, 1, 1, 2].map(Some));
         assert_eq!((order(4 << 20), order((4 << 20) + 1), order(usize::MAX)), (Some(10), None, None));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn buddies_are_mutual_and_share_a_parent() {
+    fn two_buddies_share_their_parent_block() {
         let order = Order(3);
         let (low, high) = (Pfn(16), Pfn(24));
         assert_eq!((low.buddy(order), high.buddy(order)), (high, low));

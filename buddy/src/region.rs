@@ -754,7 +754,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_on_an_invalid_range_do_nothing() {
+    fn region_operations_on_an_invalid_range_are_refused() {
         let region =
             Region::reserve(1 << 20, 4096, Uncommitted::NoAccess, Backend::default(), &none()).unwrap();
         assert!(region.commit(0..4096));
@@ -772,7 +772,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn committed_bytes_equal_what_the_system_reports() {
+    fn committed_bytes_match_the_system_report() {
         let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
         assert_eq!(commits_are_counted(), mode.trim() == "2");
     }
@@ -794,7 +794,7 @@ mod tests {
     }
 
     #[test]
-    fn resized_region_keeps_its_bytes_and_new_bytes_are_zero() {
+    fn resized_region_keeps_its_contents() {
         for backend in [Backend::Os, Backend::Heap] {
             let mut region = Region::committed(10_000, 1 << 21, backend, &none()).unwrap();
             assert_eq!((region.base().addr().get() % (1 << 21), region.bytes()), (0, 12_288));
@@ -827,7 +827,7 @@ mod tests {
     }
 
     #[test]
-    fn cleared_region_is_zero_for_any_touched_pages() {
+    fn clearing_a_region_zeroes_touched_and_untouched_pages() {
         for backend in [Backend::Os, Backend::Heap] {
             for step in [1, 2, 40, 3000] {
                 let mut region = Region::committed(9 << 20, 4096, backend, &none()).unwrap();
@@ -846,7 +846,7 @@ mod tests {
     }
 
     #[test]
-    fn region_is_split_and_joined() {
+    fn split_region_keeps_its_contents_when_joined() {
         let mut low = Region::committed(8 << 20, 4096, Backend::Os, &none()).unwrap();
         if !low.is_divisible() {
             assert!(low.split_off(4096).is_none());
@@ -881,7 +881,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn tables_and_pages_of_one_reservation_do_not_overlap() {
+    fn tables_and_pages_of_a_reservation_do_not_overlap() {
         let (align, pages) = (4 << 20, 64 << 20);
         let (backend, faults) = (Backend::Os, none());
         let (mut tables, held) = Reservation::with_pages(40 << 20, pages, align, backend, &faults).unwrap();
@@ -942,7 +942,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_outside_or_between_pages_are_refused() {
+    fn commit_of_an_unaligned_or_outside_range_is_refused() {
         let region = Region::reserve(1 << 20, 4096, Uncommitted::NoAccess, Backend::Os, &none()).unwrap();
         assert!(!region.commit(0..(1 << 20) + 4096));
         assert!(!region.commit(1..4096));
@@ -950,7 +950,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_size_is_halved_down_to_the_minimum() {
+    fn refused_reservation_size_is_halved_down_to_the_minimum() {
         assert_eq!(reserve_most(1000, 10, |n| (n <= 130).then_some(n)), Ok((125, 125)));
         assert_eq!(reserve_most(1000, 10, |n| (n <= 10).then_some(n)), Ok((10, 10)));
         assert_eq!(reserve_most::<()>(1000, 10, |_| None), Err(10));
@@ -977,7 +977,7 @@ mod tests {
 
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    fn separate_region_grows_and_reads_as_zero() {
+    fn grown_region_reads_as_zero() {
         const APART: usize = 1 << 30;
         let apart = |bytes| Region::apart(bytes, APART, Uncommitted::ReadsZero, &none()).unwrap();
         let regions = [1, 2, 3].map(|mib| apart(mib << 20));
@@ -1028,7 +1028,7 @@ mod tests {
     /// give up.
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    fn rest_of_a_truncated_region_can_be_committed() {
+    fn truncated_region_can_be_committed_to_its_end() {
         let reserved = Reserved::new(4 << 20, Backend::Os, &none(), crate::faults::MAGAZINE).unwrap();
         let left = 5 * Reserved::STEP / 2;
         // SAFETY: the memory after `left` is unused, and no other thread exists.

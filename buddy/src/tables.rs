@@ -335,7 +335,7 @@ mod tests {
     /// Each commit of a part of a region adds a mapping.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn later_table_is_committed_whole_if_it_costs_no_memory() {
+    fn second_per_cpu_table_is_committed_as_a_whole() {
         use crate::faults::COMMIT;
         let faults = Faults::new(1);
         let tables =
@@ -367,7 +367,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn table_of_many_cpus_takes_less_heap_memory_than_addresses() {
+    fn heap_backed_table_has_smaller_regions() {
         let region = |backend| {
             let cpus = Cpus::simulated(64, 1).unwrap();
             let tables = Tables::new(cpus, &mut Reservation::none(backend, &Faults::default())).unwrap();
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn table_starts_with_smaller_regions_if_addresses_are_refused() {
+    fn table_creation_retries_with_smaller_regions() {
         use crate::faults::{POINTS, Rule};
         for (refusals, made) in [(1, true), (100, false)] {
             let faults = Faults::new(1);
@@ -393,13 +393,13 @@ mod tests {
     /// With a limit of 1 GiB, a table takes 1/8 of the remaining addresses, or a table's minimum.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn table_takes_its_share_of_limited_addresses() {
-        crate::tests::limited("-v 1048576", "tables::tests::child_with_limited_address_space");
+    fn per_cpu_table_reserves_its_share_of_limited_addresses() {
+        crate::tests::limited("-v 1048576", "tables::tests::child_runs_with_a_limited_address_space");
     }
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    #[ignore = "run under `ulimit -v` by table_takes_its_share_of_limited_addresses"]
-    fn child_with_limited_address_space() {
+    #[ignore = "run under `ulimit -v` by per_cpu_table_reserves_its_share_of_limited_addresses"]
+    fn child_runs_with_a_limited_address_space() {
         // Without the address limit, a region for 32 CPUs would be larger.
         let cpus = Cpus::simulated(32, 1).unwrap();
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_class_number_is_reused_before_a_table_is_added() {
+    fn freed_class_number_is_reused_before_adding_a_table() {
         let tables = tables();
         let mut first = until_another(&tables);
         let newest = first.pop();

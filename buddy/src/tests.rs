@@ -53,7 +53,7 @@ fn audited(pages: &PageAllocator) -> crate::Census {
 }
 
 #[test]
-fn extreme_configurations_are_errors_or_work() {
+fn extreme_page_configurations_cause_no_panic() {
     for (pages, end) in
         [(1, 0), (1 << 12, 0), (1 << 12, u32::MAX), (u32::MAX - 2048, 0), (u32::MAX - 2048, u32::MAX)]
     {
@@ -77,7 +77,7 @@ fn extreme_configurations_are_errors_or_work() {
 }
 
 #[test]
-fn one_page_range_serves_its_page_repeatedly() {
+fn range_of_one_page_serves_its_page_repeatedly() {
     for per_cpu_pages in [false, true] {
         let pages = made(PageConfig { per_cpu_pages, ..normal(1) });
         for _ in 0..3 {
@@ -92,7 +92,7 @@ fn one_page_range_serves_its_page_repeatedly() {
 }
 
 #[test]
-fn memory_is_committed_and_returned_in_maximal_blocks() {
+fn memory_is_committed_in_maximal_blocks() {
     let pages = made(normal(3 * 1024));
     assert_eq!(pages.info().committed_bytes(), 0);
     let blocks = [(); 3].map(|()| pages.alloc_block(order(9), Gfp::ZERO, None).unwrap());
@@ -203,7 +203,7 @@ fn zeroing_skips_pages_known_to_be_zero() {
 /// The system does not discard the contents of locked memory.
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
-fn mlocked_pages_are_zeroed_by_writing() {
+fn locked_pages_are_zeroed_by_writing() {
     let pages = made(PageConfig { huge_pages: HugePages::Never, keep_free: None, ..normal(1024) });
     let order = order(6);
     for keep in [true, false] {
@@ -227,7 +227,7 @@ fn mlocked_pages_are_zeroed_by_writing() {
 }
 
 #[test]
-fn zone_tail_smaller_than_a_maximal_block_is_used_and_merged() {
+fn zone_tail_below_a_maximal_block_is_allocated() {
     let pages = made(normal(1024 + 700));
     let (blocks, limit) = all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!((blocks.len(), limit), (1724, Limit::Exhausted));
@@ -269,7 +269,7 @@ fn uncommitted_memory_counts_as_free_blocks() {
 }
 
 #[test]
-fn smallest_fitting_block_is_split_and_its_low_half_allocated() {
+fn smallest_fitting_block_is_split() {
     let pages = made(normal(1024));
     let told = Arc::new(Mutex::new(vec![]));
     let noted = told.clone();
@@ -293,7 +293,7 @@ fn smallest_fitting_block_is_split_and_its_low_half_allocated() {
 
 /// An operation reports the moved blocks, their splits or merges, and the memory that the system supplied or took back.
 #[test]
-fn operation_reports_moved_blocks_and_system_memory() {
+fn page_operation_reports_its_block_moves_and_commits() {
     let pages = made(PageConfig { keep_free: Some(0), ..normal(2 * 1024) });
     let told = Arc::new(Mutex::new(vec![]));
     let noted = told.clone();
@@ -318,7 +318,7 @@ fn operation_reports_moved_blocks_and_system_memory() {
 }
 
 #[test]
-fn operations_report_their_own_splits_and_merges() {
+fn concurrent_operations_report_only_their_splits_and_merges() {
     let (threads, each) = if cfg!(miri) { (2, 10) } else { (4, 10_000) };
     let (pages, at_once) = (made(normal(1024)), std::sync::Barrier::new(threads));
     let told = Arc::new([const { Counter::new(0) }; 2]);
@@ -386,7 +386,7 @@ fn fallback_claims_a_free_maximal_block_as_a_whole() {
 
 /// Merged pageblocks get the type of the pages that were freed last.
 #[test]
-fn merging_pageblocks_gives_them_one_migratetype() {
+fn merged_pageblocks_take_the_last_freed_migratetype() {
     let config = PageConfig { pageblock_order: order(5), max_order: order(7), ..normal(128) };
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..config });
     let block = |n, gfp| pages.alloc_block(order(n), gfp, None).unwrap();
@@ -419,7 +419,7 @@ fn claiming_a_half_free_pageblock_moves_its_free_blocks() {
 }
 
 #[test]
-fn smallest_block_is_stolen_and_returns_to_its_migratetype() {
+fn stolen_block_returns_to_its_migratetype() {
     let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
     let (mut movable, _) = all(&pages, Order::ZERO, Gfp::MOVABLE);
     movable.truncate(movable.len() - 7);
@@ -458,7 +458,7 @@ fn fallback(
 }
 
 #[test]
-fn compatible_pages_count_towards_a_claim() {
+fn compatible_pages_count_towards_a_pageblock_claim() {
     // Three stolen blocks of 8 pages and 8 free blocks together are half of the pageblock.
     let even = |n| [0, 2, 4].contains(&n);
     for (from, to) in [(Gfp::KERNEL, Gfp::MOVABLE), (Gfp::MOVABLE, Gfp::KERNEL)] {
@@ -472,7 +472,7 @@ fn compatible_pages_count_towards_a_claim() {
 }
 
 #[test]
-fn a_pageblock_is_not_claimed_for_a_small_movable_block() {
+fn pageblock_is_not_claimed_for_a_small_movable_block() {
     let half = |n| n < 64 && n % 2 == 0;
     let one = |from, to| fallback(0, (Order::ZERO, from), half, &[(to, None)]);
     assert_eq!(one(Gfp::KERNEL, Gfp::MOVABLE), (0, 1));
@@ -505,7 +505,7 @@ fn zone_tail_is_not_committed_for_a_larger_block() {
 }
 
 #[test]
-fn block_that_cannot_merge_twice_is_allocated_first() {
+fn block_whose_parent_cannot_merge_is_allocated_first() {
     let pages = made(PageConfig { max_order: order(4), pageblock_order: order(4), ..normal(48) });
     let (blocks, _) = all(&pages, order(3), Gfp::KERNEL);
     let mut blocks: Vec<_> = blocks.into_iter().map(Some).collect();
@@ -517,7 +517,7 @@ fn block_that_cannot_merge_twice_is_allocated_first() {
 }
 
 #[test]
-fn fallbacks_are_tried_in_the_kernels_order() {
+fn fallback_migratetypes_are_tried_in_linux_order() {
     use MigrateType::*;
     assert_eq!(Unmovable.fallbacks(), [Reclaimable, Movable]);
     assert_eq!(Movable.fallbacks(), [Reclaimable, Unmovable]);
@@ -608,7 +608,7 @@ fn page_error_names_the_limit() {
 }
 
 #[test]
-fn invalid_page_free_is_reported_and_changes_nothing() {
+fn invalid_page_free_is_reported_without_side_effects() {
     for per_cpu_pages in [false, true] {
         let pages = made(PageConfig { per_cpu_pages, ..normal(2048) });
         let pfn = pages.alloc(order(2), Gfp::KERNEL, None).unwrap();
@@ -680,7 +680,7 @@ fn freeing_a_page_clears_its_owner() {
 }
 
 #[test]
-fn split_block_is_freed_in_parts() {
+fn parts_of_a_split_block_are_freed_separately() {
     let pages = made(normal(1024));
     let mut block = pages.alloc_block(order(4), Gfp::COMP, None).unwrap();
     block.bytes_mut()[5 * 4096] = 77;
@@ -702,7 +702,7 @@ fn split_block_is_freed_in_parts() {
 }
 
 #[test]
-fn cpu_without_pages_takes_magazines_of_another_cpu() {
+fn empty_cpu_takes_page_magazines_from_another_cpu() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let pages = made(PageConfig { cpus, per_cpu_pages: true, ..normal(64) });
     on_cpu(0);
@@ -808,7 +808,7 @@ fn bulk_allocates_at_most_the_available_pages() {
 }
 
 #[test]
-fn bulk_allocation_stops_at_the_same_watermark_as_single_pages() {
+fn bulk_allocation_stops_at_the_single_page_watermark() {
     let config = || PageConfig { min_free_kib: Some(256), watermark_scale: 100, ..normal(4096) };
     let (one, other) = (made(config()), made(config()));
     let singly = all(&one, Order::ZERO, Gfp::KERNEL).0.len();
@@ -817,7 +817,7 @@ fn bulk_allocation_stops_at_the_same_watermark_as_single_pages() {
 }
 
 #[test]
-fn bulk_allocation_is_observed_as_one_operation() {
+fn bulk_allocation_is_reported_as_a_single_operation() {
     let pages = made(normal(1 << 14));
     let seen = Arc::new(Counter::new(0));
     let noted = seen.clone();
@@ -838,7 +838,7 @@ fn bulk_allocation_is_observed_as_one_operation() {
 }
 
 #[test]
-fn bulk_allocation_with_panicking_caller_leaks_no_page() {
+fn panic_during_bulk_allocation_leaks_no_page() {
     let pages = made(normal(300));
     let mut given = 0;
     let outcome = uslab_magazine::sync::catch_panic(|| {
@@ -923,7 +923,7 @@ fn frames_of_decommitted_memory_are_not_block_heads() {
 
 /// Regression: pages of the tail that had been decommitted before were counted twice.
 #[test]
-fn decommit_of_the_tail_does_not_count_discarded_pages() {
+fn zone_tail_decommit_does_not_recount_discarded_pages() {
     let pages = made(normal(6));
     let [large, small] = [2, 1].map(|n| pages.alloc_block(order(n), Gfp::KERNEL, None).unwrap());
     drop(large);
@@ -935,7 +935,7 @@ fn decommit_of_the_tail_does_not_count_discarded_pages() {
 
 /// Regression: pages decommitted elsewhere in the zone were counted.
 #[test]
-fn decommit_of_the_tail_counts_no_other_blocks() {
+fn zone_tail_decommit_counts_only_tail_pages() {
     let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(64 + 6) });
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!(blocks.len(), 70);
@@ -951,7 +951,7 @@ fn decommit_of_the_tail_counts_no_other_blocks() {
 }
 
 #[test]
-fn charge_takes_free_pages_and_a_refused_charge_takes_none() {
+fn accepted_charge_decommits_free_pages() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) }.limit(8 << 20));
     let managed = pages.limit().unwrap() / PAGE_SIZE;
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
@@ -1000,7 +1000,7 @@ fn highest_zone_is_charged_first() {
 
 /// Regression: the highest zone was charged and its free memory decommitted, before the next zone refused.
 #[test]
-fn charge_refused_by_all_zones_takes_nothing() {
+fn charge_refused_by_all_zones_takes_no_page() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
     let pages = made(PageConfig { limited: true, keep_free: Some(usize::MAX), ..plain(&zones) });
     drop(all(&pages, Order::ZERO, Gfp::KERNEL));
@@ -1042,7 +1042,7 @@ fn concurrent_charges_of_two_zones_are_all_returned() {
 }
 
 #[test]
-fn concurrent_mixed_operations_lose_nothing() {
+fn concurrent_mixed_operations_lose_no_page() {
     let cpus = Cpus::simulated(3, 1).unwrap();
     let zones = [(ZoneKind::Dma32, 700), (ZoneKind::Normal, 2048)];
     let pages = made(PageConfig {
@@ -1134,13 +1134,13 @@ pub(crate) fn limited(limit: &str, test: &str) -> String {
 /// Regression: a quarter of the limit was withheld from pages, and three quarters from all other mappings.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn with_limited_addresses_pages_are_mapped_at_commit() {
-    limited("-v 1048576", "tests::child_with_limited_address_space");
+fn pages_are_mapped_at_commit_under_an_address_limit() {
+    limited("-v 1048576", "tests::child_runs_with_a_limited_address_space");
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-#[ignore = "run under `ulimit -v` by with_limited_addresses_pages_are_mapped_at_commit"]
-fn child_with_limited_address_space() {
+#[ignore = "run under `ulimit -v` by pages_are_mapped_at_commit_under_an_address_limit"]
+fn child_runs_with_a_limited_address_space() {
     use crate::region::address_limit;
     let (limit, before) = address_limit().unwrap();
     let pages = made(PageConfig::default_for(Cpus::os()));
@@ -1174,13 +1174,13 @@ fn child_with_limited_address_space() {
 /// The limit is set later, as a program may do.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn foreign_mapping_at_needed_addresses_refuses_the_commit() {
-    limited("-v 1048576", "tests::child_maps_foreign_memory_at_the_needed_addresses");
+fn commit_over_a_foreign_mapping_is_refused() {
+    limited("-v 1048576", "tests::child_commits_pages_over_a_foreign_mapping");
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-#[ignore = "run under `ulimit -v` by foreign_mapping_at_needed_addresses_refuses_the_commit"]
-fn child_maps_foreign_memory_at_the_needed_addresses() {
+#[ignore = "run under `ulimit -v` by commit_over_a_foreign_mapping_is_refused"]
+fn child_commits_pages_over_a_foreign_mapping() {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let pages = made(normal(1 << 24));
     let end = pages.address(Pfn::new(0)).addr().get() + (10 << 20);
@@ -1200,11 +1200,11 @@ fn child_maps_foreign_memory_at_the_needed_addresses() {
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap refuses when memory is reserved, not later")]
 fn refused_commit_is_an_error_and_changes_nothing() {
-    limited("-d 65536", "tests::child_with_limited_data_segment");
+    limited("-d 65536", "tests::child_commits_pages_with_a_limited_data_segment");
 }
 #[test]
 #[ignore = "run under `ulimit -d` by refused_commit_is_an_error_and_changes_nothing"]
-fn child_with_limited_data_segment() {
+fn child_commits_pages_with_a_limited_data_segment() {
     let pages = made(normal(1 << 16));
     let (blocks, limit) = all(&pages, order(10), Gfp::KERNEL);
     assert_eq!(limit, Limit::CommitRefused);
@@ -1217,7 +1217,7 @@ fn child_with_limited_data_segment() {
 }
 
 #[test]
-fn freed_blocks_above_the_bound_are_decommitted() {
+fn freed_blocks_beyond_keep_free_are_decommitted() {
     let config =
         PageConfig { keep_free: Some(8 << 20), ..PageConfig::default_for(Cpus::simulated(2, 1).unwrap()) };
     let pages = PageAllocator::new(config).unwrap();
@@ -1239,7 +1239,7 @@ fn freed_blocks_above_the_bound_are_decommitted() {
 /// Frees return memory above the surplus, down to three quarters of it. If the zone keeps no more than the surplus, a
 /// free returns nothing.
 #[test]
-fn frees_return_only_memory_above_the_surplus() {
+fn frees_decommit_only_memory_above_the_surplus() {
     let pages = made(PageConfig { keep_free: Some(128 << 20), ..normal(4 * 1024) });
     let blocks = [(); 4].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap().into_pfn());
     let steps = blocks.map(|pfn| {
@@ -1254,7 +1254,7 @@ fn frees_return_only_memory_above_the_surplus() {
 }
 
 #[test]
-fn an_eighth_of_the_used_pages_stays_resident() {
+fn eighth_of_the_used_pages_stays_resident() {
     let pages = made(PageConfig { keep_free: Some(64 << 20), ..normal(32 * 1024) });
     let mut blocks: Vec<_> =
         (0..32).map(|_| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap()).collect();
@@ -1264,7 +1264,7 @@ fn an_eighth_of_the_used_pages_stays_resident() {
 
 /// Memory that is often returned and used again stays backed. Memory that is no longer used is returned to the system.
 #[test]
-fn reused_memory_stays_resident_and_unused_memory_is_returned() {
+fn repeatedly_reused_memory_stays_resident() {
     let pages = made(PageConfig { keep_free: Some(64 << 20), ..normal(128 * 1024) });
     let burst = |n| {
         let blocks: Vec<_> =
@@ -1283,7 +1283,7 @@ fn reused_memory_stays_resident_and_unused_memory_is_returned() {
 /// The bound covers only free blocks that could be returned. A free of smaller blocks returns nothing, and must not
 /// report a return.
 #[test]
-fn blocks_too_small_to_discard_do_not_count_towards_the_bound() {
+fn undiscardable_small_blocks_do_not_count_towards_keep_free() {
     let pages = made(PageConfig { keep_free: Some(0), huge_pages: HugePages::Advise, ..normal(1024) });
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
     let (freed, kept): (Vec<_>, Vec<_>) =
@@ -1302,7 +1302,7 @@ fn blocks_too_small_to_discard_do_not_count_towards_the_bound() {
 /// Only addresses that were never committed are given up. Committed addresses stay usable.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn only_never_used_addresses_are_released() {
+fn only_never_committed_addresses_are_released() {
     let pages = made(normal(8 * 1024));
     let blocks = [(); 3].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
     drop(blocks);
@@ -1329,7 +1329,7 @@ fn only_never_used_addresses_are_released() {
 
 /// The heap cannot return a part of its memory.
 #[test]
-fn addresses_that_cannot_be_returned_stay_in_use() {
+fn heap_backed_allocator_keeps_all_its_addresses() {
     let pages = made(PageConfig { backend: Backend::Heap, ..normal(4 * 1024) });
     let what_there_is = || (pages.reserved_bytes(), pages.frames().len(), pages.has_unmapped_pages());
     let before = what_there_is();
@@ -1378,7 +1378,7 @@ fn free_pages_of_partly_used_blocks_are_discarded() {
 
 /// A program that reuses its free memory keeps it.
 #[test]
-fn interval_returns_memory_that_was_free_throughout() {
+fn idle_decommit_returns_memory_free_for_an_interval() {
     let config = PageConfig { per_cpu_pages: false, ..PageConfig::default_for(Cpus::os()) };
     let pages = PageAllocator::new(config).unwrap();
     let backed = || pages.info().backed_bytes() >> 20;
@@ -1416,7 +1416,7 @@ fn resident_blocks_are_allocated_before_discarded_blocks() {
 /// If memory should be in huge pages, no part of a huge page is returned. While the count of changes is unchanged, a
 /// reap finds nothing new.
 #[test]
-fn frees_and_decommits_count_as_changes() {
+fn change_count_includes_frees_and_decommits() {
     let pages = made(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) });
     let blocks = [(); 2].map(|()| pages.alloc_block(order(10), Gfp::KERNEL, None).unwrap());
     let page = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None);
@@ -1474,7 +1474,7 @@ fn discarded_pages_are_counted_once() {
 
 /// The small block does not count as memory that could be returned.
 #[test]
-fn block_too_small_to_discard_stays_next_to_a_discarded_one() {
+fn block_too_small_to_discard_stays_resident() {
     let config = PageConfig { pageblock_order: order(2), max_order: order(6), ..normal(64) };
     let pages = made(PageConfig { huge_pages: HugePages::Advise, keep_free: Some(usize::MAX), ..config });
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
@@ -1489,7 +1489,7 @@ fn block_too_small_to_discard_stays_next_to_a_discarded_one() {
 }
 
 #[test]
-fn pages_are_grouped_by_migratetype_if_each_has_a_pageblock() {
+fn pages_are_grouped_by_migratetype_with_enough_pageblocks() {
     let each = PageConfig::default_for(Cpus::os()).pageblock_order.pages() * MigrateType::COUNT as u32;
     for (count, expected) in [(each, MigrateType::Movable), (each - 1, MigrateType::Unmovable)] {
         let pages = made(normal(count));

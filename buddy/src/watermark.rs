@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn minimum_watermark_is_the_square_root_of_sixteen_times_the_size() {
+    fn minimum_watermark_follows_the_linux_square_root_formula() {
         assert_eq!(min_free_pages(64), 32, "never below 128 KiB");
         assert_eq!(min_free_pages((16 << 30) / 4096), 16384 / 4);
         assert_eq!(min_free_pages(u64::from(u32::MAX)), 65536, "never above 256 MiB");
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn tiny_zones_have_no_watermark_and_movable_zones_a_small_one() {
+    fn tiny_zones_have_no_watermark() {
         let marks = |kind, pages| Watermarks::new(kind, pages, 1 << 20, 4096, SCALE_FACTOR);
         let of_much = |pages| Watermarks::new(ZoneKind::Normal, pages, 1 << 20, 1 << 18, SCALE_FACTOR);
         assert_eq!((of_much(TINY - 1), of_much(TINY).min), (Watermarks::default(), TINY / 4));

@@ -1155,7 +1155,7 @@ mod tests {
     /// The list of returned blocks is written under the zone's lock, where the heap must not be called: the heap may be
     /// built on this zone.
     #[test]
-    fn list_of_returned_blocks_never_grows() {
+    fn list_of_returned_blocks_never_reallocates() {
         let mut fresh = UncommittedBlocks::all(1000).unwrap();
         let room = fresh.returned.capacity();
         assert!(room >= 1000 && fresh.len() == 1000);

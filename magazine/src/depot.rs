@@ -1,11 +1,11 @@
 //! The depot: full magazines of one class that the CPUs of a node share under one lock.
 //!
-//! A CPU visits the depot at most once per magazine, so a plain lock suffices. Contention costs the transfer of cache
-//! lines; a lock-free pair of stacks was not faster. The depot copies magazines in and out. One visit takes the lock
-//! once, and the depot keeps no empty magazines. Finding an empty depot costs no lock, because the length is readable
-//! without the lock. The table's memory holds the magazines. A depot requests more memory as it grows, and returns
-//! unused memory at a reap. An allocator may be built on this crate, so a visit to the depot allocates nothing. An
-//! unused depot takes only a few words of memory.
+//! A CPU visits the depot at most one time per magazine, so a plain lock is fast enough. Contention costs the transfer
+//! of cache lines; a lock-free pair of stacks was not faster. The depot copies magazines in and out. One visit takes
+//! the lock once, and the depot keeps no empty magazines. Finding an empty depot costs no lock, because the length is
+//! readable without the lock. The table's memory holds the magazines. A depot requests more memory as it grows, and
+//! returns unused memory at a reap. An allocator may be built on this crate, so a visit to the depot allocates nothing.
+//! An unused depot takes only a few words of memory.
 //!
 //! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last reap. A
 //! magazine below the minimum length was not needed during the whole interval, and is *surplus*.
@@ -22,7 +22,8 @@ use crate::sync::{AtomicU32, Counter, MutexGuard, Rank, planted, tell};
 use crate::tracepoints::{Operation, Step};
 use core::ptr::NonNull;
 
-/// Space for one magazine, in the memory of a table. A block is on one list at a time, whose owner owns the block.
+/// Space for one magazine, in the memory of a table. A block is on one list at a time; the owner of the list owns the
+/// block.
 #[derive(Debug)]
 pub(crate) struct Block(NonNull<Slot>);
 #[derive(Debug)]
@@ -367,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_magazine_block_is_reused_or_returned_once() {
+    fn depot_reuses_the_block_of_a_taken_magazine() {
         let (depot, budget) = (Depot::new(2, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         assert!(depot.put(op, budget, &magazine, || Some(Block::on_heap())) && depot.spare().is_none());
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_depot_accepts_no_magazine_but_still_serves() {
+    fn closed_depot_accepts_no_magazine() {
         let (depot, budget) = (Depot::new(2, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         let put = |magazine: &Magazine| depot.put(op, budget, magazine, || Some(Block::on_heap()));
@@ -430,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn depots_share_one_budget_beyond_two_magazines_each() {
+    fn depots_share_a_budget_beyond_two_magazines_each() {
         let (op, budget, magazine) = (&Operation::new(), &DepotBudget::new(300), Magazine::new());
         let [a, b] = [(); 2].map(|()| Depot::new(10, 100));
         let put = |depot: &Depot| depot.put(op, budget, &magazine, || Some(Block::on_heap()));

@@ -36,8 +36,8 @@ impl<R, M> Clone for FastPath<R, M> {
 impl<R, M> Copy for FastPath<R, M> {}
 
 impl<R: Round, M: Memory> FastPath<R, M> {
-    /// Creates a fast path of no layer, which always misses. A disabled path is for an owner whose slow path must see
-    /// each round.
+    /// Creates a fast path that belongs to no layer, so it always misses. A disabled path is for an owner whose slow
+    /// path must see each round.
     pub fn disabled() -> Self {
         Self { pcpu: PcpuPtr::disabled(), table: None, class: NO_CLASS, rounds: PhantomData }
     }
@@ -221,8 +221,8 @@ fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>) -> bool {
     claimed::push(table, class, round)
 }
 
-/// The offset of a class's stack, which is all that a fast path needs of a class. Under a checker, the class number
-/// finds the class's cells instead.
+/// The offset of a class's stack; a fast path needs nothing else of a class. Under a checker, the class number finds
+/// the class's cells instead.
 #[derive(Clone, Copy, Debug)]
 struct Stack {
     #[cfg(any(loom, shuttle))]
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fast_path_serves_its_own_class() {
+    fn each_fast_path_serves_only_its_class() {
         on_cpu(0);
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os(), Cpus::os().claimed()] {
             let (table, supplier) = (table(cpus), TestSupplier::new(0, 1));
@@ -420,7 +420,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn fast_path_reports_the_cpu_if_restartable_sequences_work() {
+    fn fast_path_reports_the_current_cpu_with_rseq() {
         use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
         let table = table(Cpus::os());
         let (this, front) = (nix::unistd::Pid::from_raw(0), layers(&table)[0].fast_path(Words::Inlined));
@@ -437,7 +437,7 @@ mod tests {
     /// The thread is pinned during the test.
     #[cfg(target_os = "linux")]
     #[test]
-    fn static_paths_serve_one_table_and_miss_before_it_opens() {
+    fn static_fast_paths_serve_a_single_table() {
         use crate::StaticWords;
         use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
         static WORDS: StaticWords = StaticWords::new();
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_paths_of_different_tables_all_miss() {
+    fn mixing_fast_paths_of_two_tables_disables_all() {
         on_cpu(0);
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os()] {
             let (one, other, supplier) = (table(cpus), table(cpus), TestSupplier::new(0, 1));

@@ -464,7 +464,7 @@ fn layer_has_the_configured_cpus_and_depots() {
 /// Regression: the pop after an exchange with the depot counted as a hit. Reports showed 99.9 % hits although every
 /// other operation visited the depot.
 #[test]
-fn retry_after_a_depot_visit_is_not_counted_as_hit() {
+fn retried_operation_counts_as_a_depot_visit() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 1);
     on_cpu(0);
     let supplier = TestSupplier::new(0, 1);

@@ -15,8 +15,8 @@
 //! number, and the address and length of the name, which is not null-terminated. A probe costs a `nop`, and registers
 //! for its arguments.
 //!
-//! Comparison with the kernel: tracepoints (`include/linux/tracepoint.h`) record under locks into ring buffers, which
-//! are read later and lose overwritten entries.
+//! Comparison with the kernel: its tracepoints (`include/linux/tracepoint.h`) take locks and write into ring buffers; a
+//! reader reads the buffers later, and overwritten entries are lost.
 
 use crate::cpu::Cpus;
 use crate::paths::Path;
@@ -129,7 +129,7 @@ steps! {
     /// The operation returned blocks to the zone, the last block at `page`, with `merges` merges of buddies.
     BlocksGiven { blocks: u16, order: u8, page: u32, merges: u16 } => Pages,
         "gives {blocks} blocks of order {order} back, with {merges} merges";
-    /// The operation requested memory from the system, which supplied `pages` pages.
+    /// The operation requested memory from the system, and got `pages` pages.
     Committed { pages: u32 } => Commit, "committed {pages} pages of memory";
     /// The operation returned `pages` pages to the system.
     Decommitted { pages: u32 } => Commit, "decommitted {pages} pages";
@@ -221,7 +221,7 @@ impl<'t> Operation<'t> {
     pub const fn is_cold(&self) -> bool {
         self.cold
     }
-    /// Runs a part of the operation in another layer, which counts that part separately.
+    /// Runs a part of the operation in another layer; this layer counts the part separately.
     #[doc(hidden)]
     pub fn below<R>(&self, part: impl FnOnce(&Self) -> R) -> R {
         let before = self.dearest.replace(Path::Cpu);
@@ -481,7 +481,7 @@ mod tests {
     /// Each operation of a signal handler is shown or suppressed, and none waits, wherever the signal arrives.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
-    fn operations_of_a_signal_handler_are_reported_or_suppressed() {
+    fn signal_handler_operations_never_wait() {
         use crate::sync::AtomicPtr;
         use nix::libc;
         use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -528,7 +528,7 @@ mod tests {
 
     /// Observers see the layer's steps, and only as many as occurred.
     #[test]
-    fn tracepoints_report_misses_and_no_hit() {
+    fn tracepoints_report_only_misses() {
         on_cpu(0);
         let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(20, 1));
         let mut layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
@@ -552,7 +552,7 @@ mod tests {
 
     /// A flush of a full depot is one operation of hundreds of steps.
     #[test]
-    fn flush_of_a_full_depot_loses_no_step() {
+    fn flush_of_a_full_depot_reports_all_its_steps() {
         on_cpu(0);
         let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(300, 1));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(1, 0, 300)).unwrap();
@@ -566,7 +566,7 @@ mod tests {
 
     /// A drain of all CPUs loses no step, because it flushes each CPU separately.
     #[test]
-    fn drain_of_many_cpus_loses_no_step() {
+    fn drain_of_many_cpus_reports_all_its_steps() {
         const CPUS: usize = 2 * STEPS;
         let (table, supplier) = (table(Cpus::simulated(CPUS as u32, 1).unwrap()), TestSupplier::new(CPUS, 1));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(1, 0, 0)).unwrap();
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_has_a_text() {
+    fn each_trace_step_has_a_description() {
         let text = |step: Step| step.to_string();
         assert_eq!(text(Step::DepotContended), "waits for the depot");
         assert_eq!(

@@ -77,7 +77,7 @@ mod tests {
     const CONFIG: Config = Config { capacity: 6, first_fill: 1, stock: 4, depot_limit: 0, round_bytes: 0 };
 
     #[test]
-    fn fills_double_up_to_one_magazine() {
+    fn fill_sizes_double_up_to_a_magazine() {
         let tuning = Tuning::new(&CONFIG);
         let fills = || [(); 5].map(|()| tuning.next_fill(&CONFIG));
         assert_eq!(fills(), [1, 2, 4, 6, 6]);

@@ -287,13 +287,13 @@ fn pinned_threads_lose_no_round() {
     stress("pinned", Cpus::os(), Setting { operations: 30_000_000, ..pinned });
 }
 #[test]
-fn claimed_slot_loses_no_round() {
+fn stress_on_a_claimed_slot_loses_no_round() {
     stress("claimed", Cpus::os().claimed(), Setting { operations: 5_000_000, ..TINY });
 }
 
 /// The layer uses the expected mechanism, which served the operations.
 #[test]
-fn expected_mechanism_is_in_use() {
+fn layer_uses_the_expected_mechanism() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let cpus = Cpus::os();
     match std::env::var("USLAB_EXPECT").as_deref() {
@@ -316,7 +316,7 @@ fn expected_mechanism_is_in_use() {
 
 /// A CPU number that is computed once, or always 0, is the classic mistake. Every CPU must use a separate region.
 #[test]
-fn pinned_workers_touch_one_region_each() {
+fn each_pinned_thread_touches_only_its_cpu_region() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let layer = layer(&table(cpus), 4, 0, 1);
@@ -365,7 +365,7 @@ fn single_allocation_is_served_by_its_cpu() {
 // ---------------------------------------------------------------- the build
 
 #[test]
-fn program_contains_the_assembly_only_if_it_is_enabled() {
+fn program_contains_rseq_assembly_only_if_enabled() {
     let program = std::fs::read(std::env::current_exe().expect("this program")).expect("its bytes");
     // The name of the section is reversed, so that this test program does not contain the name.
     let mut name = *b"sc_qesr__";
@@ -389,7 +389,7 @@ fn in_a_process(test: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) 
 
 #[test]
 fn environment_variable_selects_the_claimed_slot() {
-    let err = in_a_process("expected_mechanism_is_in_use", |c| {
+    let err = in_a_process("layer_uses_the_expected_mechanism", |c| {
         c.env("USLAB_RSEQ", "off").env("USLAB_EXPECT", "claimed")
     });
     assert!(!err.contains("uslab:"), "{err}");
@@ -403,7 +403,7 @@ fn invalid_environment_value_is_reported_and_ignored() {
     if std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off") {
         return;
     }
-    let err = in_a_process("expected_mechanism_is_in_use", |c| {
+    let err = in_a_process("layer_uses_the_expected_mechanism", |c| {
         c.env("USLAB_RSEQ", "maybe").env("USLAB_EXPECT", mechanism)
     });
     let expected = "uslab: USLAB_RSEQ=maybe: expected on or off; ignored";
@@ -417,8 +417,8 @@ fn unregistered_threads_register_themselves() {
         return;
     }
     for test in [
-        "expected_mechanism_is_in_use",
-        "pinned_workers_touch_one_region_each",
+        "layer_uses_the_expected_mechanism",
+        "each_pinned_thread_touches_only_its_cpu_region",
         "single_allocation_is_served_by_its_cpu",
     ] {
         in_a_process(test, |c| c.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").env("USLAB_EXPECT", "rseq"));
@@ -427,7 +427,7 @@ fn unregistered_threads_register_themselves() {
 
 #[test]
 fn claimed_slot_is_used_if_a_sandbox_forbids_membarrier() {
-    in_a_process("expected_mechanism_is_in_use", |c| {
+    in_a_process("layer_uses_the_expected_mechanism", |c| {
         // SAFETY: the closure makes two system calls, which a child may make between fork and exec.
         unsafe { c.env("USLAB_EXPECT", "claimed").pre_exec(refuse_membarrier) }
     });

@@ -153,7 +153,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rows_are_matched_by_name_and_the_largest_change_is_first() {
+    fn largest_report_change_is_listed_first() {
         let a = json!({ "seed": 1, "caches": [{ "name": "dentry", "slabs": 10 }, { "name": "inode", "slabs": 4, "new": 0 }] });
         let b = json!({ "seed": 1, "caches": [{ "name": "inode", "slabs": 2, "new": 7 }, { "name": "dentry", "slabs": 11 }] });
         let diff = Diff::new(&a, &b, 0.0);
@@ -173,7 +173,7 @@ mod tests {
 
     /// The test compares two seeds that round to the same `f64`.
     #[test]
-    fn seeds_that_differ_by_one_differ() {
+    fn large_adjacent_seeds_are_unequal() {
         let [a, b] = [1_u64 << 53, (1 << 53) + 1].map(|seed| json!({ "seed": seed }));
         assert_eq!(Diff::new(&a, &b, 0.0).differ.len(), 1);
         assert_eq!(Diff::new(&a, &b, 1.0).differ, []);
@@ -182,7 +182,7 @@ mod tests {
 
     /// Regression test: the block order was once a part of a row's name, and rows of sweeps and callers had no name.
     #[test]
-    fn rows_are_matched_by_their_name_columns_only() {
+    fn report_rows_are_matched_by_name_columns_only() {
         let rows = |rows: [Value; 2]| [json!(rows), json!([rows[1], rows[0]])];
         for [a, b] in [
             rows([json!({ "setting": "m=1", "score": 3 }), json!({ "setting": "m=2", "score": 2 })]),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_a_match_are_paired_in_order_and_the_rest_is_reported() {
+    fn unmatched_report_rows_are_paired_in_order() {
         let a = json!({ "designs": [{ "design": "slub", "slabs": 4 }], "caches": [{ "name": "x", "n": 1 }, { "name": "y", "n": 1 }], "gone": 1 });
         let b = json!({ "designs": [{ "design": "slub:cpu_partial=0", "slabs": 5 }], "caches": [{ "name": "y", "n": 1 }] });
         let diff = Diff::new(&a, &b, 0.0);

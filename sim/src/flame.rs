@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_are_parsed_and_invalid_lines_are_refused() {
+    fn invalid_heap_profile_lines_are_refused() {
         let flame = parse(TEXT).unwrap();
         assert_eq!(flame.stacks[0].frames, ["malloc-64", "main", "reads a file", "lines"]);
         assert_eq!((flame.stacks.len(), flame.bytes()), (3, 800));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn flame_page_contains_the_stacks_and_is_self_contained() {
+    fn flame_page_is_self_contained() {
         let page = parse(TEXT).unwrap().page().unwrap();
         web::check(&page);
         assert!(page.contains(r#""frames":["large","main","\u003c/script>"],"bytes":100"#));

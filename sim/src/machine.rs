@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn block_freed_in_parts_is_split_and_ends_with_its_last_part() {
+    fn block_freed_in_parts_ends_with_its_last_part() {
         let machine = machine(64 << 20);
         let mut held = Holdings::new(&machine);
         held.alloc_pages(0, 64, 3, 0).unwrap();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_freed_as_one_are_freed_separately() {
+    fn larger_order_free_releases_each_inner_block() {
         let machine = machine(64 << 20);
         let mut held = Holdings::new(&machine);
         held.alloc_pages(0, 8, 1, 1).unwrap();

@@ -216,7 +216,7 @@ mod tests {
     /// The counts are equal only for workloads in which no thread's actions depend on the arrival time of another
     /// thread's object.
     #[test]
-    fn race_threads_run_each_operation_of_the_clock() {
+    fn race_runs_as_many_operations_as_the_clock() {
         const EACH: u64 = 2000;
         for workload in workloads() {
             for count in [1, 2] {

@@ -409,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scale_page_contains_the_report_and_is_self_contained() {
+    fn scale_page_is_self_contained() {
         let profile = profile("vm2").unwrap();
         let curve = Curve {
             workload: "</script>".to_owned(),
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_counts_are_lists_and_doublings() {
+    fn cpu_count_range_expands_to_doublings() {
         assert_eq!(cpu_counts("1..8"), Ok(vec![1, 2, 4, 8]));
         assert_eq!(cpu_counts("1..6,3"), Ok(vec![1, 2, 3, 4, 6]));
         assert_eq!(cpu_counts("1024"), Ok(vec![1024]));

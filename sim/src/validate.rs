@@ -254,7 +254,7 @@ mod tests {
     }
     /// If all prices are 0, the clock gives the result of scripts without an allocator.
     #[test]
-    fn validation_gives_script_costs_to_the_clock() {
+    fn zero_price_profile_costs_only_the_scripts() {
         for workload in workloads() {
             for cpus in [1, 2, 4] {
                 let cache = ObjectCache::builder("none").ctor(Object::default).build().unwrap();

@@ -44,7 +44,7 @@ struct Magic {
     at: usize,
     is: &'static str,
     made: &'static str,
-    /// The commands that read the file, in which `FILE` replaces its name.
+    /// The commands that read the file, in which `FILE` is its name.
     read_by: &'static [&'static str],
 }
 

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn only_newly_read_bytes_are_zeroed() {
+    fn only_newly_exposed_bytes_are_zeroed() {
         uslab_magazine::on_cpu(0);
         let pages = uslab_buddy::PageConfig::default_for(uslab_magazine::Cpus::simulated(1, 1).unwrap());
         let subsystem = Subsystem::new(Config::new(pages.limit(64 << 20))).unwrap();

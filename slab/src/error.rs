@@ -9,28 +9,28 @@
 //! | memory of no bytes | [`ZERO_SIZE`](crate::ZERO_SIZE), which may be freed | `kmalloc_of_size_zero_succeeds` |
 //! | alignment that is no power of two | [`CacheError::Geometry`] | `invalid_cache_configurations_are_errors` |
 //! | alignment, to 1 MiB and beyond | none: it is kept up to the largest block, 4 MiB | `alignments_up_to_one_mebibyte_are_honoured` |
-//! | more than a block holds | [`CacheError::Geometry`], [`AllocError::TooLarge`] | `impossible_sizes_are_errors` |
-//! | more above 4 MiB than a limit on all memory leaves | [`AllocError::Refused`] | `limit_applies_to_blocks_and_mappings_together` |
-//! | a count times a size that overflows | [`AllocError::TooLarge`] | `overflowing_kmalloc_sizes_are_errors` |
+//! | more than a block holds | [`CacheError::Geometry`], [`AllocError::TooLarge`] | `allocations_of_impossible_sizes_are_errors` |
+//! | more above 4 MiB than a limit on all memory leaves | [`AllocError::Refused`] | `blocks_and_mappings_share_a_single_memory_limit` |
+//! | a count times a size that overflows | [`AllocError::TooLarge`] | `kmalloc_sizes_that_overflow_are_errors` |
 //! | a request for more objects than the cache, or all pages, can ever hold | [`AllocError::CacheLimit`], [`AllocError::TooLarge`] | `impossible_bulk_size_is_an_error` |
 //! | a name with blanks, or none | [`CacheError::Name`] | `invalid_cache_configurations_are_errors` |
-//! | no page is left in the range | [`AllocError::Memory`]: out of pages | `exhausted_range_is_an_error_until_a_free` |
-//! | the cache is at its limit | [`AllocError::CacheLimit`] | `cache_at_its_limit_takes_objects_cached_by_another_cpu` |
-//! | the caches of an account are at its limit | [`AllocError::AccountLimit`] | `account_reclaims_from_one_cache_for_another` |
+//! | no page is left in the range | [`AllocError::Memory`]: out of pages | `exhausted_page_range_is_an_error_until_a_free` |
+//! | the cache is at its limit | [`AllocError::CacheLimit`] | `cache_at_its_limit_drains_magazines_of_another_cpu` |
+//! | the caches of an account are at its limit | [`AllocError::AccountLimit`] | `account_at_its_limit_reclaims_from_idle_caches` |
 //! | a cache with a constructor that zeroes on free, or with another subsystem's account | [`CacheError::ZeroOnFree`], [`CacheError::Account`] | `invalid_cache_configurations_are_errors` |
-//! | the node has no object, and no other may serve | [`AllocError::Memory`], which names the node | `allocation_uses_the_requested_node_unless_full` |
+//! | the node has no object, and no other may serve | [`AllocError::Memory`], which names the node | `allocation_uses_the_requested_numa_node_unless_full` |
 //! | no such node | [`AllocError::Memory`] | `freed_objects_return_to_their_node` |
-//! | `mmap` refused at the start | fewer pages; in the end [`StartError`] | `subsystem_starts_smaller_with_little_address_space` `refused_mmap_error_names_its_purpose` |
-//! | `RLIMIT_AS`, before the start or set by a program under the library | all but 32 MiB, or an eighth, for memory up to 4 MiB; then as if `mmap` were refused | `address_limit_is_shared_with_other_mappings` |
-//! | `realloc` of what is no object | [`AllocError::NotAnObject`], after the report | `non_object_has_no_size_and_cannot_be_reallocated` |
+//! | `mmap` refused at the start | fewer pages; in the end [`StartError`] | `subsystem_reserves_less_in_little_address_space` `refused_mmap_error_names_its_purpose` |
+//! | `RLIMIT_AS`, before the start or set by a program under the library | all but 32 MiB, or an eighth, for memory up to 4 MiB; then as if `mmap` were refused | `heap_leaves_addresses_under_the_limit_for_mappings` |
+//! | `realloc` of what is no object | [`AllocError::NotAnObject`], after the report | `interior_address_cannot_be_reallocated` |
 //! | `mmap` refused later | [`AllocError::Memory`], [`AllocError::SideTable`], [`AllocError::Refused`], [`CacheError::Memory`] | `refused_mmap_error_names_its_purpose` |
 //! | `membarrier` refused, which was granted at the start | none: objects on CPUs' stacks stay there and are allocated; [`DrainInfo`](crate::DrainInfo) counts | `sandbox_without_membarrier_loses_no_object` |
-//! | `madvise` refused | none: the pages are free, but stay with the process | `refused_madvise_is_tolerated` |
-//! | anything refused, anywhere | any of these | `each_operation_survives_the_refusal_of_each_system_call` |
-//! | a constructor refuses | [`AllocError::Constructor`] | `failing_constructor_is_an_error_and_leaks_nothing` |
+//! | `madvise` refused | none: the pages are free, but stay with the process | `failed_madvise_causes_no_error` |
+//! | anything refused, anywhere | any of these | `each_operation_survives_each_refused_system_call` |
+//! | a constructor refuses | [`AllocError::Constructor`] | `failing_constructor_leaks_nothing` |
 //! | a destroyed cache is used | [`AllocError::Destroyed`] | `destroyed_cache_allocates_and_frees_nothing` |
 //! | a cache in use is destroyed | [`Busy`] | `destroy_is_refused_while_objects_are_in_use` |
-//! | C: size 0, too much, overflow | a pointer; null and `ENOMEM` | `preloaded_library_behaves_as_c_programs_expect` |
+//! | C: size 0, too much, overflow | a pointer; null and `ENOMEM` | `preloaded_malloc_follows_the_c_malloc_contract` |
 //!
 //! # Panics
 //! User callbacks run with no lock held, unless the table names a lock, and under `uslab_sync::catch_panic`. A panic is *passed

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn slab_order_grows_with_cpus() {
+    fn slab_order_grows_with_the_cpu_count() {
         assert_eq!(geometry(1024, 2).objects(), 16);
         assert_eq!(geometry(1024, 64).objects(), 32);
         assert_eq!(geometry(8192, 2).order().get(), 3);
@@ -381,13 +381,13 @@ mod tests {
     }
 
     #[test]
-    fn geometry_with_one_present_cpu_counts_possible_cpus() {
+    fn slab_order_counts_possible_cpus_on_single_cpu_machines() {
         let rule = OrderRule { possible_cpus: 256, ..OrderRule::for_cpus(1) };
         assert_eq!(Geometry::new(1024, 0, &rule).unwrap(), geometry(1024, 256));
     }
 
     #[test]
-    fn hardware_alignment_halves_while_the_object_fits() {
+    fn hardware_alignment_is_smaller_for_small_objects() {
         let rows = [(1, 8), (8, 8), (9, 16), (16, 16), (17, 32), (32, 32), (33, 64), (200, 64)];
         for (size, align) in rows {
             assert_eq!(Geometry::hardware_align(size), align, "size {size}");
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_never_holds_more_objects_than_its_counters_count() {
+    fn object_count_of_a_slab_fits_its_counters() {
         let rule = OrderRule { max_order: 10, min_objects: 1 << 30, ..OrderRule::for_cpus(2) };
         for size in [8, 16, 24, 64, 128, 136] {
             let geometry = Geometry::new(size, 0, &rule).unwrap();

@@ -382,7 +382,7 @@ proptest! {
 
 /// A slab whose last object is freed stays if fewer than `min_partial` slabs had free objects before.
 #[test]
-fn node_keeps_min_partial_slabs_with_room() {
+fn node_frees_empty_slabs_beyond_min_partial() {
     // The first free makes room in a slab of two objects, but not in a slab of one object.
     for (size, objects) in [(2048, 2), (4096, 1)] {
         for min_partial in 0..5 {
@@ -414,7 +414,7 @@ fn shrink_keeps_the_order_of_sparse_slabs() {
 
 /// A shrink also sorts slabs that are nearly full.
 #[test]
-fn shrink_sorts_the_fullest_slabs() {
+fn shrink_sorts_nearly_full_slabs() {
     let mut lists = Lists::new(40, 0, 0);
     let objects = lists.geometry.objects();
     [3, 1, 2].into_iter().for_each(|free| lists.add(objects - free));
@@ -429,7 +429,7 @@ fn shrink_sorts_the_fullest_slabs() {
 
 /// The nodes of a destroyed cache close when no object is out, and then list no slab.
 #[test]
-fn all_nodes_close_after_the_last_object_is_freed() {
+fn nodes_of_destroyed_caches_close_after_the_last_free() {
     let mut lists = Lists::new(2048, 0, 5);
     lists.add(2);
     lists.add(0);
@@ -458,7 +458,7 @@ fn all_nodes_close_after_the_last_object_is_freed() {
 }
 
 #[test]
-fn node_counts_add_up_to_the_caches() {
+fn node_counts_sum_to_the_counts_of_the_cache() {
     let [one, ten] = [1, 10].map(|n| NodeCount {
         full: n,
         partial: 2 * n,
@@ -599,9 +599,9 @@ fn memory_fuzzing_corpus_agrees_with_the_reference_model() {
     corpus("memory", memory::fuzz);
 }
 
-/// The charge of a freed mapping that could not be listed was once lost.
+/// Regression test: if a freed mapping could not be listed, its charge was lost.
 #[test]
-fn freed_mapping_that_cannot_be_listed_is_uncharged() {
+fn freed_mapping_is_uncharged_if_listing_fails() {
     use memory::{Step, Way};
     let alloc = |way, size, align| Step::Alloc {
         cpu: 0,

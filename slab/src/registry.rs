@@ -29,8 +29,8 @@ pub(crate) struct List<T> {
 }
 
 impl<T> List<T> {
-    /// For debuggers: the offset of `place`; the bytes of an entry; and two offsets, of the `Arc`'s address in an entry
-    /// (null once removed) and of the value in the `Arc`'s memory.
+    /// For debuggers: the offset of `place`; the bytes of an entry; the offset of the `Arc`'s address in an entry (null
+    /// after the removal); and the offset of the value in the `Arc`'s memory.
     pub(crate) const LAYOUT: [usize; 4] = [
         core::mem::offset_of!(Self, place),
         size_of::<(u64, Option<Weak<T>>)>(),
@@ -140,9 +140,9 @@ impl<T> fmt::Debug for Registry<T> {
 mod tests {
     use super::*;
 
-    /// A walk once skipped an entry after an earlier entry was removed.
+    /// Regression test: after an earlier entry was removed, a walk skipped an entry.
     #[test]
-    fn registry_walk_finds_entries_while_others_are_removed() {
+    fn registry_walk_skips_no_entry_after_a_removal() {
         let registry = Registry::new(Rank::Caches);
         let mut entries: Vec<_> = (0..9).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn registry_list_is_at_most_twice_its_entries() {
+    fn registry_list_is_at_most_half_empty() {
         let registry = Registry::new(Rank::Caches);
         let entries: Vec<_> = (0..3).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn registry_list_grows_when_full_and_is_compacted() {
+    fn registry_list_grows_only_when_full() {
         let registry = Registry::new(Rank::Caches);
         let entries: Vec<_> = (0..200).map(Arc::new).collect();
         let place = || registry.list().lock().place;
@@ -206,7 +206,7 @@ mod tests {
 
     /// A walk might otherwise never end while another thread makes caches.
     #[test]
-    fn registry_walk_ends_at_its_initial_last_entry() {
+    fn registry_walk_excludes_entries_added_during_the_walk() {
         let registry = Registry::new(Rank::Caches);
         let entries: Vec<_> = (0..3).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));

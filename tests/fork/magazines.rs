@@ -67,7 +67,7 @@ fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> R
 }
 
 #[test]
-fn child_of_a_busy_process_continues_with_magazines() {
+fn forked_child_of_a_busy_process_uses_magazines() {
     let _alone = crate::ALONE.lock();
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let table = table(cpus);

@@ -82,7 +82,7 @@ fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
 }
 
 #[test]
-fn child_of_a_busy_process_continues_with_the_subsystem() {
+fn forked_child_of_a_busy_process_uses_its_subsystem() {
     let _alone = crate::ALONE.lock();
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus))).unwrap();
@@ -187,7 +187,7 @@ fn until(set: &AtomicBool) {
 
 /// If another thread is calling the observer at the fork, the call ends only in the parent.
 #[test]
-fn child_of_a_fork_does_not_wait_for_an_observer() {
+fn forked_child_does_not_wait_for_a_running_observer() {
     let subsystem = Subsystem::new(Config::new(PageConfig::default_for(Cpus::os()))).unwrap();
     let cache = KmemCache::builder("object", 200).build_in(&subsystem).unwrap();
     let place = Arc::new(Mutex::new(None));
@@ -206,7 +206,7 @@ fn child_of_a_fork_does_not_wait_for_an_observer() {
 
 /// If another thread is draining at the fork, no stack stays closed in the child.
 #[test]
-fn child_of_a_fork_during_a_drain_keeps_its_freed_objects() {
+fn fork_during_a_drain_leaves_no_stack_closed() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus))).unwrap();
         let place = Arc::new(Mutex::new(None::<Stop>));
@@ -234,7 +234,7 @@ fn child_of_a_fork_during_a_drain_keeps_its_freed_objects() {
 
 /// Regression test: in debug builds, the lock-order check compared the locks of two subsystems and aborted the program.
 #[test]
-fn fork_holds_the_locks_of_two_subsystems() {
+fn fork_can_hold_the_locks_of_two_subsystems() {
     let _alone = crate::ALONE.lock();
     let pages = || PageConfig::default_for(Cpus::os()).limit(16 << 20);
     let both = [(); 2].map(|()| Subsystem::new(Config::new(pages())).unwrap());

@@ -46,13 +46,13 @@ fn load() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn mixed_sizes_are_decommitted_after_two_intervals() {
+fn freed_objects_of_mixed_sizes_are_decommitted() {
     // The checks of a debug build keep a byte for each word, so they are disabled.
-    alone("child_frees_mixed_sizes", "check=0");
+    alone("child_frees_objects_of_mixed_sizes", "check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_frees_mixed_sizes() {
+fn child_frees_objects_of_mixed_sizes() {
     let vectors = load();
     let (loaded, most) = (resident(), backed());
     assert!(loaded > 200 * MIB && most > 200 * MIB, "{loaded} {most}");
@@ -80,12 +80,12 @@ fn child_frees_mixed_sizes() {
 }
 
 #[test]
-fn thousand_scattered_objects_keep_little_memory() {
-    alone("child_keeps_scattered_objects", "");
+fn thousand_scattered_objects_keep_little_memory_committed() {
+    alone("child_keeps_a_thousand_scattered_objects", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_keeps_scattered_objects() {
+fn child_keeps_a_thousand_scattered_objects() {
     let before = backed();
     let mut objects: Vec<Box<[u64; 8]>> = (0..1_000_000_u64).map(|n| Box::new([n; 8])).collect();
     let most = backed() - before;
@@ -116,12 +116,12 @@ fn wait(what: &str, so: impl Fn() -> bool) {
 }
 
 #[test]
-fn reaper_thread_decommits_and_then_sleeps() {
-    alone("child_with_a_reaper_thread", "reap=20,check=0");
+fn reaper_thread_sleeps_after_decommitting_idle_memory() {
+    alone("child_waits_for_its_reaper_thread_to_sleep", "reap=20,check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_with_a_reaper_thread() {
+fn child_waits_for_its_reaper_thread_to_sleep() {
     let reaper = || Uslab.reaper().unwrap();
     assert_eq!((reaper().thread, reaper().interval_ms), (ReaperThread::Wanted, 20), "it is too small yet");
     // The environment's value takes precedence.
@@ -148,12 +148,12 @@ fn huge() -> (u64, u64) {
 }
 
 #[test]
-fn freed_mappings_are_unmapped_by_reaper_and_by_call() {
-    alone("child_frees_mappings", "reap=20");
+fn reaper_thread_unmaps_freed_mappings() {
+    alone("child_frees_large_mappings", "reap=20");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_frees_mappings() {
+fn child_frees_large_mappings() {
     let reaper = || Uslab.reaper().unwrap();
     let before = resident();
     for _ in 0..2 {
@@ -175,7 +175,7 @@ fn child_frees_mappings() {
 }
 
 #[test]
-fn freed_mappings_survive_a_fork() {
+fn forked_child_inherits_freed_mappings() {
     alone("child_forks_with_freed_mappings", "reap=0");
 }
 #[test]
@@ -212,12 +212,12 @@ fn child_forks_with_freed_mappings() {
 }
 
 #[test]
-fn freed_mappings_are_unmapped_if_addresses_are_limited() {
-    alone("child_with_limited_addresses", "reap=0");
+fn freed_mappings_are_unmapped_at_the_address_limit() {
+    alone("child_frees_mappings_under_an_address_limit", "reap=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_with_limited_addresses() {
+fn child_frees_mappings_under_an_address_limit() {
     drop(vec![1_u8; 5 << 20]);
     assert!(Uslab.release() >= 5 << 20);
     let taken = {
@@ -246,12 +246,12 @@ fn child_with_limited_addresses() {
 
 /// The child of a fork has no reaper thread, so it starts one.
 #[test]
-fn child_of_a_fork_starts_a_separate_reaper_thread() {
-    alone("child_forks_with_a_reaper", "reap=20");
+fn forked_child_starts_a_separate_reaper_thread() {
+    alone("child_forks_with_a_running_reaper_thread", "reap=20");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_forks_with_a_reaper() {
+fn child_forks_with_a_running_reaper_thread() {
     use nix::sys::wait::{WaitStatus, waitpid};
     use nix::unistd::{ForkResult, fork};
     let vectors = load();
@@ -282,12 +282,12 @@ fn child_forks_with_a_reaper() {
 /// Without a reaper thread, frees still return the memory that exceeds the bound; when the size has doubled, the start
 /// of the thread is tried again.
 #[test]
-fn missing_reaper_thread_is_reported_and_tolerated() {
-    alone("child_that_cannot_start_threads", "reap=20");
+fn frees_return_memory_without_a_reaper_thread() {
+    alone("child_fails_to_start_threads", "reap=20");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_that_cannot_start_threads() {
+fn child_fails_to_start_threads() {
     // A stack of 2 MiB does not fit under the limit. The allocator's addresses are already reserved, and the allocator
     // commits inside these addresses.
     let reaper = || Uslab.reaper().unwrap();
@@ -353,12 +353,12 @@ fn child_frees_a_million_objects() {
 }
 
 #[test]
-fn reaper_of_a_subsystem_ends_with_it() {
-    alone("child_with_a_subsystem_reaper", "");
+fn reaper_thread_ends_with_its_subsystem() {
+    alone("child_drops_a_subsystem_with_a_reaper_thread", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_with_a_subsystem_reaper() {
+fn child_drops_a_subsystem_with_a_reaper_thread() {
     let threads = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
@@ -382,7 +382,7 @@ fn child_with_a_subsystem_reaper() {
 /// Regression test: each byte of zeroed memory was written. With ten times as many blocks as in this test, the memory
 /// grew by 922, 1,222 and 257 MiB; it now grows by 23, 23 and 15 MiB, mostly for page descriptors.
 #[test]
-fn zeroed_allocation_does_not_touch_fresh_pages() {
+fn zeroed_allocation_does_not_write_to_fresh_pages() {
     alone("child_allocates_zeroed_memory", "check=0");
 }
 #[test]

@@ -15,7 +15,7 @@ fn allocs() -> u64 {
 }
 
 #[test]
-fn programs_allocations_use_the_global_allocator() {
+fn boxes_are_allocated_by_the_global_allocator() {
     let before = allocs();
     let boxes: Vec<_> = (0..10_000).map(Box::new).collect();
     let after = allocs();
@@ -39,7 +39,7 @@ thread_local! {
 }
 
 #[test]
-fn destructors_of_thread_locals_may_allocate() {
+fn thread_local_destructors_can_allocate() {
     for _ in 0..20 {
         let threads: Vec<_> = (0..10)
             .map(|_| {
@@ -54,7 +54,7 @@ fn destructors_of_thread_locals_may_allocate() {
 }
 
 #[test]
-fn each_size_and_alignment_is_allocated_resized_and_freed() {
+fn blocks_of_each_size_and_alignment_can_be_resized() {
     for size in [1, 7, 8, 9, 100, 4096, 8192, 8193, 100_000, 4 << 20, 5 << 20] {
         for align in [1, 8, 16, 64, 4096, 1 << 20] {
             let layout = Layout::from_size_align(size, align).unwrap();
@@ -82,13 +82,13 @@ fn each_size_and_alignment_is_allocated_resized_and_freed() {
 
 /// The test runs alone in its process, because objects of other tests would prevent blocks from being returned.
 #[test]
-fn memory_of_a_burst_is_returned_without_a_call() {
-    alone("global_alloc::child_with_a_burst", "");
+fn memory_of_a_freed_burst_is_decommitted_automatically() {
+    alone("global_alloc::child_frees_a_burst_of_allocations", "");
 }
 
 #[test]
 #[ignore = "run by the test above"]
-fn child_with_a_burst() {
+fn child_frees_a_burst_of_allocations() {
     let backed = || Uslab.info().expect("it has started").pages.backed_bytes();
     let before = backed();
     let burst: Vec<Vec<u8>> = (0..300_000_usize).map(|n| Vec::with_capacity(500 + n % 1000)).collect();
@@ -112,7 +112,7 @@ fn impossible_allocation_returns_null() {
 }
 
 #[test]
-fn forked_children_allocate_while_parent_threads_do() {
+fn forked_children_can_allocate_while_parent_threads_allocate() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for n in 0..3 {
@@ -164,7 +164,7 @@ fn forked_children_allocate_while_parent_threads_do() {
 
 /// Object caches belong to a different subsystem than the program's heap, and reports show the two separately.
 #[test]
-fn heaps_of_a_process_are_distinguished() {
+fn process_report_separates_the_object_and_malloc_heaps() {
     let cache = uslab::ObjectCache::builder("told-apart").ctor(|| 0_u64).build().unwrap();
     let object = cache.alloc().unwrap();
     let heaps = uslab::process::heaps();
@@ -180,7 +180,7 @@ fn heaps_of_a_process_are_distinguished() {
 /// Regression test: the census counted the slabs of a cache and then allocated the cache's name, so it found one more
 /// slab, which held the name.
 #[test]
-fn census_ignores_allocations_it_makes() {
+fn census_ignores_allocations_made_by_the_census() {
     alone("global_alloc::child_takes_a_census", "");
 }
 #[test]

@@ -16,7 +16,7 @@ mod decoded;
 use uslab::{Gfp, KmemCache, ObjectCache};
 
 #[test]
-fn program_sections_write_nothing_that_a_restart_reads() {
+fn restartable_sections_overwrite_no_input_of_a_restart() {
     let numbers = ObjectCache::builder("number").ctor(|| 7_u64).build().unwrap();
     drop(numbers.alloc().unwrap());
     let blocks = KmemCache::builder("block", 640).build().unwrap();
@@ -30,6 +30,6 @@ fn program_sections_write_nothing_that_a_restart_reads() {
 
 #[test]
 #[ignore = "writes to a file; run by .ci/sections"]
-fn restartable_sections_are_listed_in_the_document() {
+fn restartable_sections_are_written_to_the_document() {
     decoded::write_down(serde_json::json!({}));
 }

@@ -52,41 +52,41 @@ fn sequences_serve() -> bool {
 }
 
 #[test]
-fn static_paths_serve_if_restartable_sequences_work() {
-    alone("static_paths::child_with_default_options", "USLAB_OPTIONS=check=0");
-    alone("static_paths::child_without_restartable_sequences", "USLAB_RSEQ=off USLAB_OPTIONS=check=0");
+fn static_paths_are_open_if_restartable_sequences_work() {
+    alone("static_paths::child_expects_static_paths_with_restartable_sequences", "USLAB_OPTIONS=check=0");
+    alone("static_paths::child_expects_closed_static_paths", "USLAB_RSEQ=off USLAB_OPTIONS=check=0");
     // The library registers the threads instead of the C library.
     alone(
-        "static_paths::child_with_default_options",
+        "static_paths::child_expects_static_paths_with_restartable_sequences",
         "GLIBC_TUNABLES=glibc.pthread.rseq=0 USLAB_OPTIONS=check=0",
     );
     // The malloc checks each free, so static paths are closed.
-    alone("static_paths::child_without_restartable_sequences", "USLAB_OPTIONS=check=1");
+    alone("static_paths::child_expects_closed_static_paths", "USLAB_OPTIONS=check=1");
     // Sequences serve, but the limit leaves pages fewer addresses, so the malloc's own paths serve.
     alone(
-        "static_paths::child_without_restartable_sequences",
+        "static_paths::child_expects_closed_static_paths",
         &format!("ulimit -v {} && USLAB_OPTIONS=check=0", 8 << 20),
     );
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_with_default_options() {
+fn child_expects_static_paths_with_restartable_sequences() {
     assert_eq!(static_paths_serve(), sequences_serve());
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_without_restartable_sequences() {
+fn child_expects_closed_static_paths() {
     assert!(!static_paths_serve());
 }
 
 /// Objects that static paths allocated are freed on other paths.
 #[test]
-fn static_paths_close_when_pages_lose_addresses() {
-    alone("static_paths::child_that_limits_its_addresses", "USLAB_OPTIONS=check=0");
+fn static_paths_close_when_an_address_limit_is_set() {
+    alone("static_paths::child_limits_its_addresses_and_frees_objects", "USLAB_OPTIONS=check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_that_limits_its_addresses() {
+fn child_limits_its_addresses_and_frees_objects() {
     let held: Vec<_> = (0..10_000_u32).map(Box::new).collect();
     assert_eq!(static_paths_serve(), sequences_serve());
     nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_AS, 4 << 30, 1 << 62).unwrap();
@@ -99,12 +99,12 @@ fn child_that_limits_its_addresses() {
 /// A cache that the program creates belongs to a different table than the malloc's caches. Therefore the cache does not
 /// use the per-CPU words of the malloc.
 #[test]
-fn program_caches_use_separate_cpu_words() {
-    alone("static_paths::child_with_a_cache", "USLAB_OPTIONS=check=0");
+fn program_caches_do_not_use_malloc_cpu_words() {
+    alone("static_paths::child_allocates_from_a_separate_cache", "USLAB_OPTIONS=check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_with_a_cache() {
+fn child_allocates_from_a_separate_cache() {
     let cache = uslab::KmemCache::builder("beside", 64).build().unwrap();
     let held: Vec<_> = (0..1_000).map(|_| cache.alloc_block(uslab::Gfp::KERNEL).unwrap()).collect();
     assert_eq!(static_paths_serve(), sequences_serve());

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn linearizable_and_other_histories_are_distinguished() {
+    fn linearizability_checker_rejects_non_linearizable_histories() {
         let good: [&[_]; 4] = [
             &[],
             &[(0, 1, Write(1)), (2, 3, Read(1))],
@@ -222,7 +222,7 @@ mod tests {
 
     /// Without the cache of visited states, this search would take for ever.
     #[test]
-    fn hundreds_of_overlapping_calls_are_checked() {
+    fn linearizability_checker_handles_hundreds_of_overlapping_calls() {
         let calls = |last: u32| {
             let reads = (0..200_u64).map(|i| (i, i + 4, if i % 4 == 0 { Write(0) } else { Read(0) }));
             let mut calls = history(&reads.collect::<Vec<_>>());

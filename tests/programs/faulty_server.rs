@@ -190,7 +190,7 @@ fn is_named(mistake: &str, text: &str, cache: &str, what: &str, stacks: Stacks) 
 }
 
 #[test]
-fn each_server_bug_is_reported_with_both_stacks() {
+fn server_bug_report_has_allocation_and_free_stacks() {
     let work = |mistakes: &[(&str, Then, &str, &str, Stacks)]| {
         for &(mistake, then, cache, what, stacks) in mistakes {
             let text = said(mistake, &["FZPU", "0"], then);
@@ -211,7 +211,7 @@ fn each_server_bug_is_reported_with_both_stacks() {
 
 /// After an object is freed, it is not reused for some time; during this time, the object is overwritten.
 #[test]
-fn write_to_a_quarantined_object_is_reported_at_its_reuse() {
+fn write_to_a_quarantined_object_is_reported_on_reuse() {
     let text = said("write_after_free", &["FZPU", "4096"], Renew);
     is_named("write_after_free", &text, "malloc-112", "Poison overwritten", VALUE);
 }

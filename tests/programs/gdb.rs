@@ -71,7 +71,7 @@ fn word<'s>(said: &'s str, before: &str) -> &'s str {
 }
 
 #[test]
-fn gdb_commands_read_a_core_of_the_server() {
+fn gdb_commands_read_a_core_dump_of_the_server() {
     let running = Server::start(&["--threads", "2"]);
     let mut clients = [running.client(), running.client()];
     for key in 0..300 {
@@ -141,7 +141,7 @@ fn gdb_commands_read_a_core_of_the_server() {
 /// The server writes to a value that it has already freed, and then aborts. The core shows which object was
 /// overwritten, and which objects leaked before.
 #[test]
-fn gdb_finds_the_culprit_in_a_core() {
+fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     let mut command = Command::new(faulty_server());
     // A small heap keeps the core small. The heap has room for the names of functions, which the report looks up in
     // debug information.
@@ -240,7 +240,7 @@ fn preloaded(libraries: &[&Path], dir: &Path) -> Child {
 /// Regression test: if another library's subsystem came first, blocks of pages did not count as roots. Objects to which
 /// only these blocks referred were therefore reported as leaks.
 #[test]
-fn gdb_reports_what_a_stripped_program_lacks() {
+fn gdb_finds_leaks_with_a_stripped_library() {
     let dir = tempfile::tempdir().unwrap();
     let library = dir.path().join("libuslab.so");
     std::fs::copy(libuslab(), &library).unwrap();
@@ -262,7 +262,7 @@ fn gdb_reports_what_a_stripped_program_lacks() {
 }
 
 #[test]
-fn gdb_recognizes_programs_without_the_library() {
+fn gdb_commands_report_a_program_without_the_library() {
     let said = gdb(&["/bin/true"], &["uslab caches"]);
     assert!(said.is_none_or(|said| said.contains("uslab: no section .uslab")));
 }

@@ -57,7 +57,7 @@ fn table() -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn each_memory_bug_ends_as_documented() {
+fn each_memory_bug_has_the_documented_outcome() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled_from("tests/programs/security/defects.c", &["-O1", "-fno-builtin"], dir.path());
     let kinds = text(&Command::new(&program).output().unwrap().stdout);
@@ -108,7 +108,7 @@ fn each_memory_bug_ends_as_documented() {
 
 /// A report must name the mistake, and show the stacks of the allocation and of the free.
 #[test]
-fn guard_reports_each_bug_with_stacks() {
+fn guard_report_of_each_bug_has_call_stacks() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled_from("tests/programs/security/defects.c", &["-O0", "-fno-builtin"], dir.path());
     let said = |kind: &str, size: &str| {
@@ -157,7 +157,7 @@ fn guard_reports_each_bug_with_stacks() {
 
 /// Faults outside of the guard's memory still reach the program's own handler.
 #[test]
-fn unrelated_faults_reach_the_programs_handler() {
+fn unrelated_page_faults_reach_the_handler_of_the_program() {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("handler.c");
     let code = r#"

@@ -181,7 +181,7 @@ fn on_both(test: impl Fn(&Server)) {
 /// One page for Prometheus contains the statistics of the caches, and tokio's own statistics. The page does not contain
 /// the program's malloc, which is the malloc of the C library.
 #[test]
-fn server_metrics_cover_heaps_and_runtime() {
+fn server_metrics_page_includes_caches_and_tokio() {
     let server = Server::start(&["--threads", "2", "--metrics", "127.0.0.1:0"]);
     let mut client = server.client();
     assert_eq!(client.say("SET key value"), Status("OK".into()));
@@ -215,7 +215,7 @@ fn server_metrics_cover_heaps_and_runtime() {
 }
 
 #[test]
-fn server_works_with_slab_debugging() {
+fn server_answers_requests_with_slab_debugging_enabled() {
     let server = Server::start(&["--slab-debug", "FZPU,entry;FZP"]);
     let mut client = server.client();
     for n in 0..300_usize {
@@ -236,7 +236,7 @@ fn server_works_with_slab_debugging() {
 /// More clients connect than the server allows: a waiting client is served when another client disconnects. Clients may
 /// be served in another order than they connected in, so each client disconnects as soon as it has its answer.
 #[test]
-fn clients_beyond_the_limit_wait() {
+fn clients_beyond_the_connection_limit_wait() {
     let server = Server::start(&["--max-clients", "100"]);
     // The number of clients exceeds the served ones, but not the files that a process may open.
     let mut clients: Vec<_> = (0..400).map(|_| server.client()).collect();
@@ -258,7 +258,7 @@ fn clients_beyond_the_limit_wait() {
 }
 
 #[test]
-fn server_commands_work() {
+fn server_executes_each_command() {
     on_both(|server| {
         let mut client = server.client();
         let ok = || Status("OK".into());
@@ -303,7 +303,7 @@ fn server_commands_work() {
 }
 
 #[test]
-fn requests_may_arrive_in_pieces() {
+fn server_accepts_requests_split_across_packets() {
     on_both(|server| {
         let mut client = server.client();
         // The bytes have two requests, with an inline one and an empty line between them, byte by byte.
@@ -335,7 +335,7 @@ fn requests_may_arrive_in_pieces() {
 }
 
 #[test]
-fn large_values_are_returned_unchanged() {
+fn server_returns_large_values_unchanged() {
     on_both(|server| {
         let mut client = server.client();
         for length in [0, 1, 8191, 8193, 16 << 10, 1 << 20, 4 << 20] {
@@ -395,7 +395,7 @@ fn invalid_request_closes_only_its_connection() {
 }
 
 #[test]
-fn many_clients_leave_no_objects() {
+fn disconnected_clients_leave_no_objects_in_the_server() {
     let server = Server::start(&["--threads", "4"]);
     let mut control = server.client();
     let clients: Vec<_> = (0..100).map(|_| server.client()).collect();
@@ -438,7 +438,7 @@ fn many_clients_leave_no_objects() {
 }
 
 #[test]
-fn idle_connection_holds_no_buffer() {
+fn idle_server_connection_holds_no_buffer() {
     const IDLE: u64 = 200;
     let server = Server::start(&[]);
     let mut control = server.client();
@@ -460,7 +460,7 @@ fn idle_connection_holds_no_buffer() {
 }
 
 #[test]
-fn clients_can_free_memory_at_the_limit() {
+fn client_can_delete_keys_at_the_memory_limit() {
     let server = Server::start(&["--max-memory", "16"]);
     let mut client = server.client();
     let value = vec![7; 3000];
@@ -492,7 +492,7 @@ fn clients_can_free_memory_at_the_limit() {
 }
 
 #[test]
-fn invalid_server_option_is_named() {
+fn error_names_the_invalid_server_option() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let cases: [(&[&str], &str); 7] = [
@@ -513,7 +513,7 @@ fn invalid_server_option_is_named() {
 }
 
 #[test]
-fn redis_benchmark_runs_against_the_server() {
+fn redis_benchmark_completes_against_the_example_server() {
     if let Err(error) = Command::new("redis-benchmark").arg("--version").output() {
         // The line bypasses libtest's capture.
         _ = std::io::stdout().write_all(format!("server: skipped redis-benchmark: {error}\n").as_bytes());

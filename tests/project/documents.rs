@@ -111,7 +111,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 
 /// Regression test: ARCHITECTURE.md had these marks although all files that it named existed.
 #[test]
-fn no_document_has_merge_markers() {
+fn no_document_has_merge_conflict_markers() {
     for (page, text) in pages() {
         let mark = text.lines().find(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> "));
         assert_eq!(mark, None, "{}", shown(&page));
@@ -119,7 +119,7 @@ fn no_document_has_merge_markers() {
 }
 
 #[test]
-fn each_relative_link_has_a_target() {
+fn relative_links_in_documents_have_targets() {
     let pages = pages();
     let (mut wrong, mut count) = (String::new(), 0);
     for (page, text) in &pages {
@@ -157,7 +157,7 @@ fn each_relative_link_has_a_target() {
 }
 
 #[test]
-fn book_summary_lists_each_page() {
+fn summary_of_the_book_lists_each_page() {
     let book = workspace().join(BOOK);
     let summary = std::fs::read_to_string(book.join("SUMMARY.md")).unwrap();
     let mut named: BTreeSet<PathBuf> = summary.lines().flat_map(links).map(|page| book.join(page)).collect();
@@ -187,7 +187,7 @@ fn is_path(code: &str) -> bool {
 }
 
 #[test]
-fn each_file_named_in_a_map_exists() {
+fn each_file_named_in_architecture_maps_exists() {
     let mut all = Vec::new();
     files(workspace(), &mut all);
     let all: Vec<String> = all.iter().map(|file| format!("/{}", shown(file))).collect();
@@ -214,7 +214,7 @@ fn each_file_named_in_a_map_exists() {
 
 /// A list item that begins with a file's name states what to change in the file.
 #[test]
-fn names_in_contributing_exist() {
+fn identifiers_named_in_contributing_md_exist() {
     let text = std::fs::read_to_string(workspace().join("CONTRIBUTING.md")).unwrap();
     let (mut wrong, mut count) = (String::new(), 0);
     for point in text.split("\n- `").skip(1) {
@@ -263,7 +263,7 @@ fn each_documented_cargo_command_exists() {
 
 /// CI must run the two commands with which README.md begins.
 #[test]
-fn ci_runs_the_readmes_first_two_commands() {
+fn ci_runs_the_first_two_commands_of_the_readme() {
     let readme = std::fs::read_to_string(workspace().join("README.md")).unwrap();
     let ci = std::fs::read_to_string(workspace().join(".ci/run")).unwrap();
     let commands = readme.lines().filter_map(|line| line.strip_prefix("$ "));
@@ -276,7 +276,7 @@ fn ci_runs_the_readmes_first_two_commands() {
 
 /// If a `--skip` in a script matches no test, the script does not skip the test that it should skip.
 #[test]
-fn each_skip_in_a_script_matches_a_test() {
+fn each_skip_option_in_scripts_matches_a_test() {
     let mut sources = Vec::new();
     for folder in ["magazine", "buddy", "slab", "sim", "tests"] {
         files(&workspace().join(folder), &mut sources);
@@ -307,7 +307,7 @@ fn each_skip_in_a_script_matches_a_test() {
 }
 
 #[test]
-fn broken_links_are_reported_by_kind() {
+fn document_links_are_parsed_outside_code_blocks() {
     assert_eq!(links("[a](b.md) and [`c`](d.md#e \"f\"), `[g](h)`"), ["b.md", "d.md#e"]);
     assert_eq!(links("[loom]: ../x.md"), ["../x.md"]);
     assert_eq!(anchor(" Who's `first`, and why?"), "whos-first-and-why");
@@ -325,7 +325,7 @@ fn broken_links_are_reported_by_kind() {
 /// lines, and the lines of the longest function. `WRITE=1` writes both tables; the bounds in the second table can only
 /// become lower.
 #[test]
-fn shipping_lines_equal_the_documented_numbers() {
+fn shipping_line_counts_equal_the_documented_numbers() {
     let mut table: BTreeMap<String, usize> = BTreeMap::new();
     let mut numbers: BTreeMap<String, Numbers> = BTreeMap::new();
     let mut core = 0;

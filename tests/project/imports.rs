@@ -53,7 +53,7 @@ fn import_graph_follows_re_exports() {
 }
 
 #[test]
-fn no_crate_depends_on_a_higher_floor() {
+fn crates_depend_only_on_crates_at_lower_floors() {
     let floor = |directory: &std::path::Path| {
         let top = directory.iter().next()?;
         FLOORS.iter().position(|floor| *floor == top)
@@ -71,7 +71,7 @@ fn no_crate_depends_on_a_higher_floor() {
 }
 
 #[test]
-fn no_circle_of_imports_has_more_than_two_files() {
+fn import_cycles_have_at_most_two_files() {
     let (mut wrong, mut files) = (String::new(), 0);
     for member in crates(workspace()).unwrap() {
         for root in member.roots().map(|root| workspace().join(root)).filter(|root| root.is_file()) {
@@ -93,7 +93,7 @@ fn no_circle_of_imports_has_more_than_two_files() {
 }
 
 #[test]
-fn the_rooms_of_slab_import_down() {
+fn slab_modules_import_only_from_lower_modules() {
     let imports = Imports::draw(&workspace().join("slab/src/lib.rs")).unwrap();
     let place = |room: &str| {
         let place = ROOMS.iter().position(|known| *known == room);

@@ -24,7 +24,7 @@ fn libraries(arguments: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn test_programs_use_libraries_built_for_tests() {
+fn example_programs_reuse_libraries_built_for_tests() {
     let programs = libraries(&[&PROGRAMS[..], &["--bins", "--lib", "--examples"]].concat());
     for tests in [&["test", "--workspace"][..], &["test", "--package", "uslab-tests"]] {
         let built = libraries(tests);
@@ -35,7 +35,7 @@ fn test_programs_use_libraries_built_for_tests() {
 }
 
 #[test]
-fn check_all_uses_libraries_built_for_tests() {
+fn check_all_reuses_libraries_built_for_tests() {
     let programs = libraries(&["build", "--package", "uslab-tests", "--bin", "check-all"]);
     let built = libraries(&["test", "--workspace"]);
     let twice: Vec<_> = programs.difference(&built).collect();

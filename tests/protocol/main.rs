@@ -198,7 +198,7 @@ fn full() -> bool {
 }
 
 #[test]
-fn protocol_states_are_valid_and_operations_end() {
+fn every_protocol_state_satisfies_the_invariants() {
     let chosen = std::env::var("SCENARIO").unwrap_or_default();
     for scenario in SCENARIOS.iter().filter(|scenario| scenario.name.contains(&chosen)) {
         let cpus = scenario.cpus[usize::from(full())];
@@ -308,7 +308,7 @@ fn keep(name: &str, story: &uslab_sim::story::Story) {
 
 /// `uslab story` opens the file as a page.
 #[test]
-fn protocol_counterexample_is_written_as_a_page() {
+fn protocol_counterexample_opens_as_an_html_page() {
     let model = explored(Rseq, 2, SINGLE, &[User, Drainer], Some(EmptyHasPlaces));
     let Err(failure) = check(&model) else { panic!("a planted bug") };
     let directory = tempfile::tempdir().unwrap();
@@ -322,7 +322,7 @@ fn protocol_counterexample_is_written_as_a_page() {
 }
 
 #[test]
-fn reaper_loses_no_wake_up() {
+fn reaper_model_loses_no_wake_up() {
     let graph = Graph::of(&reaper::Reaper(None), 1_000_000);
     if let Some(endless) = graph.endless() {
         panic!("{endless:#?}");

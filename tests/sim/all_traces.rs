@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use uslab_sim::trace::{CacheFacts, Facts, SlabinfoSpan, Tables};
 
 #[test]
-fn trace_facts_equal_the_published_facts() {
+fn facts_of_published_traces_match_the_published_facts() {
     let Some(folder) = std::env::var_os("USLAB_TRACES") else {
         println!("skipped: USLAB_TRACES is not set");
         return;

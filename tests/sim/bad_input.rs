@@ -25,7 +25,7 @@ fn message(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn unreadable_files_are_refused() {
+fn unreadable_trace_files_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing.txt");
     let error = Recording::open(&missing).unwrap_err();
@@ -40,7 +40,7 @@ fn unreadable_files_are_refused() {
 }
 
 #[test]
-fn binary_files_are_refused() {
+fn binary_trace_files_are_refused() {
     assert!(matches!(read("t", b"\x7fELF\x02\x01\x01\x00\x00\x00").unwrap_err(), TraceError::Binary { .. }));
     assert!(message(b"PERFILE2\x68\x00\x00").contains("perf script"));
     assert!(message(b"\x17\x08Dtracing6\x00").contains("trace-cmd report"));
@@ -51,7 +51,7 @@ fn binary_files_are_refused() {
 }
 
 #[test]
-fn text_without_events_is_refused() {
+fn trace_text_without_events_is_refused() {
     let error = read("t.txt", b"# a comment\n").unwrap_err();
     assert_eq!(error.to_string(), "t.txt: no event in 1 lines");
     let error = read("t.txt", b"Dear reader,\nthis is a letter.\n").unwrap_err();
@@ -59,7 +59,7 @@ fn text_without_events_is_refused() {
 }
 
 #[test]
-fn truncated_or_damaged_compressed_files_are_refused() {
+fn damaged_compressed_traces_are_refused() {
     // The numbers vary, so that the packed file is not tiny.
     let text: String = (0..1000_u64)
         .map(|n| GOOD.replace("004a9a000", &format!("{:09x}", n.wrapping_mul(0x9e37_79b9) & 0xf_ffff_ffc0)))
@@ -96,7 +96,7 @@ fn truncated_or_damaged_compressed_files_are_refused() {
 }
 
 #[test]
-fn xz_window_above_the_memory_limit_is_refused_before_allocation() {
+fn xz_window_above_the_memory_limit_is_refused() {
     let mut packed = Packing::Xz.pack(GOOD.as_bytes());
     // The stream's header has 12 bytes. The block header has its length, flags, the filter's number, and the filter's
     // one-byte property, the window: 30 is 128 MiB, 31 is 192 MiB.
@@ -117,7 +117,7 @@ fn xz_window_above_the_memory_limit_is_refused_before_allocation() {
 }
 
 #[test]
-fn truncated_last_line_is_handled() {
+fn trace_with_a_truncated_last_line_is_read() {
     // Regression test: the whole trace was refused for a cut last line.
     let cut = GOOD.repeat(3);
     let cut = &cut[..cut.len() - 70];
@@ -142,13 +142,13 @@ fn truncated_last_line_is_handled() {
 }
 
 #[test]
-fn endless_line_is_handled() {
+fn trace_with_an_endless_line_is_refused() {
     let error = read("t.txt", &vec![b'x'; 3 << 20]).unwrap_err();
     assert!(matches!(error, TraceError::LongLine { line: 1, .. }), "{error:?}");
 }
 
 #[test]
-fn impossible_values_are_refused() {
+fn impossible_values_in_a_trace_are_refused() {
     // Regression test: such values reached the code that rebuilds a kernel's free pages, which panicked.
     let locked = "  a-1 [000] .....  1.0: mm_page_alloc_zone_locked: page=ffffea0000a34640 pfn=0x28d19 order=0 migratetype=0 percpu_refill=0\n";
     let drained = "  a-1 [000] .....  1.0: mm_page_pcpu_drain: page=ffffea0000a34640 pfn=0x28d19 order=0 migratetype=0\n";
@@ -176,7 +176,7 @@ fn impossible_values_are_refused() {
 }
 
 #[test]
-fn damaged_tables_are_refused() {
+fn damaged_kernel_tables_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("before.slabinfo");
     std::fs::write(&path, "slabinfo - version: 2.1\nrubbish\n").unwrap();
@@ -187,7 +187,7 @@ fn damaged_tables_are_refused() {
 /// The test makes ten thousand damaged traces: with flipped bytes, cuts, shuffled, repeated or foreign lines, or
 /// changed digits, compressed or not. Each damaged trace must be read or refused; no trace may cause a panic or a hang.
 #[test]
-fn mangled_traces_never_panic() {
+fn reading_mangled_traces_never_panics() {
     let samples: Vec<Vec<u8>> = sample_files().iter().map(|path| unpacked(path)).collect();
     let lines: Vec<Vec<&[u8]>> =
         samples.iter().map(|text| text.split_inclusive(|&b| b == b'\n').collect()).collect();

@@ -103,7 +103,7 @@ fn command_without_arguments_explains_the_bundled_trace() {
 }
 
 #[test]
-fn bundled_trace_reproduces_the_numbers_of_its_kernel() {
+fn replay_of_the_bundled_trace_matches_its_kernel() {
     let report = replay_json(&[]);
     assert_eq!(report["events"]["kmem_cache_alloc"], 279_213);
     assert_eq!(report["events_total"], 721_538);
@@ -123,7 +123,7 @@ fn bundled_trace_reproduces_the_numbers_of_its_kernel() {
 }
 
 #[test]
-fn replay_json_has_all_fields_and_no_violation() {
+fn replay_json_contains_all_documented_fields() {
     let report = replay_json(&[sample("ftrace-6.1.txt.zst").to_str().unwrap()]);
     for field in [
         "events",
@@ -179,7 +179,7 @@ fn replay_json_has_all_fields_and_no_violation() {
 }
 
 #[test]
-fn replays_of_one_trace_differ_only_in_times() {
+fn repeated_replays_of_a_trace_differ_only_in_times() {
     let path = sample("ftrace-6.12-tgid-hashed.txt.zst");
     let report = || {
         let mut report = replay_json(&[path.to_str().unwrap()]);
@@ -194,7 +194,7 @@ fn replays_of_one_trace_differ_only_in_times() {
 
 /// Regression test: a replay accepted a seed and printed it, although a replay is not random.
 #[test]
-fn replay_accepts_no_seed() {
+fn replay_refuses_the_seed_option() {
     refused(&["replay", "--seed", "7"], &["--seed"]);
     let path = sample("ftrace-6.1.txt.zst");
     let (_, out, _) = said(&uslab(&["replay", path.to_str().unwrap()]));
@@ -203,7 +203,7 @@ fn replay_accepts_no_seed() {
 
 /// Regression test: the introduction was printed without a table.
 #[test]
-fn option_all_without_a_file_shows_every_bundled_cache() {
+fn option_all_shows_every_cache_of_the_bundled_trace() {
     let (code, out, err) = said(&uslab(&["replay", "--all"]));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert!(out.contains("the bundled trace: 721,538 events on 4 CPUs\n"), "{out}");
@@ -259,7 +259,7 @@ fn report_distinguishes_traced_simulated_and_used_cpus() {
 /// Regression test: the time was divided by the number of all events, including events that request nothing from the
 /// allocator.
 #[test]
-fn nanoseconds_per_operation_count_replayed_operations_only() {
+fn time_per_operation_counts_only_replayed_operations() {
     let ignored = "\
             sh-70      [001] .....     1.000004: mm_page_pcpu_drain: page=0xffffea0000040000 pfn=0x1000 order=0 migratetype=0
             sh-70      [001] .....     1.000005: kfree: call_site=load+0x18/0x20 ptr=0000000000000000
@@ -277,7 +277,7 @@ fn nanoseconds_per_operation_count_replayed_operations_only() {
 /// Regression test: the watermarks of the simulated zones did not include the pages that a kernel with huge pages keeps
 /// free.
 #[test]
-fn watermarks_have_the_huge_page_daemons_part() {
+fn min_watermark_includes_the_pages_for_huge_pages() {
     let trace = Folder::new();
     let trace = trace.file("trace", SMALL);
     let report = replay_json(&[&trace, "--limit-memory", "1G"]);
@@ -295,7 +295,7 @@ fn first_lines(args: &[&str], input: &str) -> Vec<String> {
 /// Regression test: faults of these traces were not reported, except the cut line, which caused the whole trace to be
 /// refused.
 #[test]
-fn report_begins_with_cut_overrun_or_hashed_trace_warnings() {
+fn report_begins_with_warnings_about_trace_defects() {
     let of = |name: &str| first_lines(&[sample(name).to_str().unwrap()], "")[2..].join("\n");
     assert_eq!(of("ftrace-6.1.txt.zst"), "");
     let overrun = of("ftrace-6.1-overrun.txt.zst");
@@ -336,7 +336,7 @@ fn report_begins_with_cut_overrun_or_hashed_trace_warnings() {
 }
 
 #[test]
-fn other_machines_replay_the_same_events() {
+fn simulated_machines_of_any_size_replay_all_events() {
     let path = sample("ftrace-6.1.txt.zst");
     let path = path.to_str().unwrap();
     for options in [
@@ -356,7 +356,7 @@ fn other_machines_replay_the_same_events() {
 }
 
 #[test]
-fn standard_input_is_read_plain_and_compressed() {
+fn compressed_trace_is_read_from_standard_input() {
     for (name, events) in [("ftrace-6.1.txt.zst", 2987), ("perf-script-6.12.txt.zst", 3295)] {
         let bytes = std::fs::read(sample(name)).unwrap();
         let output = uslab_with(&["replay", "-", "--json", "-"], &bytes);
@@ -369,7 +369,7 @@ fn standard_input_is_read_plain_and_compressed() {
 }
 
 #[test]
-fn lost_events_are_reported() {
+fn replay_reports_events_lost_in_the_trace() {
     let report = replay_json(&[sample("ftrace-6.1-lost-trace_pipe.txt.zst").to_str().unwrap()]);
     assert_eq!(report["lost"], 2533);
     let (_, out, _) =
@@ -395,7 +395,7 @@ fn json_option_may_precede_the_verb() {
 }
 
 #[test]
-fn verb_that_is_not_utf_8_is_refused() {
+fn verb_with_invalid_utf_8_is_refused() {
     use std::os::unix::ffi::OsStrExt;
     for arguments in [&[&b"trace-\xe9.txt"[..]][..], &[b"--json", b"\xff.json", b"nosuch"]] {
         let arguments = arguments.iter().map(|argument| std::ffi::OsStr::from_bytes(argument));
@@ -407,7 +407,7 @@ fn verb_that_is_not_utf_8_is_refused() {
 }
 
 #[test]
-fn file_that_is_not_a_trace_is_refused_by_name() {
+fn error_names_the_file_that_is_no_trace() {
     let folder = Folder::new();
     let here = folder.0.path().to_str().unwrap();
     refused(&["replay", "/no/such/trace"], &["/no/such/trace"]);
@@ -425,7 +425,7 @@ fn file_that_is_not_a_trace_is_refused_by_name() {
 }
 
 #[test]
-fn truncated_compressed_trace_is_refused_in_one_line() {
+fn truncated_compressed_trace_gives_a_single_line_error() {
     let folder = Folder::new();
     for packing in Packing::ALL {
         let packed = packing.pack(SMALL.as_bytes());
@@ -445,7 +445,7 @@ fn truncated_compressed_trace_is_refused_in_one_line() {
 }
 
 #[test]
-fn impossible_values_are_refused_with_their_line() {
+fn error_about_an_impossible_value_names_the_line() {
     let folder = Folder::new();
     let order = folder.file("order", SMALL.replace("order=3", "order=11"));
     refused(&["replay", &order], &[&format!("{order}:7"), "10"]);
@@ -454,7 +454,7 @@ fn impossible_values_are_refused_with_their_line() {
 }
 
 #[test]
-fn traced_page_size_is_found_given_or_reported_unknown() {
+fn page_size_of_a_trace_is_derived_from_addresses() {
     let folder = Folder::new();
     let packed = std::fs::read(sample("ftrace-6.1.txt.zst")).unwrap();
     let text = zstd::decode_all(&packed[..]).unwrap();
@@ -503,7 +503,7 @@ fn traced_page_size_is_found_given_or_reported_unknown() {
 }
 
 #[test]
-fn call_sites_and_lifetimes_add_up_to_the_trace_on_any_machine() {
+fn counts_of_call_sites_sum_to_the_trace_totals() {
     let path = sample("ftrace-6.1.txt.zst");
     let path = path.to_str().unwrap();
     let report = replay_json(&[path, "--callers"]);
@@ -547,7 +547,7 @@ fn call_sites_and_lifetimes_add_up_to_the_trace_on_any_machine() {
 }
 
 #[test]
-fn malloc_trace_of_a_program_is_replayed_on_kmalloc() {
+fn malloc_trace_of_a_program_is_replayed_with_kmalloc() {
     let folder = Folder::new();
     // The text has two blocks of one class, one of 0 bytes, one of pages, one that malloc maps separately, and a free
     // of nothing.
@@ -593,7 +593,7 @@ fn malloc_trace_of_a_program_is_replayed_on_kmalloc() {
 }
 
 #[test]
-fn trace_from_a_distribution_is_reproducible() {
+fn trace_generated_from_a_size_distribution_is_reproducible() {
     let folder = Folder::new();
     let trace = folder.file("Tcmalloc_0.csv", "16, 30, 1000\n200, 10, 3000\n0, 0.1, 1\n20000, 0.5, 40\n");
     let report = replay_json(&[&trace]);
@@ -622,13 +622,13 @@ fn trace_with_too_many_cpus_is_refused() {
     let trace = SMALL.replace("[001]", "[1500]");
     let (code, out, err) = said(&uslab_with(&["replay", "-"], trace.as_bytes()));
     assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
-    assert!(err.contains("1501 CPUs, and 1024 are the most") && err.contains("--cpus"), "{err}");
+    assert!(err.contains("1501 CPUs; expected at most 1024") && err.contains("--cpus"), "{err}");
     let (code, _, err) = said(&uslab_with(&["replay", "-", "--cpus", "1024"], trace.as_bytes()));
     assert_eq!(code, Some(0), "{err}");
 }
 
 #[test]
-fn strict_refuses_the_first_unknown_free_with_its_line() {
+fn strict_replay_stops_at_the_first_unknown_free() {
     let folder = Folder::new();
     let freed = SMALL.replace(
         "kfree: call_site=load+0x18/0x20 ptr=ffff888001000040",
@@ -640,7 +640,7 @@ fn strict_refuses_the_first_unknown_free_with_its_line() {
 }
 
 #[test]
-fn options_out_of_range_are_refused_with_accepted_values() {
+fn out_of_range_option_error_lists_accepted_values() {
     refused(&["replay", "--cpus", "0"], &["--cpus 0", "1 to 1024"]);
     refused(&["replay", "--cpus", "1025"], &["--cpus 1025", "1 to 1024"]);
     refused(&["replay", "--nodes", "17"], &["--nodes 17", "1 to 16"]);
@@ -660,7 +660,7 @@ fn options_out_of_range_are_refused_with_accepted_values() {
 }
 
 #[test]
-fn report_is_written_completely_or_not_at_all() {
+fn failed_report_write_leaves_no_partial_file() {
     let folder = Folder::new();
     let trace = folder.file("trace", SMALL);
     // The trace, named as the report by mistake, is not overwritten.
@@ -678,7 +678,7 @@ fn report_is_written_completely_or_not_at_all() {
 /// Regression test: if the report's destination was a device, it was replaced by a file. For root, this replaced
 /// `/dev/null` of the whole machine.
 #[test]
-fn report_is_written_into_a_pipe_or_device_without_replacing_it() {
+fn writing_a_report_does_not_replace_a_device() {
     use std::os::unix::fs::FileTypeExt;
     let folder = Folder::new();
     let pipe = folder.0.path().join("pipe");
@@ -696,7 +696,7 @@ fn report_is_written_into_a_pipe_or_device_without_replacing_it() {
 
 /// Regression test: a cache whose first event is a free had objects of 8 bytes during the whole replay.
 #[test]
-fn cache_first_seen_at_a_free_gets_the_size_of_its_allocations() {
+fn cache_seen_first_in_a_free_gets_its_size() {
     let folder = Folder::new();
     let line = |at: u32, event: &str| format!("    init-1 [000] ..... {at}.000000: {event}\n");
     let alloc = "kmem_cache_alloc: call_site=f+0x9/0x9 ptr=ffff888001001000 bytes_req=192 bytes_alloc=192 gfp_flags=GFP_KERNEL node=-1 accounted=false";
@@ -710,7 +710,7 @@ fn cache_first_seen_at_a_free_gets_the_size_of_its_allocations() {
 }
 
 #[test]
-fn geometry_shows_layouts_and_compares_with_kernels() {
+fn geometry_command_compares_slab_layouts_with_kernels() {
     let (code, out, _) = said(&uslab(&["geometry", "192", "--cpus", "4"]));
     assert_eq!(code, Some(0));
     assert!(
@@ -751,7 +751,7 @@ fn geometry_shows_layouts_and_compares_with_kernels() {
 
 /// Regression test: padding because of an alignment was not counted as waste.
 #[test]
-fn waste_includes_the_padding_of_the_stride() {
+fn reported_waste_includes_alignment_padding() {
     let rows = |args: &[&str]| -> Value {
         let (_, out, _) = said(&uslab(&[&["geometry"][..], args, &["--json"]].concat()));
         serde_json::from_str::<Value>(&out).unwrap()["rows"][0].clone()
@@ -766,7 +766,7 @@ fn waste_includes_the_padding_of_the_stride() {
 }
 
 #[test]
-fn order_above_255_is_refused_and_not_truncated() {
+fn slab_order_above_255_is_refused() {
     let folder = Folder::new();
     // As a byte, 256 is 0, which would match.
     let table = folder.file("table", "name\tslab_size\torder\tobjs_per_slab\no\t192\t256\t21\n");
@@ -774,18 +774,18 @@ fn order_above_255_is_refused_and_not_truncated() {
 }
 
 #[test]
-fn endless_table_is_refused() {
+fn endless_kernel_table_is_refused() {
     refused(&["geometry", "--against", "/dev/zero"], &["/dev/zero", "more than 16 MiB"]);
 }
 
 #[test]
-fn error_message_names_its_cause_once() {
+fn error_message_names_the_cause_only_once() {
     let (_, _, err) = said(&uslab(&["replay", "/no/such/trace"]));
     assert_eq!(err.matches("No such file").count(), 1, "{err}");
 }
 
 #[test]
-fn report_shows_the_memory_of_the_simulated_machine() {
+fn replay_report_shows_memory_of_the_simulated_machine() {
     let folder = Folder::new();
     let trace = folder.file("trace", SMALL);
     // The size exceeds what page frame numbers can address: the machine is as large as possible, and the report shows
@@ -797,7 +797,7 @@ fn report_shows_the_memory_of_the_simulated_machine() {
 }
 
 #[test]
-fn file_that_is_not_a_heap_profile_is_refused_with_accepted_formats() {
+fn error_for_an_unknown_profile_lists_accepted_formats() {
     let files = tempfile::tempdir().unwrap();
     for (name, content) in
         [("heap.txt", &b"Dear reader"[..]), ("heap.pb.gz", b"\x1f\x8b\x08\0"), ("app", b"\x7fELF\xff\xfe")]
@@ -824,7 +824,7 @@ fn file_that_is_not_a_heap_profile_is_refused_with_accepted_formats() {
 }
 
 #[test]
-fn help_explains_each_verb() {
+fn help_text_explains_each_verb() {
     for args in [&["--help"][..], &["replay", "--help"], &["geometry", "--help"]] {
         let (code, out, _) = said(&uslab(args));
         assert_eq!(code, Some(0));
@@ -833,7 +833,7 @@ fn help_explains_each_verb() {
 }
 
 #[test]
-fn one_binary_has_all_verbs() {
+fn uslab_binary_has_all_verbs() {
     let (code, help, err) = said(&uslab(&["help"]));
     assert_eq!(code, Some(0), "{err}");
     let verbs: Vec<&str> = help
@@ -857,7 +857,7 @@ fn one_binary_has_all_verbs() {
 }
 
 #[test]
-fn a_mistyped_verb_suggests_the_right_one() {
+fn mistyped_verb_error_suggests_the_correct_verb() {
     for (wrong, right) in [("repaly", "replay"), ("slab", "slabs"), ("geomtry", "geometry"), ("labs", "lab")]
     {
         let (code, out, err) = said(&uslab(&[wrong]));
@@ -867,7 +867,7 @@ fn a_mistyped_verb_suggests_the_right_one() {
 }
 
 #[test]
-fn the_options_of_the_lab_may_precede_its_experiment() {
+fn lab_options_may_precede_the_experiment() {
     let race = |args: &[&str]| said(&uslab(args));
     let (code, out, err) = race(&["lab", "--exact", "--quick", "robson", "--json"]);
     assert_eq!(code, Some(0), "{err}");

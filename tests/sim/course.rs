@@ -30,7 +30,7 @@ fn refused(arguments: &[&str], folder: &Path) -> String {
 }
 
 #[test]
-fn started_exercise_is_not_overwritten() {
+fn course_does_not_overwrite_a_started_exercise() {
     let folder = folder();
     let list = course(&[], folder.path());
     assert!(list.status.success());
@@ -67,7 +67,7 @@ fn started_exercise_is_not_overwritten() {
 }
 
 #[test]
-fn answer_sheet_is_graded_for_each_question() {
+fn course_grades_each_question_of_an_answer_sheet() {
     let folder = folder();
     let sheet = |answers: Value| {
         let sheet = json!({ "course": 1, "name": "Ann", "seed": 3, "answers": answers });
@@ -98,7 +98,7 @@ fn answer_sheet_is_graded_for_each_question() {
 }
 
 #[test]
-fn answers_printed_for_a_seed_are_graded_correct() {
+fn solutions_printed_for_a_seed_are_graded_correct() {
     let folder = folder();
     let sheet = json!({ "course": 1, "name": "Ann", "seed": 4711, "answers": {} });
     fs::write(folder.path().join("answers.json"), sheet.to_string()).unwrap();
@@ -118,7 +118,7 @@ fn answers_printed_for_a_seed_are_graded_correct() {
 }
 
 #[test]
-fn file_without_answers_or_exercise_is_refused() {
+fn course_refuses_files_without_answers() {
     let folder = folder();
     let path = folder.path();
     for (name, text) in [
@@ -193,7 +193,7 @@ fn fails(lab: &str, code: &str, expected: &str, page: Option<&str>) {
 /// runs under loom.
 #[test]
 #[ignore = "minutes of compiling: `.ci/full course` does it"]
-fn exercises_are_judged_by_their_behaviour() {
+fn course_grades_exercises_by_running_their_code() {
     let merge = done("merge");
     assert_eq!(judged("merge", &merge), (Some(0), vec![], None));
     let push = "lists.push(page, order);\n    }\n}";
@@ -206,7 +206,10 @@ fn exercises_are_judged_by_their_behaviour() {
     let folder = folder();
     fs::write(folder.path().join("merge.rs"), &stays).unwrap();
     let late = course(&["grade", "merge.rs", "--limit", "2"], folder.path());
-    assert!(late.status.code() == Some(1) && stdout(&late).contains("it ends within 2 s"), "{late:?}");
+    assert!(
+        late.status.code() == Some(1) && stdout(&late).contains("the program ends within 2 s"),
+        "{late:?}"
+    );
     // Regression test: an exercise that wrote its own marks, and ended, had full marks.
     let wrote =
         r#"{"lab":"merge","seed":99,"checks":[{"wanted":"all","found":"all","holds":true}],"failure":null}"#;

@@ -46,7 +46,7 @@ fn slub_model_predicts_the_slabs_of_the_bundled_trace() {
 }
 
 #[test]
-fn design_without_tables_has_nothing_to_compare_with() {
+fn replay_without_kernel_tables_compares_nothing() {
     let path = sample("ftrace-6.12-tgid-hashed.txt.zst");
     let (_, out, _) = said(&uslab(&["replay", path.to_str().expect("UTF-8"), "--design", "slub"]));
     assert!(out.contains("Nothing to compare with"), "{out}");
@@ -69,7 +69,7 @@ fn recording(files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn design_linux_follows_the_traced_kernel() {
+fn design_linux_selects_the_design_of_the_traced_kernel() {
     let slabs = |trace: &str, design: &str| {
         let report = replay_json(&["--design", design, trace]);
         let run = &report["designs"][0];
@@ -94,6 +94,36 @@ fn design_linux_follows_the_traced_kernel() {
     // An option in `--design` overrides the kernel's command line.
     let (_folder, trace) = recording(&[("kernel.txt", "6.1.1"), ("cmdline.txt", "slab_max_order=0")]);
     assert_eq!(slabs(&trace, "linux:slab_max_order=3"), slabs(&trace, "slub"));
+}
+
+/// Regression test: on a recording of a machine whose free memory was in small blocks, or nearly used up, `slab_max_order=0` was refused: "find
+/// no memory, or no block so large".
+#[test]
+fn design_without_free_memory_gets_some_and_says_so() {
+    let design = "linux:slab_max_order=0";
+    let run = |free: bool| {
+        let (folder, trace) = recording(&[("kernel.txt", "6.1.192\n")]);
+        if !free {
+            // The kernel reclaimed all that the workload needed.
+            let table = folder.path().join("before.buddyinfo");
+            let text = std::fs::read_to_string(&table).expect("a table");
+            let none = |line: &str| {
+                let words: Vec<_> = line.split_whitespace().collect();
+                format!("{} {}\n", words[..4].join(" "), vec!["0"; words.len() - 4].join(" "))
+            };
+            std::fs::write(&table, text.lines().map(none).collect::<String>()).expect("a file");
+        }
+        let report = replay_json(&["--design", design, &trace]);
+        let (_, out, _) = said(&uslab(&["replay", "--design", design, &trace]));
+        let run = &report["designs"][0];
+        let number = |value: &Value| value.as_i64().unwrap_or_else(|| panic!("{value} in {run}"));
+        (number(&run["added_memory"]), number(&run["moments"][0]["slabs"]["design"]), out)
+    };
+    let [(none, slabs, plain), (added, same, out)] = [true, false].map(run);
+    assert!(none == 0 && added > 0, "{none}, {added}");
+    assert!(slabs.abs_diff(same) * 100 < slabs.unsigned_abs(), "{slabs}, {same}");
+    let says = "linux:slab_max_order=0: its machine got ";
+    assert!(out.contains(says) && !plain.contains(says), "{out}");
 }
 
 #[test]
@@ -155,7 +185,7 @@ fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u
 /// Regression test: for a counterfactual design, the report said that the design chose other slabs, although this is
 /// the purpose of the design.
 #[test]
-fn each_mismatch_is_reported_with_its_true_cause() {
+fn mismatch_report_names_the_true_cause() {
     let named = |name: &str, n: u64| serde_json::json!({ name: n });
     // The kernel created a slab for each of two objects.
     let apart = ["page 0", "alloc 0.0", "page 1", "alloc 1.0"];
@@ -212,7 +242,7 @@ fn assert_equal_slabs_and_paths(shipping: &Value, model: &Value) {
 }
 
 #[test]
-fn knob_of_a_design_changes_its_slabs() {
+fn design_option_changes_the_number_of_slabs() {
     let report = replay_json(&["--design", "slub,slub:slab_max_order=0"]);
     let slabs =
         |run: usize| report["designs"][run]["moments"][0]["slabs"]["design"].as_i64().expect("a number");
@@ -221,7 +251,7 @@ fn knob_of_a_design_changes_its_slabs() {
 }
 
 #[test]
-fn wrong_designs_and_knobs_are_refused_by_name() {
+fn error_names_the_unknown_design_or_option() {
     for (design, parts) in [
         (
             "slob",
@@ -240,7 +270,7 @@ fn wrong_designs_and_knobs_are_refused_by_name() {
 }
 
 #[test]
-fn design_from_another_crate_runs_like_a_built_in_one() {
+fn design_from_an_external_crate_can_be_replayed() {
     let uma = uslab_tests::example("uma");
     let mut uma = Command::new(uma);
     let output =
@@ -265,7 +295,7 @@ fn design_from_another_crate_runs_like_a_built_in_one() {
 }
 
 #[test]
-fn series_has_a_hundred_samples_per_cache_cpu_and_order() {
+fn time_series_has_a_hundred_samples_per_cache() {
     let (code, csv, err) = said(&uslab(&["replay", "--design", "slub,uslab,bonwick94", "--series", "-"]));
     assert_eq!(code, Some(0), "{err}");
     let mut lines = csv.lines();
@@ -291,7 +321,7 @@ fn series_has_a_hundred_samples_per_cache_cpu_and_order() {
 }
 
 #[test]
-fn prediction_shows_the_slabs_of_another_setting() {
+fn prediction_shows_the_slabs_with_changed_options() {
     let args = ["--design", "slub,slub:slab_max_order=0", "--predict"];
     let report = replay_json(&args);
     let moment = &report["prediction"]["moments"][0];
@@ -329,7 +359,7 @@ fn prediction_shows_the_slabs_of_another_setting() {
 /// The kernel equals the bundled trace's kernel, but one of its caches is not merged, and another cache has larger
 /// objects.
 #[test]
-fn prediction_starts_from_the_other_kernels_tables() {
+fn prediction_starts_from_tables_of_the_given_kernel() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
     let table =
@@ -386,7 +416,7 @@ fn prediction_starts_from_the_other_kernels_tables() {
 }
 
 #[test]
-fn predicted_change_must_exceed_the_variation_between_boots() {
+fn prediction_ignores_changes_within_the_boot_variation() {
     let folder = || {
         let folder = tempfile::tempdir().expect("a folder");
         let table =
@@ -411,7 +441,7 @@ fn predicted_change_must_exceed_the_variation_between_boots() {
 }
 
 #[test]
-fn two_reports_are_compared_by_name() {
+fn diff_names_the_fields_that_differ_between_reports() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
     let (a, b) = (file("a.json"), file("b.json"));
@@ -432,7 +462,7 @@ fn two_reports_are_compared_by_name() {
 }
 
 #[test]
-fn converted_trace_gives_the_same_report() {
+fn replay_of_a_converted_trace_gives_an_equal_report() {
     let (data, folder) = (workspace().join("sim/data"), tempfile::tempdir().expect("a folder"));
     for table in ["before.slabinfo", "before.buddyinfo", "before.zoneinfo", "end.slabinfo"] {
         std::fs::copy(data.join(format!("files-6.1.{table}")), folder.path().join(table)).expect("a table");

@@ -37,7 +37,7 @@ fn replay(path: Option<&Path>, options: &Options) -> Report {
 }
 
 #[test]
-fn replays_of_whole_traces_match_their_kernels() {
+fn slab_counts_of_replayed_traces_match_their_kernels() {
     for folder in traces() {
         let (trace, facts) = (folder.join("trace.txt.zst"), folder.join("facts.json"));
         if !trace.exists() || !facts.exists() {
@@ -122,7 +122,7 @@ fn assert_known_cause(trace: &str, row: &KernelRow) {
 
 /// Regression test: every mismatch was attributed to objects that CPUs keep, or to the policy.
 #[test]
-fn mismatch_cause_below_the_kernel_table_is_true() {
+fn kernel_comparison_names_the_true_cause_of_mismatches() {
     let report = replay(None, &Options::default());
     let kernel = report.against_kernel.as_ref().expect("its tables are bundled");
     kernel.rows.iter().for_each(|row| assert_known_cause("bundled", row));
@@ -150,7 +150,7 @@ fn mismatch_cause_below_the_kernel_table_is_true() {
 }
 
 #[test]
-fn the_bundled_trace_replays_on_any_machine() {
+fn bundled_trace_replays_on_any_simulated_machine() {
     for (cpus, nodes) in [(1, 1), (4, 2), (13, 5), (256, 16)] {
         let options = Options { cpus: Some(cpus), nodes, ..Options::default() };
         let report = replay(None, &options);
@@ -166,7 +166,7 @@ fn the_bundled_trace_replays_on_any_machine() {
 /// Compares the free blocks of each zone and order. If the trace lacks an event for some moves of pages, one page in a
 /// hundred may be in another place.
 #[test]
-fn free_pages_rebuilt_from_events_match_the_kernels_table() {
+fn free_pages_rebuilt_from_events_match_kernel_buddyinfo() {
     let whole = traces().into_iter().filter(|folder| folder.join("before.buddyinfo").exists());
     let whole = whole
         .map(|folder| Some(folder.join("trace.txt.zst")))
@@ -257,7 +257,7 @@ fn first(folder: &Path) -> String {
 }
 
 #[test]
-fn magazines_serve_nearly_all_operations() {
+fn magazines_serve_nearly_all_replayed_operations() {
     let on = replay(None, &Options::default());
     let off = replay(None, &Options { magazines: uslab::Magazines::Off, ..Options::default() });
     assert!(on.objects.paths.share(uslab::Path::Cpu) > Some(0.95), "{}", on.objects.paths);
@@ -274,7 +274,7 @@ fn compared(path: &Path, cpus: u32) -> anyhow::Result<geometry::Comparison> {
 }
 
 #[test]
-fn geometry_matches_every_recorded_kernel() {
+fn slab_geometry_matches_every_recorded_kernel() {
     let bundled = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/data");
     let mut tables = 0;
     for folder in traces().into_iter().chain([PathBuf::from(bundled)]) {

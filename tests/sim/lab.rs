@@ -63,7 +63,7 @@ fn experiments() -> Vec<String> {
 }
 
 #[test]
-fn lab_without_a_verb_lists_every_experiment() {
+fn lab_command_without_arguments_lists_every_experiment() {
     let out = told(&[]);
     let names = experiments();
     assert!(names.len() >= 16, "{names:?}");
@@ -81,7 +81,7 @@ fn lab_without_a_verb_lists_every_experiment() {
 }
 
 #[test]
-fn a_demo_shows_the_memory_after_each_command() {
+fn interactive_demo_shows_memory_after_each_command() {
     let out = told(&["demo", "buddy", "alloc 65", "alloc 1000", "free a"]);
     let expected = "\
 > alloc 65
@@ -126,7 +126,7 @@ free: 1024 bytes in one piece; free blocks: 1 of 1024 bytes
 
 /// Valgrind runs the program with these words as arguments, and counts its instructions (`experiments::instructions`).
 #[test]
-fn interleaved_pairs_are_counted() {
+fn instruction_counting_run_of_the_lab_prints_nothing() {
     assert_eq!(told(&["instructions", "linear", "10"]), "");
 }
 
@@ -146,7 +146,7 @@ fn forms(name: &str, options: &[&str]) -> [String; 4] {
 }
 
 #[test]
-fn exact_experiment_repeats_byte_for_byte_in_every_format() {
+fn exact_experiments_give_identical_output_in_every_format() {
     for name in experiments() {
         let options = ["--exact", "--quick", "--seed", "7"];
         let first = forms(&name, &options);
@@ -174,7 +174,7 @@ fn exact_experiment_repeats_byte_for_byte_in_every_format() {
 
 /// The experiment runs with times and pictures, even on a machine without valgrind.
 #[test]
-fn every_experiment_runs_quickly_and_says_where_it_measured() {
+fn every_quick_experiment_names_the_measured_machine() {
     for name in experiments() {
         let folder = Folder::new();
         let [data, csv, html] = ["json", "csv", "html"].map(|form| folder.path(form));
@@ -227,7 +227,7 @@ fn lab_result_depends_only_on_the_seed() {
 }
 
 #[test]
-fn buddy_demo_splits_and_merges_as_in_the_seed_post() {
+fn buddy_demo_equals_the_figure_of_the_article() {
     let out = told(&["buddy", "--exact"]);
     let golden = "\
 1024 bytes: free blocks of each size
@@ -266,7 +266,7 @@ bytes  first level  second level  search begins at  there: first level  there: s
 }
 
 #[test]
-fn kenwrights_pool_demo_shows_eight_states() {
+fn demo_of_the_kenwright_pool_shows_eight_states() {
     let out = told(&["kenwright", "--exact", "--quick"]);
     let golden = "\
 state  step      block  free  initialised  next
@@ -286,13 +286,13 @@ state  step      block  free  initialised  next
 }
 
 #[test]
-fn handles_experiment_prints_the_golden_file() {
+fn output_of_the_handles_experiment_equals_its_golden_file() {
     let golden = workspace().join("sim/lab/data/handles.txt");
     assert_eq!(told(&["handles", "--exact"]), std::fs::read_to_string(golden).unwrap());
 }
 
 #[test]
-fn cheat_sheet_has_a_page_for_each_line() {
+fn each_cheat_sheet_entry_has_an_explanation_page() {
     let sheet = json(&told(&["explain", "--exact", "--json", "-"]));
     let table = |part: &Value| part["table"].clone();
     let words = table(&sheet["parts"][0]);
@@ -320,7 +320,7 @@ fn cheat_sheet_has_a_page_for_each_line() {
 
 /// An option prints its default in a form that the option also accepts.
 #[test]
-fn default_list_options_are_accepted() {
+fn printed_option_defaults_are_accepted_as_options() {
     for (name, option) in [
         ("handles", "--objects"),
         ("kenwright", "--counts"),
@@ -346,7 +346,7 @@ fn verdicts(findings: &Value, words: &str) -> Vec<Value> {
 }
 
 #[test]
-fn book_shows_the_output_of_the_lab() {
+fn book_contains_the_current_output_of_the_lab() {
     let page = include_str!("../../slab/book/src/study.md");
     let mut shown = page.split("```text\n").skip(1).filter_map(|block| block.split("```").next());
     let printed = told(&["why-magazines", "--exact"]);
@@ -355,7 +355,7 @@ fn book_shows_the_output_of_the_lab() {
 
 /// The verdicts in `sim/lab/TEXTS.md` must equal the verdicts of the experiments.
 #[test]
-fn verdicts_equal_the_published_study() {
+fn lab_verdicts_equal_the_published_study() {
     let of = |name: &str, words| verdicts(findings(name), words);
     assert_eq!(of("buddy", "1.44"), ["partly"], "E056");
     assert_eq!(of("buddy", "a quarter"), ["partly"], "E056");
@@ -372,7 +372,7 @@ fn verdicts_equal_the_published_study() {
 }
 
 #[test]
-fn layout_text_follows_the_options() {
+fn layout_experiment_text_reflects_its_options() {
     let found = |options: [&str; 2]| told(&[&["layout", "--exact"], &options[..]].concat());
     assert!(found(["--structs", "1"]).contains("18.8 % of what the loaded lines hold"));
     assert!(found(["--line", "8"]).contains("75.0 % of what the loaded lines hold"));
@@ -382,7 +382,7 @@ fn layout_text_follows_the_options() {
 /// the opposite of the claim, although its figures agreed with the tutorial. The experiment also compared the largest
 /// blocks of memories that were not equally full.
 #[test]
-fn fragmentation_is_compared_at_equal_use_over_ten_seeds() {
+fn fragmentation_experiment_compares_allocators_at_equal_use() {
     let findings = findings("fragmentation");
     let of = |words| verdicts(findings, words);
     assert_eq!(of("largest free block stays"), ["yes"], "E092");
@@ -413,7 +413,7 @@ fn fragmentation_is_compared_at_equal_use_over_ten_seeds() {
 
 /// Regression test: verdicts of a run with `--quick` looked like verdicts of a full run.
 #[test]
-fn quick_verdicts_are_marked_as_quick() {
+fn verdicts_of_quick_runs_are_marked() {
     let [text, data, _, html] = forms("robson", &["--exact", "--quick"]);
     assert!(
         text.contains("\nA quick run, a fraction of the work") && text.contains("\nquick: holds"),
@@ -430,7 +430,7 @@ fn quick_verdicts_are_marked_as_quick() {
 
 /// The first level is a power of two; the second level is the part of this power of two that contains the size.
 #[test]
-fn the_lists_of_tlsf_are_shown_for_any_size() {
+fn tlsf_experiment_shows_the_lists_for_any_size() {
     let out = told(&["tlsf", "--exact", "--sizes", "460,65"]);
     let row = |size: &str| {
         let mut lines = out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -444,7 +444,7 @@ fn the_lists_of_tlsf_are_shown_for_any_size() {
 
 /// A quick run has fewer frames and walks than the article, so the article's times do not apply to it.
 #[test]
-fn times_of_different_workloads_are_not_compared() {
+fn pool_experiment_does_not_compare_different_workloads() {
     let out = told(&["pools", "--quick", "--sets", "1"]);
     assert!(out.contains("walks: 50\n") && !out.contains("article: churn"), "{out}");
     assert!(out.contains("stand beside ours where ours are, too"), "{out}");
@@ -453,7 +453,7 @@ fn times_of_different_workloads_are_not_compared() {
 /// Regression test: if standard output was named by another path, the file behind it was replaced, and the output was
 /// lost.
 #[test]
-fn standard_output_under_another_name_is_not_replaced() {
+fn output_path_of_standard_output_is_not_replaced() {
     let folder = Folder::new();
     let path = folder.file("out.csv", "");
     let out = std::fs::File::options().write(true).open(&path).unwrap();
@@ -465,7 +465,7 @@ fn standard_output_under_another_name_is_not_replaced() {
 }
 
 #[test]
-fn allocator_that_cannot_serve_a_workload_is_skipped() {
+fn lab_skips_allocators_that_cannot_serve_a_workload() {
     let cells = |out: &str, name: &str| {
         let line = out.lines().find(|line| line.split_whitespace().next() == Some(name));
         line.unwrap_or_else(|| panic!("{name} in {out}")).split_whitespace().count()

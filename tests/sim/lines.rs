@@ -130,7 +130,7 @@ impl Case {
         let mut program = Command::new("valgrind")
             .args(["--tool=lackey", "--trace-mem=yes"])
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "lines::child_runs_recorded_accesses", "--nocapture"])
+            .args(["--exact", "lines::child_replays_recorded_memory_accesses", "--nocapture"])
             .env(TAPE, file.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -251,7 +251,7 @@ impl Mesi {
 
 /// The program that valgrind runs, which is not a test.
 #[test]
-fn child_runs_recorded_accesses() {
+fn child_replays_recorded_memory_accesses() {
     let Some(tape) = std::env::var_os(TAPE) else { return };
     let tape = std::fs::read(tape).unwrap();
     let own = std::thread::Builder::new().stack_size(STACK);
@@ -310,7 +310,7 @@ fn play(tape: &[u8]) {
 
 /// One part of `.ci/full` runs all workloads on up to 8 CPUs; otherwise, the test runs one workload on 2 CPUs.
 #[test]
-fn simulated_line_transfers_equal_the_shipping_codes() {
+fn simulated_line_transfers_match_the_shipping_code() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("SKIPPED: no valgrind here (Debian: apt-get install valgrind)");
         return;

@@ -5,6 +5,7 @@ mod common;
 
 mod all_traces;
 mod bad_input;
+mod callers;
 mod cli;
 mod course;
 mod designs;

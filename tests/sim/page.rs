@@ -29,7 +29,7 @@ fn text(view: &View) -> String {
 }
 
 #[test]
-fn engine_without_memory_agrees_with_the_replay() {
+fn page_engine_counts_agree_with_the_replay() {
     let (report, stream) = bundled();
     let machine = Machine::new(&stream).unwrap();
     let mut engine = Engine::new(Shipping::on(&machine), &stream);
@@ -62,7 +62,7 @@ fn engine_without_memory_agrees_with_the_replay() {
 }
 
 #[test]
-fn each_object_of_a_shown_slab_has_a_place() {
+fn slab_view_shows_the_state_of_each_object() {
     let (_, stream) = bundled();
     let machine = Machine::new(&stream).unwrap();
     let mut engine = Engine::new(Shipping::on(&machine), &stream);
@@ -91,7 +91,7 @@ fn each_object_of_a_shown_slab_has_a_place() {
 
 /// Runs the engine of `sim/web` in node, forwards and with random seeks.
 #[test]
-fn webassembly_snapshot_equals_a_native_run() {
+fn webassembly_snapshots_equal_native_snapshots() {
     if !has_node() {
         return;
     }
@@ -250,7 +250,7 @@ fn json(arguments: &[&str]) -> serde_json::Value {
 }
 
 #[test]
-fn snapshot_json_equals_the_view_of_a_run() {
+fn snapshot_json_equals_the_engine_view() {
     let (_, stream) = bundled();
     let shown: Vec<u32> = (0..stream.caches.len() as u32).collect();
     struct At<'s>(&'s Stream, &'s [u32]);
@@ -281,7 +281,7 @@ fn snapshot_json_equals_the_view_of_a_run() {
 }
 
 #[test]
-fn converted_trace_contains_the_moments_of_its_designs() {
+fn snapshot_of_a_converted_trace_equals_the_original() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trace.ops");
     let (_, stream) = bundled();
@@ -316,7 +316,7 @@ fn snapshot_beyond_the_trace_is_refused() {
 }
 
 #[test]
-fn page_is_written_completely_or_not_at_all() {
+fn failed_page_write_leaves_no_partial_file() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     for (arguments, said) in [
@@ -344,7 +344,7 @@ fn page_is_written_completely_or_not_at_all() {
 }
 
 #[test]
-fn demo_pages_refuse_a_file_as_their_folder() {
+fn demo_pages_refuse_a_file_as_output_folder() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "mine").unwrap();

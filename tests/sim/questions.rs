@@ -30,7 +30,7 @@ fn blocks() -> Vec<(&'static str, &'static str)> {
 }
 
 #[test]
-fn chapter_shows_the_output_of_each_command() {
+fn questions_chapter_shows_the_output_of_each_command() {
     let blocks = blocks();
     assert!(blocks.len() >= 12, "{} answers", blocks.len());
     for (command, shown) in blocks {
@@ -50,7 +50,7 @@ fn chapter_shows_the_output_of_each_command() {
 
 /// The chapter must be so short that a reader finds an answer in five minutes.
 #[test]
-fn questions_chapter_is_short() {
+fn questions_chapter_stays_below_its_length_limit() {
     let words = PAGE.split_whitespace().count();
     assert!(words <= 1_800, "{words} words");
 }

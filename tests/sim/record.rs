@@ -31,7 +31,7 @@ fn text(path: &Path) -> &str {
 /// If root may trace, the test records the running kernel; otherwise, the test reports the reason. Neither a recording
 /// nor a refusal leaves files or tracing instances behind.
 #[test]
-fn running_kernel_is_recorded_or_the_reason_is_reported() {
+fn failed_kernel_recording_reports_the_reason() {
     let place = tempfile::tempdir().expect("a folder");
     let out = place.path().join("trace");
     let Some(tracefs) = Tracefs::mount() else {
@@ -81,7 +81,7 @@ fn running_kernel_is_recorded_or_the_reason_is_reported() {
 }
 
 #[test]
-fn unbootable_kernel_is_refused_and_leaves_no_file() {
+fn refused_kernel_image_leaves_no_recording() {
     let place = tempfile::tempdir().expect("a folder");
     let out = place.path().join("trace");
     let kernel = place.path().join("vmlinuz-9.9");
@@ -100,7 +100,7 @@ fn unbootable_kernel_is_refused_and_leaves_no_file() {
 /// Boots the kernel that `USLAB_KERNEL` names, which needs qemu and a static busybox.
 #[test]
 #[ignore = "boots a kernel"]
-fn booted_kernel_records_itself() {
+fn booted_kernel_records_a_trace() {
     let kernel =
         std::env::var("USLAB_KERNEL").expect("USLAB_KERNEL: a vmlinuz, or the folder of an unpacked package");
     let place = tempfile::tempdir().expect("a folder");

@@ -193,7 +193,7 @@ fn facts(file: &str) -> Facts {
 }
 
 #[test]
-fn each_sample_trace_has_its_known_numbers() {
+fn counts_of_each_sample_trace_are_correct() {
     for sample in &SAMPLES {
         let facts = facts(sample.file);
         let objects = &facts.objects;
@@ -215,14 +215,14 @@ fn each_sample_trace_has_its_known_numbers() {
 }
 
 #[test]
-fn overrun_is_detected_from_the_header() {
+fn trace_header_reveals_a_ring_buffer_overrun() {
     let header = facts("ftrace-6.1-overrun").header.unwrap();
     assert_eq!((header.in_buffer, header.written, header.cpus), (459, 2992, 4));
     assert_eq!(facts("ftrace-6.1-lost-trace_pipe").header, None);
 }
 
 #[test]
-fn the_newest_kernel_names_caches_itself() {
+fn allocation_events_of_new_kernels_name_the_cache() {
     for file in ["ftrace-6.18-hashed", "perf-script-6.18"] {
         let facts = facts(file);
         let (named, all) = facts.cache_alloc_named;
@@ -233,7 +233,7 @@ fn the_newest_kernel_names_caches_itself() {
 }
 
 #[test]
-fn hashed_pointers_are_counted() {
+fn hashed_pointers_in_a_trace_are_counted() {
     for (file, hashed) in
         [("ftrace-6.1", false), ("ftrace-6.12-tgid-hashed", true), ("ftrace-6.18-hashed", true)]
     {
@@ -245,7 +245,7 @@ fn hashed_pointers_are_counted() {
 
 /// Plain text, compressed text, and a run whose spool does not fit in memory give equal results.
 #[test]
-fn plain_and_compressed_text_give_the_same_operations() {
+fn compressed_trace_gives_the_operations_of_plain_text() {
     let folder = tempfile::tempdir().unwrap();
     for sample in &SAMPLES {
         let packed = std::fs::read(path(sample.file)).unwrap();
@@ -263,7 +263,7 @@ fn plain_and_compressed_text_give_the_same_operations() {
 }
 
 #[test]
-fn operations_are_consistent() {
+fn operations_of_each_sample_trace_are_consistent() {
     for sample in &SAMPLES {
         crate::common::check_operations(&path(sample.file), &Tables::default());
     }
@@ -291,7 +291,7 @@ fn read(text: Vec<u8>, back: impl Fn(u64) -> u64) -> (Vec<Op>, Facts) {
 /// Regression test: the direct map was assumed to begin at the address that it has without address randomisation. If it
 /// began elsewhere, no page was recognised as a slab, and no message said so.
 #[test]
-fn base_of_a_randomised_direct_map_is_found() {
+fn randomised_direct_map_base_is_found_from_trace_addresses() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");
     let files = SAMPLES.iter().map(|sample| path(sample.file)).chain([bundled]);
     let shifts = [1 << 30, 0x2a57 << 30, 0xff11_0000_4000_0000_u64.wrapping_sub(X86_64_BASE)];
@@ -328,7 +328,7 @@ fn base_of_a_randomised_direct_map_is_found() {
 /// Regression test: every page was assumed to have 4 KiB. With larger pages, no object was on a known page, or the
 /// object was on a wrong page.
 #[test]
-fn a_synthetic_arm64_trace_with_large_pages_gives_the_operations_of_its_x86_64_sample() {
+fn synthetic_arm64_trace_gives_the_operations_of_x86_64() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");
     for file in SAMPLES.iter().map(|sample| path(sample.file)).chain([bundled]) {
         let text = zstd::decode_all(&std::fs::read(&file).unwrap()[..]).unwrap();

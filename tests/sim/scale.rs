@@ -12,7 +12,7 @@ fn scale_json(args: &[&str]) -> Value {
 }
 
 #[test]
-fn scale_has_a_curve_per_workload_and_design() {
+fn scale_report_has_a_curve_per_workload_and_design() {
     let args =
         ["--cpus", "1..8", "--workload", "pairs,remote=20", "--design", "bonwick94,slub:cpu_partial=0"];
     let report = scale_json(&args);
@@ -38,7 +38,7 @@ fn scale_has_a_curve_per_workload_and_design() {
 }
 
 #[test]
-fn text_and_csv_show_the_points_and_mark_simulated_ones() {
+fn scale_csv_marks_simulated_points() {
     let (code, out, _) = said(&uslab(&["scale", "--ops", "500", "--cpus", "1,3"]));
     assert_eq!(code, Some(0));
     assert!(out.contains("simulated only") && out.contains("profile vm2"), "{out}");
@@ -58,7 +58,7 @@ fn text_and_csv_show_the_points_and_mark_simulated_ones() {
 /// Regression test: `--csv` refused to replace a table that an earlier `--csv` had written, and a comma in the name of
 /// a trace added a column.
 #[test]
-fn csv_replaces_its_own_earlier_table() {
+fn csv_option_replaces_an_earlier_csv_table() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
     let (trace, table) = (at("a,b.trace.zst"), at("curves.csv"));
@@ -74,7 +74,7 @@ fn csv_replaces_its_own_earlier_table() {
 }
 
 #[test]
-fn calibrated_profile_is_accepted() {
+fn scale_accepts_a_calibrated_cost_profile() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("here.json");
     let file = file.to_str().expect("UTF-8");
@@ -87,7 +87,7 @@ fn calibrated_profile_is_accepted() {
 }
 
 #[test]
-fn validation_compares_predictions_with_measurements() {
+fn validate_command_compares_predictions_with_measurements() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("report.json");
     let file = file.to_str().expect("UTF-8");
@@ -137,7 +137,7 @@ fn validated_profile(folder: &tempfile::TempDir) -> String {
 }
 
 #[test]
-fn cpu_counts_validated_by_the_profile_are_marked() {
+fn scale_marks_cpu_counts_validated_by_the_profile() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = validated_profile(&folder);
     let args = ["scale", "--ops", "500", "--cpus", "1,2,4", "--design", "slub", "--profile", &file];
@@ -192,7 +192,7 @@ fn scale_picture_has_a_curve_and_text_per_design() {
 }
 
 #[test]
-fn scale_runs_a_trace_on_its_cpus() {
+fn scale_replays_a_trace_on_its_recorded_cpus() {
     let trace = workspace().join("sim/data/files-6.1.trace.zst");
     let trace = trace.to_str().expect("UTF-8");
     let args = ["scale", "--trace", trace, "--design", "bonwick94,uslab-model", "--json", "-"];
@@ -222,7 +222,7 @@ fn scale_runs_a_trace_on_its_cpus() {
 }
 
 #[test]
-fn invalid_scale_options_are_refused_by_name() {
+fn error_names_the_invalid_scale_option() {
     for (args, parts) in [
         (&["--cpus", "0"][..], ["--cpus", "from 1 to 1024"]),
         (&["--cpus", "8..2"], ["8..2", "FIRST..LAST"]),

@@ -37,7 +37,7 @@ const SPACES: &str = "dm raid1 read record 0 0 1064 30 8 : tunables 0 0 0 : slab
                       kmalloc-64 640 640 64 64 1 : tunables 0 0 0 : slabdata 10 10 0\n";
 
 #[test]
-fn the_bundled_kernels_shrink_is_bounded_and_two_moments_are_compared() {
+fn slabs_command_bounds_the_slabs_that_shrink_frees() {
     // The moment `end` is after a shrink, `before` is before the workload.
     let folder = tempfile::tempdir().unwrap();
     for moment in ["before", "end"] {
@@ -79,14 +79,14 @@ fn the_bundled_kernels_shrink_is_bounded_and_two_moments_are_compared() {
 
 /// Tests real shrinks: recordings that shrank all caches between their moments `after` and `end`.
 #[test]
-fn memory_returned_by_real_shrinks_is_within_the_bounds() {
+fn slabs_freed_by_real_shrinks_are_within_bounds() {
     let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|folder| !folder.is_empty()) else {
         println!("USLAB_TRACES is not set: no shrink is compared");
         return;
     };
     let read = |folder: &Path, moment: &str| {
         let snapshot = Snapshot::open(&folder.join(moment)).expect("tables");
-        Report::new(&snapshot, None, Sort::Name).expect("counts")
+        Report::new(&snapshot, None, Sort::Name, &[]).expect("counts")
     };
     let (mut compared, mut grew) = (0, 0);
     for entry in fs::read_dir(folder).expect("USLAB_TRACES names a folder") {
@@ -118,8 +118,214 @@ fn memory_returned_by_real_shrinks_is_within_the_bounds() {
     assert!(compared > 0 && grew * 50 < compared, "{grew} of {compared} caches grew");
 }
 
+/// Tests real shrinks of recordings whose traces begin at boot and show each slab: the slabs that the model of the traced kernel returns from
+/// `after` to `end` are those that the kernel returned, within a twentieth. Once, 8 of 9 were.
 #[test]
-fn a_sosreport_with_sysfs_narrows_the_bounds() {
+fn memory_returned_by_real_shrinks_is_known_from_the_trace() {
+    let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|folder| !folder.is_empty()) else {
+        println!("USLAB_TRACES is not set: no shrink is compared");
+        return;
+    };
+    let (mut compared, mut within) = (0, 0);
+    for entry in fs::read_dir(folder).expect("USLAB_TRACES names a folder") {
+        let folder = entry.expect("an entry").path();
+        let trace = folder.join("trace.txt.zst");
+        if !trace.exists() || !folder.join("after.slabinfo").exists() || !folder.join("end.slabinfo").exists()
+        {
+            continue;
+        }
+        let after = json(&["slabs", shown(&folder.join("after")), "--trace", shown(&trace)]);
+        let recorded = &after["shrink_by_trace"]["recorded"];
+        assert_eq!(recorded["until"], "end", "{after}");
+        let [by_trace, really] = ["by_trace", "by_tables"].map(|key| recorded[key].as_f64().expect("bytes"));
+        let error = (by_trace - really) / really;
+        println!(
+            "{}: {by_trace} bytes by the trace, really {really}: {:+.1} %",
+            folder.display(),
+            error * 100.0
+        );
+        compared += 1;
+        within += u64::from(error.abs() <= 0.05);
+    }
+    println!("{within} of {compared} shrinks are within 5 %");
+    assert!(compared > 0 && within + 1 >= compared, "{within} of {compared}");
+}
+
+/// A shrink right after a shrink returns next to nothing, which only the trace shows.
+#[test]
+fn trace_shows_what_a_shrink_returns() {
+    let (folder, data) = (tempfile::tempdir().unwrap(), workspace().join("sim/data"));
+    for table in ["before.slabinfo", "before.buddyinfo", "before.zoneinfo", "end.slabinfo"] {
+        fs::copy(data.join(format!("files-6.1.{table}")), folder.path().join(table)).unwrap();
+    }
+    let trace = folder.path().join("trace.zst");
+    fs::copy(data.join("files-6.1.trace.zst"), &trace).unwrap();
+    let end = folder.path().join("end");
+    let args = ["slabs", shown(&end), "--trace", shown(&trace), "--cpus", "4"];
+    refused(&args, &["kernel.txt"]);
+    fs::write(folder.path().join("kernel.txt"), "6.1.192\n").unwrap();
+    let report = json(&args);
+    let by_trace = number(&report["shrink_by_trace"]["bytes"]);
+    assert_eq!(report["shrink_by_trace"]["design"], "slub");
+    let bounds = &report["shrink"];
+    assert!(
+        number(&bounds["least"]) <= by_trace && by_trace * 20 < number(&bounds["most"]),
+        "{by_trace}, {bounds}"
+    );
+    let dentry = cache(&report, "dentry");
+    let slabs = number(&dentry["shrink_slabs_by_trace"]);
+    assert!(slabs <= number(&dentry["shrink_slabs"]["most"]), "{dentry}");
+    let (_, text, _) = said(&uslab(&args));
+    assert!(text.contains("which shows the slabs, it returns ") && text.contains("by the trace"), "{text}");
+    // Not a moment of the recording, and a moment without a mark.
+    refused(
+        &["slabs", shown(&data.join("files-6.1.end.slabinfo")), "--trace", shown(&trace)],
+        &["recording/after"],
+    );
+    fs::copy(data.join("files-6.1.end.slabinfo"), folder.path().join("after.slabinfo")).unwrap();
+    let after = folder.path().join("after");
+    refused(&["slabs", shown(&after), "--trace", shown(&trace)], &["no mark `SNAP after begin`"]);
+}
+
+/// The bundled tables of a Linux 7.2.
+fn linux_7() -> std::path::PathBuf {
+    workspace().join("tests/slab/data/linux-7.2-4cpu/after")
+}
+
+fn setting<'r>(report: &'r Value, name: &str) -> &'r Value {
+    let settings = report["settings"].as_array().expect("settings");
+    settings
+        .iter()
+        .find(|setting| setting["setting"] == name)
+        .unwrap_or_else(|| panic!("no {name} in {settings:?}"))
+}
+
+/// Regression test: of half the sheaf's capacity a reader got the sign wrong, and no other capacity could be asked for.
+#[test]
+fn each_setting_says_what_falls_and_what_grows() {
+    let place = linux_7();
+    let report = json(&["slabs", shown(&place)]);
+    for setting in report["settings"].as_array().unwrap() {
+        let [least, most] = ["least", "most"].map(|key| setting["change"][key].as_i64().unwrap());
+        let direction = setting["direction"].as_str().unwrap();
+        let expected = match (least, most) {
+            (0, 0) => "does not change",
+            (_, most) if most <= 0 => "falls by ",
+            (least, _) if least >= 0 => "grows by ",
+            _ => "falls by up to ",
+        };
+        assert!(direction.starts_with(expected), "{setting}");
+        let others = ["decreases", "increases"].map(|key| setting[key].as_array().unwrap().len());
+        assert!(others[0] + others[1] > 0 || setting["setting"] == "slab_max_order=5", "{setting}");
+        // The sums are the sums of the caches.
+        let caches = setting["caches"].as_array().unwrap();
+        let sum = caches.iter().map(|cache| cache["change"]["most"].as_i64().unwrap()).sum::<i64>();
+        assert_eq!(sum, most, "{setting}");
+    }
+    let words = |setting: &Value, key: &str| setting[key].to_string();
+    let half = setting(&report, "sheaf_capacity=50%");
+    assert!(half["direction"].as_str().unwrap().starts_with("falls by up to "), "{half}");
+    assert!(
+        words(half, "increases").contains("about 2.0 times as many") && words(half, "decreases") == "[]",
+        "{half}"
+    );
+    let twice = setting(&report, "sheaf_capacity=200%");
+    assert!(twice["direction"].as_str().unwrap().starts_with("grows by "), "{twice}");
+    let debug = setting(&report, "slab_debug=FZPU");
+    assert!(
+        words(debug, "decreases").contains("what CPUs hold") && words(debug, "increases").contains("time: "),
+        "{debug}"
+    );
+    assert_eq!(words(debug, "missing"), "null");
+    let single = setting(&report, "slab_max_order=0");
+    assert!(words(single, "decreases").contains("one slab a CPU and cache"), "{single}");
+    assert!(words(single, "increases").contains("slabs, each made"), "{single}");
+    let (_, text, _) = said(&uslab(&["slabs", shown(&place), "--rows", "2"]));
+    for part in [
+        "What else falls or grows with them:",
+        "slab_debug=FZPU by cache (2 of ",
+        "sheaf_capacity=50%: Grows: trips",
+    ] {
+        assert!(text.contains(part), "expected {part:?} in {text}");
+    }
+}
+
+#[test]
+fn any_setting_can_be_requested_and_its_cost_is_shown_by_cache() {
+    let place = linux_7();
+    let of = |requests: &[&str]| {
+        let options = requests.iter().flat_map(|request| ["--setting", *request]);
+        json(&["slabs", shown(&place)].into_iter().chain(options).collect::<Vec<_>>())
+    };
+    let report = of(&[
+        "sheaf_capacity=25%",
+        "sheaf_capacity=28",
+        "slab_debug=FZPU,dentry,kmalloc-rcl-*",
+        "slab_min_objects=4",
+    ]);
+    assert_eq!(report["settings"].as_array().unwrap().len(), 4);
+    let [quarter, same] = ["sheaf_capacity=25%", "sheaf_capacity=28"].map(|name| setting(&report, name));
+    assert!(
+        quarter["change"]["least"].as_i64() < Some(0) && quarter["change"]["most"].as_i64() <= Some(0),
+        "{quarter}"
+    );
+    // A cache that has 28 keeps them.
+    let names = |setting: &Value| -> Vec<String> {
+        let caches = setting["caches"].as_array().unwrap().iter();
+        caches.map(|cache| cache["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert!(
+        !names(same).contains(&"filp".to_owned()) && names(quarter).contains(&"filp".to_owned()),
+        "{same}"
+    );
+    let debug = names(setting(&report, "slab_debug=FZPU,dentry,kmalloc-rcl-*"));
+    assert!(debug.contains(&"dentry".to_owned()), "{debug:?}");
+    assert!(debug.iter().all(|name| name == "dentry" || name.starts_with("kmalloc-rcl-")), "{debug:?}");
+    let (_, text, _) = said(&uslab(&["slabs", shown(&place), "--setting", "slab_debug=U", "--rows", "3"]));
+    assert!(text.contains("slab_debug=U by cache (3 of "), "{text}");
+    for (request, part) in [
+        ("slab_max_order=11", "N up to 10"),
+        ("sheaf_capacity=half", "such as 50%"),
+        ("slab_debug=X", "LETTERS of FZPU"),
+        ("slab_debug=F,nothing", "no cache has one of these names: nothing"),
+        ("cpu_partial=0", "no partial slabs of CPUs"),
+        ("other", "slab_nomerge"),
+    ] {
+        refused(&["slabs", shown(&place), "--setting", request], &["--setting", part]);
+    }
+}
+
+/// Regression test: without sysfs all objects were taken to be aligned to 8 bytes, so the cost of debugging was a third of what sysfs shows.
+#[test]
+fn cost_of_debugging_without_sysfs_has_bounds_that_hold() {
+    let place = linux_7();
+    let table = place.with_file_name("after.slabinfo");
+    let (known, bounded) = (json(&["slabs", shown(&place)]), json(&["slabs", shown(&table), "--cpus", "4"]));
+    for letters in ["F", "Z", "P", "U", "FZPU"] {
+        let name = format!("slab_debug={letters}");
+        let [known, bounded] = [&known, &bounded].map(|report| setting(report, &name));
+        let at = |key: &str| number(&bounded["then"][key]);
+        let exact = number(&known["then"]["most"]);
+        assert_eq!(number(&known["then"]["least"]), exact);
+        println!("{name}: {exact} by sysfs, {} to {} without", at("least"), at("most"));
+        assert!(at("least") <= exact && exact <= at("most"), "{name}: {exact}");
+        assert_eq!(bounded["missing"].is_string(), letters != "F", "{name}");
+        for cache in known["caches"].as_array().unwrap() {
+            let same =
+                bounded["caches"].as_array().unwrap().iter().find(|other| other["name"] == cache["name"]);
+            let Some(same) = same else { panic!("{name}: {cache} is missing") };
+            let stride = number(&cache["object_size_then"]["most"]);
+            let bounds = ["least", "most"].map(|key| number(&same["object_size_then"][key]));
+            assert!((bounds[0]..=bounds[1]).contains(&stride), "{name}: {cache}, {same}");
+            if cache["name"].as_str().unwrap().starts_with("kmalloc-") {
+                assert_eq!(bounds, [stride; 2], "{name}: {same}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sosreport_with_sysfs_narrows_the_shrink_bounds() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -168,7 +374,7 @@ fn a_sosreport_with_sysfs_narrows_the_bounds() {
 }
 
 #[test]
-fn empty_or_foreign_folder_is_refused_with_the_expected_files() {
+fn error_for_a_folder_without_tables_lists_expected_files() {
     let folder = tempfile::tempdir().unwrap();
     refused(
         &["slabs", shown(folder.path())],
@@ -190,7 +396,7 @@ fn empty_or_foreign_folder_is_refused_with_the_expected_files() {
 }
 
 #[test]
-fn watch_ends_after_the_given_number_of_readings() {
+fn slabs_watch_ends_after_the_given_reading_count() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("slabinfo"), format!("{HEAD}{SPACES}")).unwrap();
     let (code, out, err) = said(&uslab(&["slabs", shown(folder.path()), "--watch=0.1", "--count", "2"]));
@@ -201,7 +407,7 @@ fn watch_ends_after_the_given_number_of_readings() {
 
 /// Regression test: the whole table was refused with "line 3: expected five numbers after the name".
 #[test]
-fn names_with_spaces_are_compared() {
+fn cache_names_with_spaces_are_compared() {
     let folder = tempfile::tempdir().unwrap();
     let table = folder.path().join("slabinfo");
     fs::write(&table, format!("{HEAD}{SPACES}")).unwrap();
@@ -220,7 +426,7 @@ fn names_with_spaces_are_compared() {
 }
 
 #[test]
-fn the_cause_of_a_mismatch_is_named() {
+fn geometry_mismatch_report_names_the_cause() {
     let data = workspace().join("sim/data/files-6.1.end.slabinfo");
     let explained = |args: &[&str]| {
         let args = [&["geometry", "--against", shown(&data)], args].concat();
@@ -253,7 +459,7 @@ fn the_cause_of_a_mismatch_is_named() {
 
 /// Regression test: sums of numbers that no machine can have overflowed.
 #[test]
-fn arbitrary_numbers_in_a_table_cause_no_panic() {
+fn arbitrary_numbers_in_slabinfo_cause_no_panic() {
     let folder = tempfile::tempdir().unwrap();
     let mut random = SmallRng::seed_from_u64(60);
     let mut read = 0;
@@ -284,7 +490,7 @@ fn arbitrary_numbers_in_a_table_cause_no_panic() {
             fs::write(&path, text).unwrap();
             for place in [path.as_path(), folder.path()] {
                 let Ok(snapshot) = Snapshot::open(place) else { continue };
-                let report = Report::new(&snapshot, Some(8192), Sort::Shrink).expect("counts");
+                let report = Report::new(&snapshot, Some(8192), Sort::Shrink, &[]).expect("counts");
                 assert!(!report.text(usize::MAX).is_empty());
                 assert!(!Change::new(&report, &report).text(3).is_empty());
                 read += 1;

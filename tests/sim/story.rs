@@ -34,7 +34,7 @@ fn counterexample_is_printed_as_in_the_tutorial() {
 }
 
 #[test]
-fn step_is_shown_with_the_state_after_it() {
+fn counterexample_step_shows_the_state_after_the_step() {
     let (code, out, _) = said(&uslab(&["story", &kept(), "--step", "10"]));
     let expected = "step 10 of 15\nthread 0  CPU 0  loads the new magazine\n  loaded: [1] of 2 -> [] of 2\n  \
                     previous: [3, 4] of 2 -> [1] of 2\n";
@@ -47,7 +47,7 @@ fn step_is_shown_with_the_state_after_it() {
 }
 
 #[test]
-fn page_contains_the_counterexample() {
+fn story_page_contains_the_counterexample() {
     let folder = tempfile::tempdir().expect("a folder");
     let page = folder.path().join("page.html");
     let page = page.to_str().expect("UTF-8");
@@ -63,7 +63,7 @@ fn page_contains_the_counterexample() {
 }
 
 #[test]
-fn invalid_counterexample_is_refused_and_nothing_is_written() {
+fn invalid_counterexample_is_refused_without_writing_a_page() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -110,7 +110,7 @@ fn invalid_counterexample_is_refused_and_nothing_is_written() {
 }
 
 #[test]
-fn last_operations_before_a_violation_are_written_as_a_page() {
+fn violation_page_shows_the_last_operations() {
     let folder = tempfile::tempdir().expect("a folder");
     let page = folder.path().join("page.html");
     let html = page.to_str().expect("UTF-8");
@@ -128,7 +128,7 @@ fn last_operations_before_a_violation_are_written_as_a_page() {
     let steps = story["steps"].as_array().expect("steps");
     let at = |step: &Value| step["at"].as_f64().expect("a time");
     assert!(steps.is_sorted_by_key(at), "{steps:?}");
-    let object = end.rsplit_once("nobody holds ").expect("an object").1;
+    let object = end.rsplit_once("no thread holds ").expect("an object").1;
     let own: Vec<_> = steps.iter().filter(|step| step["changes"][0]["thing"] == story["about"]).collect();
     // The object was freed, and not allocated since.
     assert!(!own.is_empty() && own.iter().all(|step| step["changes"][0]["part"] == *object), "{end}");
@@ -152,7 +152,7 @@ fn last_operations_before_a_violation_are_written_as_a_page() {
 }
 
 #[test]
-fn page_of_a_scale_report_contains_the_report() {
+fn scale_page_contains_the_scale_report() {
     let args = ["scale", "--ops", "2000", "--cpus", "1..8", "--workload", "pairs,server=10"];
     let (code, page, err) = said(&uslab(&[&args[..], &["--html", "-"]].concat()));
     assert_eq!((code, err.as_str()), (Some(0), ""));

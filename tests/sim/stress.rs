@@ -39,7 +39,7 @@ const FAULTS: &str = "slab:probability=20;page:probability=10;magazine:interval=
                       decommit:probability=50;constructor:probability=1;limit:interval=100;bitmap:interval=2";
 
 #[test]
-fn quick_runs_pass_with_both_mechanisms_with_and_without_faults() {
+fn quick_stress_runs_find_no_violation() {
     let (mut operations, mut violations) = (0, 0);
     for rseq in [None, Some("off")] {
         for faults in [None, Some(FAULTS)] {
@@ -112,7 +112,7 @@ fn told(report: &Report, whats: &[&str]) {
 }
 
 #[test]
-fn double_free_is_found_and_reported_with_the_objects_history() {
+fn stress_reports_double_free_with_the_object_history() {
     // SAFETY: unsound on purpose: the object was freed before, and the run must find the second free. The object's
     // memory stays mapped.
     let report = run_with_misuse("built-64", |cache, object| unsafe { cache.free(object) });
@@ -128,7 +128,7 @@ fn double_free_is_found_and_reported_with_the_objects_history() {
 }
 
 #[test]
-fn write_after_free_is_found_by_the_next_owner() {
+fn stress_detects_a_write_after_free() {
     // SAFETY: unsound on purpose: the object is free or has another owner, and the run must find the write. The
     // object's memory stays mapped, because no page is returned to the system under these workloads.
     let report = run_with_misuse("magazine-3", |_, object| unsafe { object.add(90).write_volatile(1) });
@@ -140,18 +140,18 @@ fn write_after_free_is_found_by_the_next_owner() {
 }
 
 #[test]
-fn census_reports_a_leaked_object() {
+fn stress_census_reports_a_leaked_object() {
     let report = run_with_misuse("raw-64", |cache, _| _ = cache.alloc(Gfp::KERNEL));
     told(&report, &["objects: threads hold"]);
     let story = &report.violations[0];
     assert!(story.what.starts_with("census of round 1: cache raw-64: "), "{}", report.page());
-    assert!(story.what.contains("nobody holds 0x") && story.object, "{}", report.page());
+    assert!(story.what.contains("no thread holds 0x") && story.object, "{}", report.page());
     // The object's last operations may be too old to be recorded; in that case the report says so.
     assert!(report.page().contains("history of the object:"), "{}", report.page());
 }
 
 #[test]
-fn violation_exits_with_1_and_is_printed_on_standard_output() {
+fn stress_violation_exits_with_status_1() {
     let args = ["--ops", "200000", "--seconds", "60", "--seed", "5", "--threads", "4", "--leak", "raw-64"];
     let (code, out, err) = said(&uslab(&args).output().expect("the binary runs"));
     assert_eq!((code, err.as_str()), (Some(1), ""), "{out}");
@@ -160,7 +160,7 @@ fn violation_exits_with_1_and_is_printed_on_standard_output() {
     }
     // Regression test: the report named neither the cache nor the object, and had no history.
     let what = out.split_once("census of round 1: ").unwrap().1.lines().next().unwrap();
-    let (cache, object) = what.split_once("; nobody holds ").unwrap_or_else(|| panic!("{out}"));
+    let (cache, object) = what.split_once("; no thread holds ").unwrap_or_else(|| panic!("{out}"));
     assert!(cache.starts_with("cache raw-64: objects: threads hold "), "{out}");
     let history = out.split_once("history of the object:").unwrap_or_else(|| panic!("{out}")).1;
     let freed = |line: &str| line.contains("free   ") && line.contains(object);
@@ -192,7 +192,7 @@ fn interrupted_stress_ends_with_a_census() {
 }
 
 #[test]
-fn text_report_shows_the_run_and_its_result() {
+fn stress_text_report_shows_the_result() {
     let args = [
         "--ops",
         "100000",
@@ -217,7 +217,7 @@ fn text_report_shows_the_run_and_its_result() {
 }
 
 #[test]
-fn invalid_stress_options_are_refused_with_accepted_values() {
+fn invalid_stress_option_error_lists_accepted_values() {
     let cases: [(&[&str], &str); 9] = [
         // Regression test: such arguments were accepted; nothing leaked, so no leak was missed.
         (&["--leak", "nosuch"], "--leak nosuch: no such cache; expected one of word, raw-64, "),
@@ -250,7 +250,7 @@ fn stress_help_lists_each_fault_point() {
 }
 
 #[test]
-fn runs_of_three_shards_equal_the_whole() {
+fn three_stress_shards_cover_the_whole_run() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let runs = |ops: &str, more: &[&str]| {
@@ -287,7 +287,7 @@ fn runs_of_three_shards_equal_the_whole() {
         assert!(code == Some(2) && err.contains(part), "{code:?} {err}");
     };
     refused(&[a, c], "share 1/3 of stress is missing");
-    refused(&[a, b, c, b], "share 1/3 is there twice");
+    refused(&[a, b, c, b], "share 1/3 is given twice");
     // Without `--shard` the file has all rows.
     let all = file("all");
     runs("10000", &["--rows", &all]);

@@ -121,7 +121,7 @@ fn is_test(path: &str, sources: &[(PathBuf, String)]) -> bool {
 }
 
 #[test]
-fn each_seed_claim_has_an_answer_with_evidence() {
+fn each_claim_of_the_study_has_evidence() {
     let root = workspace();
     let rows = rows(&std::fs::read_to_string(root.join(ROWS)).unwrap());
     let mut all = Vec::new();
@@ -347,7 +347,7 @@ fn one<'v>(
 
 /// Regression test: some figures in the study came from an earlier state of the experiments, and no test noticed it.
 #[test]
-fn each_exact_figure_equals_its_experiment() {
+fn each_exact_study_figure_equals_its_experiment() {
     let (mut wrong, mut checked) = (Vec::new(), 0);
     for page in [FINDINGS, ROWS] {
         let path = workspace().join(page);
@@ -388,7 +388,7 @@ fn each_exact_figure_equals_its_experiment() {
 
 /// The page of findings states the number of claims with each answer; it must be updated when a row changes.
 #[test]
-fn findings_page_counts_the_answers() {
+fn findings_page_states_the_count_of_each_answer() {
     let page = std::fs::read_to_string(workspace().join(FINDINGS)).unwrap();
     let rows = rows(&std::fs::read_to_string(workspace().join(ROWS)).unwrap());
     for letter in ["A", "K", "E", "P", "X", "M"] {
@@ -407,7 +407,7 @@ fn findings_page_counts_the_answers() {
 }
 
 #[test]
-fn figure_without_an_experiment_is_reported() {
+fn study_figure_without_an_experiment_is_reported() {
     let text = "`12` 1,918<!--tlsf > a > b > c--> and ≈2.5 of E092, 32-bit, 2^32, set 3, 7th, 7. <!--9--> x64 5<!--given-->.";
     let figure = |text, measured, key| Figure { text, measured, key };
     assert_eq!(
@@ -429,7 +429,7 @@ fn figure_without_an_experiment_is_reported() {
 }
 
 #[test]
-fn rewritten_figure_keeps_its_format_and_the_text_around_it() {
+fn rewritten_study_figure_keeps_its_format() {
     assert_eq!(["0", "228", "1918", "1000000.25"].map(grouped), ["0", "228", "1,918", "1,000,000.25"]);
     let line = "≈2.5 of 7<!--a > b > c--> and 1,918<!--d > e--> in 5<!--given-->.";
     let other = |key: &str, figure: &str| (key == "d > e").then(|| grouped("21918") + &figure[..0]);
@@ -438,11 +438,11 @@ fn rewritten_figure_keeps_its_format_and_the_text_around_it() {
 
 /// Without this test, a check that never finds missing evidence would pass.
 #[test]
-fn missing_evidence_test_is_reported() {
+fn study_check_detects_a_missing_evidence_test() {
     let here = vec![(PathBuf::from("tests/sim/study.rs"), include_str!("study.rs").to_owned())];
-    assert!(is_test("missing_evidence_test_is_reported", &here));
-    assert!(is_test("study::tests::missing_evidence_test_is_reported", &here));
-    assert!(!is_test("other::missing_evidence_test_is_reported", &here));
+    assert!(is_test("study_check_detects_a_missing_evidence_test", &here));
+    assert!(is_test("study::tests::study_check_detects_a_missing_evidence_test", &here));
+    assert!(!is_test("other::study_check_detects_a_missing_evidence_test", &here));
     assert!(!is_test("rows", &here), "no test, though a function");
     assert!(!is_test("no_such_test", &here));
     let table = "| A01 | a claim | holds | found | `x` |\n| B01 | other | holds | found | x |\ntext\n";

@@ -111,7 +111,7 @@ fn example() -> String {
 }
 
 #[test]
-fn example_sweep_announces_its_200_items() {
+fn example_sweep_reports_200_items() {
     let report = json(&["sweep", &example()]);
     assert_eq!((&report["items"], &report["settings"]), (&200.into(), &10.into()), "{report}");
     let text = well(&["sweep", &example()], &[]);
@@ -130,7 +130,7 @@ fn example_sweep_announces_its_200_items() {
 
 /// The book's page has this example, and the output of `merge`.
 #[test]
-fn book_shows_the_output_of_merge() {
+fn book_contains_the_current_output_of_sweep_merge() {
     let page = std::fs::read_to_string(workspace().join("slab/book/src/sweep.md")).unwrap();
     let block = |kind: &str| page.split_once(&format!("```{kind}\n")).unwrap().1.split_once("```").unwrap().0;
     let text = std::fs::read_to_string(example()).unwrap();
@@ -142,7 +142,7 @@ fn book_shows_the_output_of_merge() {
 }
 
 #[test]
-fn merged_shards_equal_the_whole_byte_for_byte() {
+fn merged_sweep_shards_equal_the_unsharded_sweep() {
     let sweep = Sweep::new(SMALL);
     let whole = sweep.run("whole", &[], &[]);
     assert!(whole.starts_with("24 items: 24 run in "), "{whole}");
@@ -177,7 +177,7 @@ fn merged_shards_equal_the_whole_byte_for_byte() {
 }
 
 #[test]
-fn damaged_and_missing_results_are_reported_and_run_again() {
+fn damaged_sweep_results_are_run_again() {
     let sweep = Sweep::new(SMALL);
     sweep.run("r", &[], &[]);
     let expected = sweep.merged("r");
@@ -201,13 +201,13 @@ fn damaged_and_missing_results_are_reported_and_run_again() {
     assert_eq!((code, out.lines().count()), (Some(0), 1 + 22));
     let (code, out, err) = said(&with(&["sweep", "run", &sweep.file, "--results", &results], &[]));
     assert_eq!(code, Some(0), "{err}");
-    assert!(out.contains(": 2 run in ") && out.contains("22 were there"), "{out}");
+    assert!(out.contains(": 2 run in ") && out.contains("22 kept"), "{out}");
     assert!(err.contains(cut.to_str().unwrap()) && err.contains("it was run again"), "{err}");
     assert!(sweep.merged("r") == expected);
 }
 
 #[test]
-fn sweep_item_equals_a_point_of_scale() {
+fn sweep_result_equals_the_scale_result() {
     let sweep = Sweep::new(SMALL);
     sweep.run("r", &[], &[]);
     let [csv, ..] = sweep.merged("r");
@@ -251,7 +251,7 @@ fn sweep_item_equals_a_point_of_scale() {
 }
 
 #[test]
-fn page_and_report_show_the_best_setting_and_the_effect_of_each_axis() {
+fn sweep_report_shows_the_best_setting() {
     let sweep = Sweep::new(SMALL);
     sweep.run("r", &[], &[]);
     let [.., html] = sweep.merged("r");
@@ -308,7 +308,7 @@ fn page_and_report_show_the_best_setting_and_the_effect_of_each_axis() {
 }
 
 #[test]
-fn trace_runs_on_its_cpus_and_a_changed_trace_is_another_sweep() {
+fn sweep_identity_changes_when_a_trace_changes() {
     let sweep = Sweep::new("trace = [\"t.txt.zst\"]\ndesign = [\"slub\", \"bonwick94\"]\n");
     let trace = sweep.path("t.txt.zst");
     std::fs::copy(sample("ftrace-6.1.txt.zst"), &trace).unwrap();
@@ -351,7 +351,7 @@ fn json_of(output: &Output) -> Value {
 }
 
 #[test]
-fn cpus_axis_sets_the_cpus_of_a_replay() {
+fn cpus_axis_of_a_sweep_sets_replay_cpus() {
     let sweep = Sweep::new("trace = [\"t.zst\"]\ndesign = [\"slub\"]\ncpus = [2, 8]\n");
     std::fs::copy(sample("ftrace-6.1.txt.zst"), sweep.path("t.zst")).unwrap();
     sweep.run("r", &[], &[]);
@@ -363,7 +363,7 @@ fn cpus_axis_sets_the_cpus_of_a_replay() {
 }
 
 #[test]
-fn invalid_sweep_is_refused_in_one_line_by_name() {
+fn error_about_an_invalid_sweep_names_the_setting() {
     for (text, parts) in [
         ("design = [\"slub\"]\n", &["neither `trace` nor `workload`"][..]),
         (
@@ -440,7 +440,7 @@ fn invalid_sweep_is_refused_in_one_line_by_name() {
         ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\", \"slub\"]\n",
-            &[":3: design: slub is there twice"],
+            &[":3: design: slub is given twice"],
         ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\n\"slub:cpu_partial=3\",\n\"slub\",\n]\n[knobs.slub]\ncpu_partial = [3, 4]\n",
@@ -507,7 +507,7 @@ fn invalid_sweep_is_refused_in_one_line_by_name() {
 }
 
 #[test]
-fn result_of_another_item_is_refused() {
+fn sweep_refuses_a_result_of_another_item() {
     let (sweep, other) = (Sweep::new(SMALL), Sweep::new(&SMALL.replace("ops = 300", "ops = 301")));
     sweep.run("r", &[], &[]);
     other.run("r", &["--item", "5"], &[]);
@@ -535,13 +535,13 @@ fn changed_sweep_keeps_the_results_of_unchanged_items() {
         .replace("\"bonwick94\", \"uslab-model\"", "\"uslab-model\", \"bonwick94\"");
     change(&more);
     let ran = sweep.run("r", &[], &[]);
-    assert!(ran.starts_with("36 items: 12 run in ") && ran.contains("24 were there"), "{ran}");
+    assert!(ran.starts_with("36 items: 12 run in ") && ran.contains("24 kept"), "{ran}");
     sweep.run("anew", &[], &[]);
     assert!(sweep.merged("r") == sweep.merged("anew"));
     // Results that no item needs any more are kept, and change nothing.
     change(&SMALL.replace("[8, 64]", "[64]"));
     let ran = sweep.run("r", &[], &[]);
-    assert!(ran.starts_with("16 items: 0 run in ") && ran.contains("16 were there"), "{ran}");
+    assert!(ran.starts_with("16 items: 0 run in ") && ran.contains("16 kept"), "{ran}");
     assert_eq!(sweep.merged("r")[0].split(|byte| *byte == b'\n').count(), 1 + 16 + 1);
     // Another profile changes the prices, so no item has a result.
     change(&(SMALL.to_owned()).replace("ops = 300", "ops = 300\nprofile = \"milan2s\""));
@@ -549,7 +549,7 @@ fn changed_sweep_keeps_the_results_of_unchanged_items() {
 }
 
 #[test]
-fn progress_without_a_terminal_is_printed_in_lines() {
+fn sweep_progress_without_a_terminal_is_line_based() {
     let sweep = Sweep::new(SMALL);
     let results = sweep.path("r");
     let run = ["sweep", "run", &sweep.file, "--results", &results, "--progress", "0", "--threads", "1"];
@@ -560,7 +560,7 @@ fn progress_without_a_terminal_is_printed_in_lines() {
 }
 
 #[test]
-fn sample_contains_each_setting_once() {
+fn sweep_sample_contains_each_setting_once() {
     let text = SMALL.replace(
         "capacity = [8, 64]",
         "capacity = [2, 8, 64]\ndepot_limit = [0, 1, 10, 100]\n[sample]\npoints = 8",
@@ -579,7 +579,7 @@ fn sample_contains_each_setting_once() {
 }
 
 #[test]
-fn failing_sweep_item_is_named_and_others_run() {
+fn failing_sweep_item_does_not_stop_the_sweep() {
     // The last pages of the machine hold 8 KiB objects: bursts of a million do not fit into memory.
     let sweep = Sweep::new(
         "workload = [\"pairs\", \"bursts=1048576\"]\ndesign = [\"bonwick94\"]\ncpus = 1\nops = 3000000\nsize = 8192\n",
@@ -603,7 +603,7 @@ fn failing_sweep_item_is_named_and_others_run() {
 
 /// Regression test: one invalid trace ended the run of all items, as if all of the input were bad.
 #[test]
-fn unreadable_trace_fails_only_its_items() {
+fn unreadable_trace_fails_only_its_sweep_items() {
     let sweep = Sweep::new(
         "design = [\"slub\", \"bonwick94\"]\ninputs = \"traces\"\ntrace = [\n\"garb.txt\",\n\"good.zst\",\n]\n",
     );
@@ -625,7 +625,7 @@ fn unreadable_trace_fails_only_its_items() {
 }
 
 #[test]
-fn more_shards_than_items_are_refused() {
+fn sweep_refuses_more_shards_than_items() {
     let sweep = Sweep::new(SMALL);
     let results = sweep.path("r");
     let args = ["sweep", "slurm", &sweep.file, "--shards", "100", "--results", &results];
@@ -638,7 +638,7 @@ fn more_shards_than_items_are_refused() {
 }
 
 #[test]
-fn ctrl_c_reports_the_kept_results() {
+fn interrupted_sweep_reports_the_kept_results() {
     let sweep = Sweep::new(&SMALL.replace("ops = 300", "ops = 200000"));
     let results = sweep.path("r");
     let child = command(&["sweep", "run", &sweep.file, "--results", &results, "--threads", "1"], &[])
@@ -660,7 +660,7 @@ fn ctrl_c_reports_the_kept_results() {
 
 /// The shell's limit on file size simulates a full disk: writing fails in the middle of a file.
 #[test]
-fn full_disk_leaves_no_partial_result() {
+fn full_disk_leaves_no_partial_sweep_result() {
     let sweep = Sweep::new(SMALL);
     sweep.run("whole", &[], &[]);
     let expected = sweep.merged("whole");
@@ -685,7 +685,7 @@ fn full_disk_leaves_no_partial_result() {
 }
 
 #[test]
-fn results_of_a_killed_process_are_complete_and_resumable() {
+fn killed_sweep_resumes_from_its_results() {
     let sweep = Sweep::new(&SMALL.replace("ops = 300", "ops = 60000"));
     sweep.run("whole", &[], &[]);
     let expected = sweep.merged("whole");
@@ -713,7 +713,7 @@ fn results_of_a_killed_process_are_complete_and_resumable() {
 }
 
 #[test]
-fn slurm_script_runs_each_shard() {
+fn slurm_script_runs_each_sweep_shard() {
     let sweep = Sweep::new(SMALL);
     sweep.run("whole", &[], &[]);
     let expected = sweep.merged("whole");
@@ -773,7 +773,7 @@ fn slurm_script_runs_each_shard() {
 }
 
 #[test]
-fn kubernetes_job_parses_as_a_kubernetes_job() {
+fn kubernetes_job_file_is_a_valid_job() {
     use k8s_openapi::api::batch::v1::Job;
     let sweep = Sweep::new(SMALL);
     let args = [
@@ -859,7 +859,7 @@ fn kubernetes_job_parses_as_a_kubernetes_job() {
 }
 
 #[test]
-fn container_file_builds_an_existing_target() {
+fn container_file_names_an_existing_build_target() {
     let text = well(&["sweep", "container"], &[]);
     let build = text.lines().find_map(|line| line.strip_prefix("RUN cargo ")).expect("a build");
     let known =
@@ -938,7 +938,7 @@ fn tuning_finds_the_best_setting_of_the_whole_sweep() {
 
 /// Regression test: although the folder contained results of the whole sweep, all rounds ran their items again.
 #[test]
-fn tuning_uses_existing_results() {
+fn tuning_reuses_existing_sweep_results() {
     let sweep = Sweep::new(TUNED);
     well(&["sweep", "run", &sweep.file], &[]);
     let report = json(&["tune", &sweep.file, "--no-run"]);
@@ -958,7 +958,7 @@ fn tuning_uses_existing_results() {
 }
 
 #[test]
-fn settings_that_tie_with_the_winner_are_marked() {
+fn tuning_marks_settings_that_tie_with_the_winner() {
     // Bursts of 2 never fill a magazine, so the depot's limit changes nothing.
     let sweep = Sweep::new(
         "workload = [\"bursts=2\"]\ndesign = [\"uslab-model\"]\ncpus = 2\nseed = [1, 2]\nops = 300\n[knobs.uslab-model]\n\
@@ -972,7 +972,7 @@ fn settings_that_tie_with_the_winner_are_marked() {
 }
 
 #[test]
-fn rounds_of_a_different_tuning_run_are_refused() {
+fn tuning_refuses_rounds_of_a_different_tuning_run() {
     let sweep = Sweep::new(TUNED);
     json(&["tune", &sweep.file, "--no-run"]);
     refused(&["tune", &sweep.file, "--no-run", "--by", "slabs"], &["round-1.toml", "remove "]);

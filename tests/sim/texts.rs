@@ -473,7 +473,7 @@ fn facts(text: &str) -> Result<(Facts, bool), TraceError> {
 }
 
 #[test]
-fn every_text_format_is_read_or_refused_with_its_cause() {
+fn error_for_unknown_trace_text_names_the_cause() {
     let mut forms = vec![];
     ftrace(&mut forms);
     perf(&mut forms);
@@ -552,7 +552,7 @@ fn of_cpu(wanted: u32, shift: u64) -> String {
 }
 
 #[test]
-fn relative_timestamps_are_skipped() {
+fn relative_timestamps_in_a_trace_are_skipped() {
     let text =
         of_cpu(0, 0).replace(": mm_page_", ": (+12)   mm_page_").replace(": kmalloc", ": (+3) kmalloc");
     let (facts, _) = facts(&text).unwrap();
@@ -560,7 +560,7 @@ fn relative_timestamps_are_skipped() {
 }
 
 #[test]
-fn cache_name_before_the_pointer_is_read() {
+fn trace_parser_reads_cache_names_before_the_pointer() {
     let line = "  sh-1  [000] ..... 10.000140: kmem_cache_alloc: call_site=f+0x22/0x1b0 name=dm raid1 read record ptr=ffff888003a43000 \
                 bytes_req=192 bytes_alloc=192 gfp_flags=GFP_KERNEL node=-1 accounted=false\n";
     let (facts, named) = facts(line).unwrap();
@@ -570,7 +570,7 @@ fn cache_name_before_the_pointer_is_read() {
 /// Regression test: half of the frees were reported as frees of objects "from before the trace", and no message said
 /// so.
 #[test]
-fn concatenated_traces_of_cpus_are_sorted_by_time() {
+fn concatenated_traces_of_several_cpus_are_sorted_by_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.txt");
     std::fs::write(&path, of_cpu(0, 0) + &of_cpu(1, 0)).unwrap();
@@ -594,7 +594,7 @@ fn concatenated_traces_of_cpus_are_sorted_by_time() {
 }
 
 #[test]
-fn too_many_unknown_lines_are_an_error_unless_partial_is_set() {
+fn too_many_unknown_trace_lines_are_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.txt");
     let good = of_cpu(0, 0);
@@ -617,7 +617,7 @@ fn too_many_unknown_lines_are_an_error_unless_partial_is_set() {
 /// Regression test: the message was "no event in 10 lines; ftrace, perf script, trace-cmd report, wee_alloc and Fleetbench text
 /// is understood".
 #[test]
-fn files_of_other_commands_are_refused_with_the_right_command() {
+fn refused_file_error_suggests_the_correct_command() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plain.rep");
     std::fs::write(&path, "20000\n3\n6\n1\na 0 512\na 1 128\nr 0 640\na 2 128\nf 1\nf 0\n").unwrap();
@@ -632,7 +632,7 @@ fn files_of_other_commands_are_refused_with_the_right_command() {
 }
 
 #[test]
-fn verb_what_names_the_kind_of_each_file() {
+fn uslab_recognizes_the_kind_of_each_input_file() {
     let folder = tempfile::tempdir().unwrap();
     let what = |name: &str, content: &[u8], parts: &[&str]| {
         let path = folder.path().join(name);

@@ -8,7 +8,7 @@ use std::io::Write;
 use terminal::on_a_terminal;
 
 #[test]
-fn watch_draws_obeys_keys_and_restores_the_terminal() {
+fn watch_restores_the_terminal_on_exit() {
     let (code, text, restored) = on_a_terminal(&["watch", "--design", "slub", "--cache", "dentry"], |keys| {
         keys.write_all(b"nq").unwrap();
     });
@@ -19,7 +19,7 @@ fn watch_draws_obeys_keys_and_restores_the_terminal() {
 }
 
 #[test]
-fn watch_refuses_an_unknown_snapshot_or_cache_without_drawing() {
+fn watch_refuses_an_unknown_cache_without_drawing() {
     for (args, part) in [
         (["watch", "--at", "99999999"], "--at 99999999: expected 0 to 672020, the operations of "),
         (["watch", "--cache", "none"], "--cache none: no such cache; expected one of "),
@@ -32,7 +32,7 @@ fn watch_refuses_an_unknown_snapshot_or_cache_without_drawing() {
 }
 
 #[test]
-fn watch_without_a_terminal_names_the_alternative() {
+fn watch_without_a_terminal_suggests_an_alternative() {
     refused(
         &["watch"],
         &["uslab: standard output is not a terminal; `uslab replay --at N --json` has the same moments\n"],

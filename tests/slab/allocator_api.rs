@@ -23,7 +23,7 @@ macro_rules! vectors {
 }
 
 #[test]
-fn vectors_and_boxes_work_with_both_crate_versions() {
+fn vectors_allocate_with_both_allocator_api2_versions() {
     let subsystem = subsystem(2);
     let malloc = Malloc::new(&subsystem).unwrap();
     let kmalloc = subsystem.kmalloc();
@@ -35,7 +35,7 @@ fn vectors_and_boxes_work_with_both_crate_versions() {
 /// Pools serve the standard containers: small vectors get memory from the pool of their class, large ones from the
 /// heap.
 #[test]
-fn containers_allocate_from_size_classes_with_heap_fallback() {
+fn containers_too_large_for_size_classes_use_the_heap() {
     use uslab::pool::{ClassPools, Hybrid, SizeClasses};
     let hybrid = Hybrid::new(ClassPools::new(&SizeClasses::micro(), 64 << 20).unwrap(), 256);
     vectors!(allocator_api2_02: &hybrid);
@@ -80,7 +80,7 @@ fn containers_allocate_from_size_classes() {
 }
 
 #[test]
-fn containers_allocate_from_a_fixed_pool_up_to_its_slot_size() {
+fn containers_allocate_from_a_pool_of_fixed_slots() {
     use allocator_api2_04::vec::Vec;
     use uslab::pool::{FixedPool, HeapArea, Local, SlotLayout};
     let slots = SlotLayout::new(256, 16).unwrap();
@@ -119,7 +119,7 @@ fn containers_allocate_from_a_stack() {
 }
 
 #[test]
-fn containers_in_an_arena_grow_in_place_on_top() {
+fn topmost_arena_container_grows_in_place() {
     use allocator_api2_02::vec::Vec;
     use uslab::pool::{Arena, HeapArea, MappedArea};
     let mut fixed = Arena::new(MappedArea::new(BYTES, 4096).unwrap());
@@ -141,7 +141,7 @@ fn containers_in_an_arena_grow_in_place_on_top() {
 
 /// Memory that was requested as zeroed is zero, even if a block grows in place over bytes that were written before.
 #[test]
-fn block_zero_grown_in_place_has_zeroed_new_bytes() {
+fn zeroed_growth_in_place_zeroes_the_new_bytes() {
     use allocator_api2_04::alloc::Allocator;
     use uslab::pool::{BestFit, HeapArea, Local};
     let heap = Local::new(BestFit::new(HeapArea::new(4096, 16).unwrap()).unwrap());
@@ -186,7 +186,7 @@ fn cache_serves_layouts_that_fit_its_objects() {
 }
 
 #[test]
-fn zero_grown_memory_has_zeroed_new_bytes_at_any_alignment() {
+fn zeroed_growth_zeroes_new_bytes_at_any_alignment() {
     use allocator_api2_02::alloc::Allocator;
     let subsystem = subsystem(1);
     let malloc = Malloc::new(&subsystem).unwrap();
@@ -213,7 +213,7 @@ fn zero_grown_memory_has_zeroed_new_bytes_at_any_alignment() {
 }
 
 #[test]
-fn hash_map_allocates_from_slabs() {
+fn hash_map_allocates_from_slab_caches() {
     let subsystem = subsystem(1);
     let malloc = Malloc::new(&subsystem).unwrap();
     let mut map = hashbrown::HashMap::new_in(&malloc);

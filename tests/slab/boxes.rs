@@ -29,7 +29,7 @@ fn named(subsystem: &Subsystem, name: &str) -> Option<uslab::CacheInfo> {
 }
 
 #[test]
-fn frees_after_the_handles_drop_bypass_magazines() {
+fn frees_into_a_dropped_cache_bypass_magazines() {
     let subsystem = subsystem(2);
     let alive = Arc::new(AtomicUsize::new(0));
     let counted = alive.clone();
@@ -57,7 +57,7 @@ fn frees_after_the_handles_drop_bypass_magazines() {
 /// An object that outlives the handle of its cache is freed in the usual way: with checks, with a reset, without
 /// magazines, on several nodes.
 #[test]
-fn caches_with_checked_frees_end_after_their_last_object() {
+fn dropped_caches_end_after_their_last_object_is_freed() {
     let nodes = Subsystem::new(common::config(4, 2, 64 << 20)).unwrap();
     let cleared = Arc::new(Counter::new(0));
     for subsystem in [subsystem(2), nodes] {
@@ -89,7 +89,7 @@ fn caches_with_checked_frees_end_after_their_last_object() {
 }
 
 #[test]
-fn panics_in_reset_and_destructor_do_not_keep_a_dropped_cache() {
+fn destructor_panic_does_not_keep_a_dropped_cache_alive() {
     struct Loud;
     impl Drop for Loud {
         fn drop(&mut self) {
@@ -111,7 +111,7 @@ fn panics_in_reset_and_destructor_do_not_keep_a_dropped_cache() {
 }
 
 #[test]
-fn last_deferred_free_ends_a_dropped_cache() {
+fn dropped_cache_ends_after_its_last_deferred_free() {
     let _readers = common::READERS.lock();
     let subsystem = subsystem(1);
     let cache = ObjectCache::builder("deferred").ctor(|| 7_u64).build_in(&subsystem).unwrap();
@@ -127,7 +127,7 @@ fn last_deferred_free_ends_a_dropped_cache() {
 }
 
 #[test]
-fn caches_end_during_concurrent_reaps_reports_and_destroys() {
+fn dropped_caches_end_during_concurrent_reaps() {
     let subsystem = subsystem(2);
     let done = Counter::new(0);
     std::thread::scope(|scope| {
@@ -159,7 +159,7 @@ fn caches_end_during_concurrent_reaps_reports_and_destroys() {
 /// If a cache has objects in use when its handle is dropped, its class number is not reused, so a late free never
 /// reaches another cache.
 #[test]
-fn late_frees_do_not_enter_new_caches() {
+fn late_frees_into_dropped_caches_reach_no_new_cache() {
     let subsystem = subsystem(2);
     let (give, take) = sync_channel::<OwnedBox<usize>>(32);
     std::thread::scope(|scope| {
@@ -183,7 +183,7 @@ fn late_frees_do_not_enter_new_caches() {
 }
 
 #[test]
-fn cache_box_is_one_word() {
+fn boxed_cache_object_has_the_size_of_a_pointer() {
     let word = size_of::<usize>();
     assert_eq!((size_of::<CacheBox<'_, String>>(), size_of::<Option<CacheBox<'_, String>>>()), (word, word));
     assert_eq!((size_of::<OwnedBox<String>>(), size_of::<Option<OwnedBox<String>>>()), (word, word));
@@ -193,7 +193,7 @@ fn cache_box_is_one_word() {
 /// Subsystems are on mappings, on the heap, and on several nodes. The boxes of a dropped cache are freed on other
 /// threads, some of them after the handle, or even the subsystem, was dropped.
 #[test]
-fn boxes_of_many_subsystems_find_their_caches_from_any_thread() {
+fn boxed_objects_find_their_caches_from_any_thread() {
     const SUBSYSTEMS: usize = 200;
     let alive = Arc::new(AtomicUsize::new(0));
     let made: Vec<_> = (0..SUBSYSTEMS)
@@ -266,7 +266,7 @@ fn boxes_of_many_subsystems_find_their_caches_from_any_thread() {
 
 /// One cache gets the last class number; the next cache gets no number.
 #[test]
-fn cache_without_a_class_number_works_and_reports_it() {
+fn cache_without_a_class_number_works_without_magazines() {
     on_cpu(0);
     let mut config = common::config(2, 1, 64 << 20);
     let faults = Faults::new(1);
@@ -304,7 +304,7 @@ fn cache_without_a_class_number_works_and_reports_it() {
 }
 
 #[test]
-fn caches_with_or_without_magazines_report_no_refusal() {
+fn new_caches_do_not_report_refused_magazines() {
     let subsystem = subsystem(1);
     for magazines in [Magazines::Off, Magazines::BySize] {
         let cache =

@@ -24,7 +24,7 @@ fn fill(cache: &KmemCache) -> (Vec<Block<'_>>, AllocError) {
 }
 
 #[test]
-fn cache_at_its_limit_takes_objects_cached_by_another_cpu() {
+fn cache_at_its_limit_drains_magazines_of_another_cpu() {
     for magazines in
         [Magazines::BySize, Magazines::Off, Magazines::Sized { capacity: 3, stock: 2, depot_limit: 1 }]
     {
@@ -52,7 +52,7 @@ fn cache_at_its_limit_takes_objects_cached_by_another_cpu() {
 /// Destructors free other objects of their cache, one for each slab, at three times: while stacks are drained, while
 /// depots are drained, and afterwards.
 #[test]
-fn objects_freed_during_a_destroy_enter_no_magazine() {
+fn objects_freed_during_cache_destruction_enter_no_magazine() {
     struct Rest(Vec<NonNull<u8>>, *const KmemCache);
     // SAFETY: any thread may use a cache, and its objects may be freed on any thread.
     unsafe impl Send for Rest {}
@@ -107,7 +107,7 @@ fn shrink_returns_the_number_of_freed_slabs() {
 }
 
 #[test]
-fn out_of_memory_is_an_error_and_leaks_nothing() {
+fn allocation_without_memory_fails_without_a_leak() {
     let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();
     let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
     let taken = subsystem.pages().alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
@@ -123,7 +123,7 @@ fn out_of_memory_is_an_error_and_leaks_nothing() {
 
 /// The first attempt makes less effort only if the cache can fall back to a smaller order.
 #[test]
-fn order_0_slab_from_another_cpus_pages_is_no_fallback() {
+fn order_0_slab_does_not_count_as_order_fallback() {
     let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();
     let cache = KmemCache::builder("small", 64).build_in(&subsystem).unwrap();
     assert_eq!(cache.geometry().order(), Order::ZERO);
@@ -140,7 +140,7 @@ fn order_0_slab_from_another_cpus_pages_is_no_fallback() {
 }
 
 #[test]
-fn slab_pages_are_cleared_only_for_zero_on_free_caches() {
+fn only_zero_on_free_caches_clear_their_slab_pages() {
     let subsystem = subsystem(1);
     on_cpu(0);
     for zeros in [false, true] {
@@ -161,7 +161,7 @@ fn slab_pages_are_cleared_only_for_zero_on_free_caches() {
 }
 
 #[test]
-fn object_and_its_tail_are_usable() {
+fn restartable_sequences_enable_the_inlined_allocation_path() {
     let subsystem = Subsystem::new(Config::default()).unwrap();
     let cache = KmemCache::builder("halves", 64).check_frees(false).build_in(&subsystem).unwrap();
     let inlined = (0..1000).filter(|_| {
@@ -176,7 +176,7 @@ fn object_and_its_tail_are_usable() {
 }
 
 #[test]
-fn empty_slabs_of_other_caches_are_freed_under_pressure() {
+fn allocation_under_memory_pressure_frees_empty_slabs() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
     // Without magazines, freed objects stay in empty slabs, up to `min_partial` slabs.
     let idle = KmemCache::builder("idle", 2048).magazines(Magazines::Off).build_in(&subsystem).unwrap();
@@ -190,7 +190,7 @@ fn empty_slabs_of_other_caches_are_freed_under_pressure() {
 }
 
 #[test]
-fn objects_are_distinct_aligned_and_keep_their_content() {
+fn allocated_objects_do_not_overlap() {
     let subsystem = subsystem(3);
     for (size, align) in [(8, 8), (24, 8), (100, 64), (700, 128), (3000, 8), (5000, 4096), (40_000, 32)] {
         let cache = KmemCache::builder("o", size).align(align).build_in(&subsystem).unwrap();
@@ -212,7 +212,7 @@ fn objects_are_distinct_aligned_and_keep_their_content() {
 }
 
 #[test]
-fn empty_slab_above_min_partial_is_freed() {
+fn empty_slab_beyond_min_partial_is_freed() {
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("o", 1024).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     let per_slab = cache.geometry().objects();
@@ -246,7 +246,7 @@ fn allocations_fill_the_fullest_slabs_first() {
 }
 
 #[test]
-fn idle_objects_of_cpus_are_reaped_and_drained() {
+fn reap_empties_magazines_of_idle_cpus() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
     let churn = |cpu| {
@@ -308,7 +308,7 @@ fn bulk_allocation_is_all_or_nothing() {
 }
 
 #[test]
-fn allocation_refused_at_a_limit_takes_no_memory_from_other_caches() {
+fn allocation_at_a_cache_limit_reclaims_from_no_cache() {
     for magazines in [Magazines::Off, Magazines::BySize] {
         let subsystem = subsystem(1);
         on_cpu(0);
@@ -327,7 +327,7 @@ fn allocation_refused_at_a_limit_takes_no_memory_from_other_caches() {
 }
 
 #[test]
-fn alloc_node_for_the_cpus_node_uses_its_magazines() {
+fn alloc_node_for_the_local_node_uses_magazines() {
     let subsystem = Subsystem::new(config(2, 2, 64 << 20)).unwrap();
     on_cpu(1);
     let cache = KmemCache::builder("o", 256).build_in(&subsystem).unwrap();
@@ -358,7 +358,7 @@ fn drain_of_offline_cpus_empties_every_cache() {
 }
 
 #[test]
-fn bulk_allocation_that_panics_in_a_constructor_frees_its_objects() {
+fn constructor_panic_during_bulk_allocation_leaks_no_object() {
     let subsystem = subsystem(1);
     let calls = AtomicUsize::new(0);
     let cache = KmemCache::builder("o", 1000)
@@ -375,7 +375,7 @@ fn bulk_allocation_that_panics_in_a_constructor_frees_its_objects() {
 }
 
 #[test]
-fn info_distinguishes_used_from_cached_objects() {
+fn cache_info_distinguishes_used_from_cached_objects() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
     on_cpu(0);
@@ -494,7 +494,7 @@ fn destroy_is_refused_while_objects_are_in_use() {
 }
 
 #[test]
-fn cache_dropped_with_live_objects_is_reported_until_the_last_free() {
+fn dropped_cache_is_reported_until_its_last_free() {
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("left", 64).build_in(&subsystem).unwrap();
     let objects = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
@@ -527,7 +527,7 @@ fn refused_destroy_reopens_the_magazines() {
 
 /// The cache is dropped while one of its objects stays in use for long.
 #[test]
-fn dropped_cache_keeps_slabs_in_use_and_does_not_expedite_deferred_frees() {
+fn dropped_cache_does_not_expedite_its_deferred_frees() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     on_cpu(0);
@@ -613,7 +613,7 @@ fn full_node_falls_back_to_another_node() {
 }
 
 #[test]
-fn threads_on_real_cpus_lose_no_object() {
+fn concurrent_threads_on_real_cpus_lose_no_object() {
     let subsystem = Subsystem::new(uslab::Config { check_frees: true, ..uslab::Config::default() }).unwrap();
     let cache = KmemCache::builder("shared", 96).build_in(&subsystem).unwrap();
     let (send, receive) = std::sync::mpsc::channel::<Vec<Block<'_>>>();
@@ -653,7 +653,7 @@ fn threads_on_real_cpus_lose_no_object() {
 /// Memory that the constructor allocated for an object is freed by the destructor, once for each object, on whatever
 /// path the slab is freed.
 #[test]
-fn destructor_runs_once_for_each_object_of_a_freed_slab() {
+fn freeing_a_slab_destructs_each_object_once() {
     on_cpu(0);
     for way in ["shrink", "destroy", "drop", "last free"] {
         objects_end_once(way, false);
@@ -714,7 +714,7 @@ fn objects_end_once(way: &str, whole_slabs: bool) {
 }
 
 #[test]
-fn failing_constructor_is_an_error_and_leaks_nothing() {
+fn failing_constructor_leaks_nothing() {
     [false, true].into_iter().for_each(refusals_lose_nothing);
 }
 fn refusals_lose_nothing(whole_slabs: bool) {
@@ -813,7 +813,7 @@ fn impossible_bulk_size_is_an_error() {
 }
 
 #[test]
-fn extreme_builder_values_are_errors_or_work() {
+fn extreme_cache_builder_values_cause_no_panic() {
     let subsystem = subsystem(1);
     let shorts = [0, 1, u16::MAX];
     for (capacity, stock) in shorts.iter().flat_map(|a| shorts.map(|b| (*a, b))) {
@@ -840,7 +840,7 @@ fn extreme_builder_values_are_errors_or_work() {
 }
 
 #[test]
-fn mergeable_caches_share_one_cache() {
+fn equal_mergeable_builders_share_a_cache() {
     let subsystem = subsystem(1);
     let named = |name: &str, size| KmemCache::builder(name, size).merge();
     let first = named("first", 192).build_in(&subsystem).unwrap();
@@ -878,7 +878,7 @@ fn mergeable_caches_share_one_cache() {
 }
 
 #[test]
-fn concurrent_sharing_and_dropping_of_caches_loses_none() {
+fn concurrent_sharing_and_dropping_loses_no_cache() {
     let subsystem = subsystem(2);
     let (shared, together) = (Counter::new(0), std::sync::Barrier::new(2));
     std::thread::scope(|scope| {
@@ -914,7 +914,7 @@ fn concurrent_sharing_and_dropping_of_caches_loses_none() {
 /// Regression test: a cache that was dropped while another thread reaped it was taken for a cache with objects in use,
 /// and leaked.
 #[test]
-fn cache_dropped_during_a_reap_ends() {
+fn cache_dropped_during_a_reap_is_freed() {
     let _readers = READERS.lock();
     let subsystem = subsystem(2);
     let done = Counter::new(0);
@@ -946,7 +946,7 @@ fn cache_dropped_during_a_reap_ends() {
 
 /// Regression test: a report, a reap or a drain skipped a cache because another cache was dropped at the same time.
 #[test]
-fn live_cache_is_in_every_report_and_drain_while_others_end() {
+fn reports_and_drains_never_skip_a_live_cache() {
     let subsystem = subsystem(2);
     for _ in 0..20 {
         let gone: Vec<_> = (0..150)
@@ -977,7 +977,7 @@ fn live_cache_is_in_every_report_and_drain_while_others_end() {
 
 /// Regression test: a builder with an equal description shared the destroyed cache, so it never got an object.
 #[test]
-fn destroyed_cache_is_not_shared_with_a_new_builder() {
+fn builder_does_not_share_a_destroyed_cache() {
     let subsystem = subsystem(1);
     let build = || KmemCache::builder("merged", 64).merge().build_in(&subsystem).unwrap();
     let destroyed = build();

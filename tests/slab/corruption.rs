@@ -19,7 +19,7 @@ fn kinds(heard: &Heard) -> Vec<CorruptionKind> {
 }
 
 #[test]
-fn double_free_is_detected_when_it_reaches_the_slab() {
+fn double_free_is_detected_at_the_slab_free() {
     for magazines in [Magazines::Off, Magazines::BySize] {
         let (subsystem, heard) = listening(false);
         let cache = KmemCache::builder("inode", 64).magazines(magazines).build_in(&subsystem).unwrap();
@@ -118,7 +118,7 @@ fn failed_bulk_allocation_leaves_no_object_in_use() {
 }
 
 #[test]
-fn foreign_interior_and_wrong_cache_are_refused_at_the_free() {
+fn checked_free_refuses_addresses_of_no_cache_object() {
     let (subsystem, heard) = listening(true);
     let inode = KmemCache::builder("inode", 100).build_in(&subsystem).unwrap();
     let dentry = KmemCache::builder("dentry", 100).build_in(&subsystem).unwrap();
@@ -153,7 +153,7 @@ fn foreign_interior_and_wrong_cache_are_refused_at_the_free() {
 
 /// Regression test: in a slab with a limited number of objects, the space after the last object was taken for objects.
 #[test]
-fn free_past_the_last_object_of_a_limited_slab_is_refused() {
+fn free_beyond_the_last_object_is_refused() {
     for check in [true, false] {
         let (subsystem, heard) = listening(check);
         let pool = KmemCache::builder("pool", 64).limit(Limit::Objects(3)).build_in(&subsystem).unwrap();
@@ -195,7 +195,7 @@ fn slab_refuses_foreign_objects_without_checked_frees() {
 
 /// Regression test: addresses inside objects were put in the magazine, so the next two allocations overlapped.
 #[test]
-fn interior_free_is_refused_where_the_frame_is_read() {
+fn malloc_refuses_interior_frees_without_checks() {
     let (subsystem, heard) = listening(false);
     let kmalloc = subsystem.kmalloc();
     let malloc = Malloc::new(&subsystem).unwrap();
@@ -228,7 +228,7 @@ fn interior_free_is_refused_where_the_frame_is_read() {
 /// Regression test: a `realloc` of an address inside an object returned this address, and its size was the size of the
 /// object.
 #[test]
-fn non_object_has_no_size_and_cannot_be_reallocated() {
+fn interior_address_cannot_be_reallocated() {
     let (subsystem, heard) = listening(false);
     let (kmalloc, malloc) = (subsystem.kmalloc(), Malloc::new(&subsystem).unwrap());
     let of = |size| Layout::from_size_align(size, 8).unwrap();
@@ -381,7 +381,7 @@ fn immediate_double_free_is_detected_without_checks() {
 }
 
 #[test]
-fn census_before_a_double_free_is_detected_reports_a_violation() {
+fn census_reports_an_undetected_double_free_as_violation() {
     let (subsystem, heard) = listening(false);
     let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
     let [object, between] = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());

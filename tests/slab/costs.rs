@@ -72,12 +72,12 @@ const MIB: usize = 1 << 20;
 
 /// A table that contains only zeros need not be written.
 #[test]
-fn unused_pages_use_no_memory() {
-    alone("costs::four_terabytes", "");
+fn unused_pages_of_four_terabytes_use_little_memory() {
+    alone("costs::child_starts_a_subsystem_of_four_terabytes", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn four_terabytes() {
+fn child_starts_a_subsystem_of_four_terabytes() {
     // The table has 2 Mi pageblocks, with one word each.
     let zones = vec![vec![(ZoneKind::Normal, 1 << 30)]];
     let pages = PageConfig::with_nodes(Cpus::simulated(2, 1).unwrap(), zones);
@@ -89,12 +89,12 @@ fn four_terabytes() {
 }
 
 #[test]
-fn thousand_caches_used_once_on_64_cpus_take_little_memory() {
-    alone("costs::thousand_caches", "");
+fn thousand_caches_on_64_cpus_use_little_memory() {
+    alone("costs::child_uses_a_thousand_caches_once", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn thousand_caches() {
+fn child_uses_a_thousand_caches_once() {
     let (cpus, count) = (64, 1000);
     let subsystem = subsystem(cpus, 1);
     let start = tables();
@@ -140,7 +140,7 @@ fn thousand_caches() {
 /// this test in an optimised build.
 #[test]
 #[ignore = "a minute, and 5 GiB of memory"]
-fn costs_of_a_drain_are_measured() {
+fn drain_takes_a_single_pass_per_table() {
     for cpus in [0, 1, 64, 1024] {
         let count = 1000;
         let subsystem = if cpus == 0 {
@@ -184,12 +184,12 @@ fn charged() -> usize {
 }
 
 #[test]
-fn start_with_a_hundred_caches_commits_little_memory() {
-    alone("costs::hundred_caches", "");
+fn subsystem_with_a_hundred_caches_commits_little_memory() {
+    alone("costs::child_allocates_from_a_hundred_caches", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn hundred_caches() {
+fn child_allocates_from_a_hundred_caches() {
     for cpus in [2, 64] {
         let before = charged();
         let subsystem = subsystem(cpus, 1);
@@ -215,12 +215,12 @@ fn hundred_caches() {
 }
 
 #[test]
-fn number_of_mappings_is_independent_of_caches_times_cpus() {
-    alone("costs::two_thousand_caches", "");
+fn mapping_count_does_not_grow_with_caches_times_cpus() {
+    alone("costs::child_allocates_from_two_thousand_caches", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn two_thousand_caches() {
+fn child_allocates_from_two_thousand_caches() {
     let (cpus, count) = (64, 2000);
     let subsystem = subsystem(cpus, 1);
     let caches = caches(&subsystem, count);
@@ -234,12 +234,12 @@ fn two_thousand_caches() {
 }
 
 #[test]
-fn subsystem_of_64_cpus_works_in_one_gib_of_addresses() {
-    alone("costs::little_address_space", "ulimit -v 1048576 &&");
+fn subsystem_of_64_cpus_fits_in_little_address_space() {
+    alone("costs::child_runs_64_cpus_in_little_address_space", "ulimit -v 1048576 &&");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn little_address_space() {
+fn child_runs_64_cpus_in_little_address_space() {
     let subsystem = subsystem(64, 1);
     let start = tables();
     assert!(start.bytes <= 256 * MIB, "{start:?}");
@@ -255,11 +255,11 @@ fn little_address_space() {
 
 #[test]
 fn subsystem_of_1000_cpus_on_16_nodes_works() {
-    alone("costs::thousand_cpus", "");
+    alone("costs::child_starts_a_subsystem_of_a_thousand_cpus", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn thousand_cpus() {
+fn child_starts_a_subsystem_of_a_thousand_cpus() {
     let subsystem = subsystem(1024, 16);
     let start = tables();
     let caches = caches(&subsystem, 10);
@@ -275,11 +275,11 @@ fn thousand_cpus() {
 
 #[test]
 fn caches_beyond_the_class_numbers_work_without_magazines() {
-    alone("costs::many_caches", "");
+    alone("costs::child_creates_more_caches_than_class_numbers", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn many_caches() {
+fn child_creates_more_caches_than_class_numbers() {
     let subsystem = subsystem(2, 1);
     let before = resident();
     let begun = std::time::Instant::now();
@@ -312,12 +312,12 @@ fn many_caches() {
 /// Regression test: the first sweep of a process had the number that means "no sweep", so its rounds were never
 /// flushed.
 #[test]
-fn first_sweep_of_a_process_flushes_all_rounds() {
-    alone("costs::first_sweep", "");
+fn first_magazine_sweep_of_a_process_flushes_all_objects() {
+    alone("costs::child_shrinks_in_its_first_sweep", "");
 }
 #[test]
 #[ignore = "run by the test above"]
-fn first_sweep() {
+fn child_shrinks_in_its_first_sweep() {
     let subsystem = subsystem(1, 1);
     let caches = caches(&subsystem, 2);
     use_once(&subsystem, &caches);
@@ -329,7 +329,7 @@ fn first_sweep() {
 /// One sweep covers all caches: without this, all caches after the panicking cache would stay closed until the next
 /// sweep. Regression test: the panic reached the caller of the shrink, and the other objects of the magazine were lost.
 #[test]
-fn shrink_continues_after_a_panic_of_the_corruption_handler() {
+fn shrink_continues_after_the_corruption_handler_panics() {
     let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap());
     let corruption = std::sync::Arc::new(|corruption: &uslab::Corruption<'_>| panic!("{corruption}"));
     let config = Config { check_frees: false, corruption, ..Config::new(pages) };

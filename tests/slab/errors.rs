@@ -55,7 +55,7 @@ fn alignments_up_to_one_mebibyte_are_honoured() {
 }
 
 #[test]
-fn impossible_sizes_are_errors() {
+fn allocations_of_impossible_sizes_are_errors() {
     let subsystem = subsystem(1);
     let (malloc, kmalloc) = (Malloc::new(&subsystem).unwrap(), subsystem.kmalloc());
     let cache = |size, align| {
@@ -92,7 +92,7 @@ fn impossible_sizes_are_errors() {
 }
 
 #[test]
-fn exhausted_range_is_an_error_until_a_free() {
+fn exhausted_page_range_is_an_error_until_a_free() {
     let subsystem = Subsystem::new(config(2, 1, 4 * MIB)).unwrap();
     let (malloc, kmalloc) = (Malloc::new(&subsystem).unwrap(), subsystem.kmalloc());
     let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
@@ -180,7 +180,7 @@ fn refused_mmap_error_names_its_purpose() {
 
 /// If caches did not share the bitmaps, each cache would take an eighth of the address range.
 #[test]
-fn caches_share_the_bitmaps_of_checked_frees() {
+fn checked_caches_share_a_single_bitmap_reservation() {
     let (subsystem, faults) = faulty();
     let build = || KmemCache::builder("checked", 64).check_frees(true).build_in(&subsystem);
     let first = build().unwrap();
@@ -192,7 +192,7 @@ fn caches_share_the_bitmaps_of_checked_frees() {
 }
 
 #[test]
-fn refill_refused_half_way_keeps_the_old_stock_only() {
+fn failed_refill_keeps_only_the_previous_objects() {
     let (subsystem, faults) = faulty();
     for magazines in [Magazines::BySize, Magazines::Off] {
         let cache = KmemCache::builder("inode", 640).magazines(magazines).build_in(&subsystem).unwrap();
@@ -210,7 +210,7 @@ fn refill_refused_half_way_keeps_the_old_stock_only() {
 /// The CPU takes one object of a magazine of four objects; it has no space for the other three objects, and returns
 /// them to their slab.
 #[test]
-fn cpu_without_stacks_takes_objects_from_the_depot() {
+fn cpu_without_magazine_memory_allocates_from_the_depot() {
     let mut config = config(2, 1, 16 * MIB);
     let faults = Faults::new(1);
     config.pages.faults = faults.clone();
@@ -237,7 +237,7 @@ fn cpu_without_stacks_takes_objects_from_the_depot() {
 }
 
 #[test]
-fn refused_madvise_is_tolerated() {
+fn failed_madvise_causes_no_error() {
     let (subsystem, faults) = faulty();
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     for _ in 0..3 {
@@ -294,7 +294,7 @@ fn destroyed_cache_allocates_and_frees_nothing() {
 }
 
 #[test]
-fn refused_free_is_counted() {
+fn free_of_an_address_outside_the_range_is_counted() {
     let (mut config, heard) = (config(1, 1, 16 * MIB), Heard::default());
     heard.listen(&mut config);
     let subsystem = Subsystem::new(config).unwrap();
@@ -324,7 +324,7 @@ fn named_tests(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn error_tables_name_existing_tests() {
+fn error_tables_name_only_existing_tests() {
     let slab = workspace().join("slab");
     let read = |path: &Path| std::fs::read_to_string(path).unwrap();
     let mut tests = read(&slab.join("src/cache/prefill.rs"));

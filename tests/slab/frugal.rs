@@ -45,7 +45,7 @@ fn empty_cache_uses_little_memory() {
 /// Run by the test below under a limit on address space.
 #[test]
 #[ignore = "a helper of the next test"]
-fn child_with_little_address_space() {
+fn child_starts_under_an_address_space_limit() {
     let subsystem = Subsystem::global().unwrap();
     let block = subsystem.kmalloc().alloc_block(1000, Gfp::ZERO).unwrap();
     assert_eq!(block.bytes().len(), 1000);
@@ -53,9 +53,9 @@ fn child_with_little_address_space() {
 }
 
 #[test]
-fn subsystem_starts_smaller_with_little_address_space() {
+fn subsystem_reserves_less_in_little_address_space() {
     let run = |kib: usize| {
-        let text = alone("frugal::child_with_little_address_space", &format!("ulimit -v {kib} &&"));
+        let text = alone("frugal::child_starts_under_an_address_space_limit", &format!("ulimit -v {kib} &&"));
         let pages = text.lines().find_map(|line| line.split_once("pages ")?.1.trim().parse::<usize>().ok());
         pages.unwrap_or_else(|| panic!("{kib} KiB: {text}"))
     };
@@ -69,9 +69,9 @@ fn subsystem_starts_smaller_with_little_address_space() {
 /// Runs alone in a process that limits itself.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
-fn free_memory_bound_follows_a_reread_limit() {
+fn free_memory_bound_shrinks_with_the_data_limit() {
     use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
-    if !is_alone("frugal::free_memory_bound_follows_a_reread_limit") {
+    if !is_alone("frugal::free_memory_bound_shrinks_with_the_data_limit") {
         return;
     }
     // The process's control groups may also have limits.

@@ -51,7 +51,7 @@ unsafe impl Send for Freed {}
 /// Canaries and `slab_debug` both use the bytes after an object. Regression test: if free objects were poisoned without
 /// red zones, the poison was taken for a write beyond the requested size.
 #[test]
-fn canaries_and_slab_debug_work_together() {
+fn slab_debug_and_canaries_can_be_combined() {
     let canaries = Harden { canaries: true, ..Harden::OFF };
     for rules in ["-", "F", "U", "P", "PU", "Z", "ZP", "FZPU"] {
         for harden in [canaries, Harden { zero_on_free: true, zero_on_alloc: true, ..canaries }, Harden::ALL]
@@ -113,7 +113,7 @@ fn canaries_and_slab_debug_work_together() {
 /// Regression test: with canaries and without guard pages, a free of a page block that named the block's size was
 /// always refused.
 #[test]
-fn page_block_is_freed_by_its_size_with_canaries() {
+fn page_block_with_canaries_can_be_freed_by_size() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
     let malloc = Malloc::new(&subsystem).unwrap();
     for size in [33_000, 40_000, 1 << 20] {
@@ -131,7 +131,7 @@ fn page_block_is_freed_by_its_size_with_canaries() {
 
 /// Regression test: frees bypassed the quarantine and reached the magazines directly.
 #[test]
-fn quarantine_works_while_a_profile_runs() {
+fn frees_enter_the_quarantine_while_a_profile_runs() {
     let (subsystem, _) = hardened(Harden { quarantine: 64 << 10, ..Harden::OFF });
     let cache = KmemCache::builder("kept", 64).build_in(&subsystem).unwrap();
     subsystem.start_profile(4096).unwrap();
@@ -145,7 +145,7 @@ fn quarantine_works_while_a_profile_runs() {
 }
 
 #[test]
-fn only_one_of_concurrent_double_frees_succeeds() {
+fn concurrent_double_frees_succeed_only_once() {
     let (subsystem, heard) = hardened(Harden::OFF);
     let cache = KmemCache::builder("twice", 64).check_frees(true).build_in(&subsystem).unwrap();
     let (threads, rounds) = (4, 2000);
@@ -226,7 +226,7 @@ fn free_with_a_wrong_size_is_reported() {
 /// Regression test: if a large alignment was requested, the size was reported as wrong, because a reused mapping may be
 /// an eighth larger than requested.
 #[test]
-fn memory_in_a_reused_mapping_has_the_requested_size() {
+fn free_by_size_is_accepted_in_a_reused_mapping() {
     let (mut config, heard) = (Config { check_frees: true, ..config(2, 1, 64 << 20) }, Heard::default());
     heard.listen(&mut config);
     on_cpu(0);
@@ -260,7 +260,7 @@ fn idle_mappings_are_unmapped_and_counted() {
 /// Regression test: a write before an object was reported only if the object before it was in use, and only when that
 /// object was freed.
 #[test]
-fn write_between_two_objects_is_reported_when_either_is_freed() {
+fn write_between_two_objects_is_reported_by_either_free() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
     let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
     let stride = cache.geometry().stride();
@@ -308,7 +308,7 @@ fn write_between_two_objects_is_reported_when_either_is_freed() {
 
 /// Regression test: decommitting pages destroyed the canaries, so each free of a neighbour was reported as damage.
 #[test]
-fn free_objects_with_canaries_keep_their_pages() {
+fn pages_of_free_objects_with_canaries_stay_committed() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
     let cache = KmemCache::builder("entry", 1000).build_in(&subsystem).unwrap();
     let blocks: Vec<_> = (0..2000).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
@@ -381,7 +381,7 @@ fn write_past_an_object_is_reported_at_its_free() {
 }
 
 #[test]
-fn write_to_a_free_object_is_reported_at_its_reuse() {
+fn write_to_a_free_object_is_reported_on_reuse() {
     let (subsystem, heard) = hardened(Harden { zero_on_free: true, ..Harden::OFF });
     let cache = KmemCache::builder("zeroed", 256).build_in(&subsystem).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
@@ -433,7 +433,7 @@ fn order(harden: Harden) -> Vec<usize> {
 }
 
 #[test]
-fn random_object_order_follows_the_seed_and_is_complete() {
+fn random_object_order_depends_on_the_seed() {
     let seeded = |seed| order(Harden { random_order: true, seed: Some(seed), ..Harden::OFF });
     assert!(order(Harden::OFF)[..64].is_sorted(), "of a slab");
     for seed in 1..=20 {
@@ -451,7 +451,7 @@ fn random_object_order_follows_the_seed_and_is_complete() {
 
 /// Regression test: the order of objects depended only on the page.
 #[test]
-fn recreated_slab_uses_another_object_order() {
+fn recreated_slab_uses_a_new_random_object_order() {
     let (subsystem, _) = hardened(Harden { random_order: true, seed: Some(7), ..Harden::OFF });
     let cache =
         KmemCache::builder("again", 64).magazines(uslab::Magazines::Off).build_in(&subsystem).unwrap();
@@ -467,7 +467,7 @@ fn recreated_slab_uses_another_object_order() {
 }
 
 #[test]
-fn quarantined_objects_are_reused_late_and_counted() {
+fn quarantine_delays_the_reuse_of_freed_objects() {
     let (subsystem, heard) = hardened(Harden { quarantine: 64 << 10, ..Harden::OFF });
     let cache = KmemCache::builder("kept", 256).build_in(&subsystem).unwrap();
     let mut last = BTreeSet::new();
@@ -543,7 +543,7 @@ fn cache_at_its_limit_takes_quarantined_objects() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap protects nothing")]
-fn zero_size_memory_has_a_distinct_inaccessible_address() {
+fn zero_size_allocations_have_distinct_inaccessible_addresses() {
     let (subsystem, heard) = hardened(Harden { zero_size: true, ..Harden::OFF });
     let malloc = Malloc::new(&subsystem).unwrap();
     let nothing: Vec<_> = (0..1000).map(|_| malloc.alloc(layout(0), Gfp::ZERO).unwrap()).collect();
@@ -603,7 +603,7 @@ fn is_readable(memory: NonNull<u8>) -> bool {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn page_after_the_objects_of_a_slab_is_inaccessible() {
+fn guard_page_after_a_slab_is_inaccessible() {
     let (subsystem, heard) = hardened(Harden { slab_guards: true, ..Harden::OFF });
     for (size, limit) in
         [(24, None), (600, None), (600, Some(Limit::Objects(3))), (4096, None), (32 << 10, None)]
@@ -645,7 +645,7 @@ fn page_after_the_objects_of_a_slab_is_inaccessible() {
 /// quarter of the allowed mappings, with slabs of four pages.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn slabs_beyond_the_first_pages_have_no_guard() {
+fn slabs_beyond_the_mapping_quota_have_no_guard_page() {
     let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse::<u32>().unwrap();
     if most > 1 << 17 {
         println!("{most} mappings are for more pages than are to be had here");
@@ -670,7 +670,7 @@ fn slabs_beyond_the_first_pages_have_no_guard() {
 
 /// Four threads work at random with all options: nothing is lost, shared or reported.
 #[test]
-fn hardened_malloc_survives_random_operations() {
+fn hardened_malloc_reports_nothing_under_random_operations() {
     for seed in 1..=3 {
         let (subsystem, heard) = hardened(Harden { seed: Some(seed), ..Harden::ALL });
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -759,7 +759,7 @@ fn is_sampled(subsystem: &Subsystem, memory: NonNull<u8>) -> bool {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn sampled_allocation_is_usable_like_any_other() {
+fn sampled_allocation_can_be_written_and_resized() {
     for every in [50, 500] {
         let (subsystem, malloc, heard) = guarded(every, true);
         let mut sampled = 0;
@@ -792,7 +792,7 @@ fn sampled_allocation_is_usable_like_any_other() {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn errors_on_a_sample_are_reported_at_its_free() {
+fn invalid_free_of_a_sample_is_reported() {
     let (subsystem, malloc, heard) = guarded(1, false);
     let sample = |size| {
         let memory = (0..1000).map(|_| malloc.alloc(layout(size), Gfp::KERNEL).unwrap());
@@ -824,7 +824,7 @@ fn errors_on_a_sample_are_reported_at_its_free() {
 /// Magazines could serve the program for ever, so without a periodic miss, no allocation would be sampled.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn program_without_misses_is_sampled_once_per_interval() {
+fn guard_samples_once_per_interval_without_magazine_misses() {
     let (subsystem, malloc, _) = guarded(10_000, false);
     let pairs = |n| {
         let mut sampled = 0;
@@ -855,7 +855,7 @@ fn program_without_misses_is_sampled_once_per_interval() {
 /// miss, and one miss represents 64 allocations.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn cache_is_sampled_at_the_configured_rate_on_every_path() {
+fn guard_samples_caches_at_the_configured_rate() {
     let (subsystem, _, _) = guarded(10_000, false);
     let cache = KmemCache::builder("sampled", 64).build_in(&subsystem).unwrap();
     let pairs = |n| {
@@ -874,7 +874,7 @@ fn cache_is_sampled_at_the_configured_rate_on_every_path() {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn child_of_a_fork_inherits_samples() {
+fn forked_child_inherits_guard_samples() {
     let (subsystem, malloc, heard) = guarded(1, false);
     let memory: Vec<_> = (0..100).map(|_| malloc.alloc(layout(64), Gfp::KERNEL).unwrap()).collect();
     // SAFETY: this thread continues as the child's would, and no other thread uses the subsystem.
@@ -899,7 +899,7 @@ fn guarded_caches(guard_every: u32) -> (Subsystem, KmemCache, KmemCache, Heard) 
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn objects_of_caches_and_kmalloc_are_sampled_on_every_path() {
+fn guard_samples_objects_on_every_allocation_path() {
     let (subsystem, cache, limited, heard) = guarded_caches(20);
     let kmalloc = subsystem.kmalloc();
     let sampled = std::cell::Cell::new(0);
@@ -952,7 +952,7 @@ fn objects_of_caches_and_kmalloc_are_sampled_on_every_path() {
 /// or that count towards a limit.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn small_objects_without_construction_are_sampled() {
+fn guard_samples_only_small_objects_without_constructor() {
     let (subsystem, _, heard) = guarded(1, true);
     let account = Account::new_in(&subsystem, usize::MAX);
     let builder = |size| KmemCache::builder("one", size);
@@ -1017,7 +1017,7 @@ fn make_a_mistake(what: &str, of_kmalloc: bool) {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn errors_on_sampled_objects_are_reported_with_both_stacks() {
+fn sample_error_report_has_allocation_and_free_stacks() {
     let variable = "USLAB_TEST_MISTAKE";
     if let Ok(mistake) = std::env::var(variable) {
         let (of, what) = mistake.split_once(' ').unwrap();
@@ -1047,7 +1047,7 @@ fn errors_on_sampled_objects_are_reported_with_both_stacks() {
 /// Regression test: objects in a reserve were neither checked nor wiped, and a double free put an object into the
 /// reserve twice.
 #[test]
-fn reserve_is_hardened_like_its_cache() {
+fn mempool_reserve_is_hardened_like_its_cache() {
     for harden in [
         Harden { zero_on_alloc: true, ..Harden::OFF },
         Harden { zero_on_free: true, ..Harden::OFF },
@@ -1077,7 +1077,7 @@ fn reserve_is_hardened_like_its_cache() {
 /// Regression test: when the size of an object changed, the mark of its new end overwrote the evidence of a write past
 /// the old end.
 #[test]
-fn write_past_an_object_is_reported_when_it_grows_in_place() {
+fn growth_in_place_reports_a_write_past_objects() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
     let malloc = Malloc::new(&subsystem).unwrap();
     for sized in [false, true] {
@@ -1104,7 +1104,7 @@ fn write_past_an_object_is_reported_when_it_grows_in_place() {
 /// Regression test: the bytes beyond the requested size contained data of a previous owner, and a `realloc` in place
 /// exposed these data.
 #[test]
-fn hardened_large_memory_is_zero_up_to_its_end() {
+fn hardened_large_memory_is_zeroed_to_its_end() {
     for harden in
         [Harden { zero_on_alloc: true, ..Harden::OFF }, Harden { zero_on_free: true, ..Harden::OFF }]
     {

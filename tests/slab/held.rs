@@ -29,7 +29,7 @@ impl Drop for Deflate {
 
 /// Regression test: the first allocation constructed all 128 objects of a slab.
 #[test]
-fn allocation_constructs_only_one_object() {
+fn allocation_with_held_memory_constructs_a_single_object() {
     let subsystem = subsystem(1);
     let held = Arc::new(AtomicUsize::new(0));
     let new = held.clone();
@@ -76,7 +76,7 @@ fn reaper_thread_destructs_unused_objects() {
 }
 
 #[test]
-fn burst_of_weighed_objects_is_freed_without_a_reaper_thread() {
+fn burst_of_weighted_objects_is_freed_without_reaper_thread() {
     on_cpu(0);
     for weighed in [false, true] {
         let subsystem = subsystem(1);
@@ -103,7 +103,7 @@ fn burst_of_weighed_objects_is_freed_without_a_reaper_thread() {
 }
 
 #[test]
-fn limits_and_accounts_are_charged_for_memory_held_by_objects() {
+fn memory_held_by_objects_is_charged_to_the_account() {
     let subsystem = subsystem(1);
     let (new, slab) = (|| vec![0_u8; HELD], 4096);
     let limited =
@@ -169,7 +169,7 @@ fn failed_construction_is_not_charged() {
 
 /// If the function that weighs an object panics, the panic and its payload are dropped.
 #[test]
-fn panic_of_a_weight_stops_no_other_operation() {
+fn panic_in_the_weight_function_stops_no_operation() {
     let subsystem = subsystem(1);
     let cache = ObjectCache::builder("bomb").ctor(|| 0_u64).weigh(|_| panic!("on purpose"));
     let cache = cache.build_in(&subsystem).unwrap();
@@ -212,7 +212,7 @@ fn error_of_a_typed_constructor_reaches_the_caller() {
 /// Three threads use a cache, and reap and shrink it. The number of constructions minus the number of destructions must
 /// equal the number of constructed objects.
 #[test]
-fn constructions_minus_destructions_equal_the_constructed_objects() {
+fn constructions_minus_destructions_equal_the_existing_objects() {
     let subsystem = subsystem(4);
     let held = Arc::new(AtomicUsize::new(0));
     let new = held.clone();
@@ -243,7 +243,7 @@ fn constructions_minus_destructions_equal_the_constructed_objects() {
 
 /// Regression test: the cache could not be destroyed, because the reaper was holding objects.
 #[test]
-fn cache_is_destroyed_while_a_reaper_destructs_its_free_objects() {
+fn cache_can_be_destroyed_during_a_reap() {
     struct Slow(u64, u64);
     impl Drop for Slow {
         fn drop(&mut self) {

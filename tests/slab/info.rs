@@ -14,7 +14,7 @@ fn node(subsystem: &Subsystem, object: core::ptr::NonNull<u8>) -> u32 {
 /// Four CPUs on two nodes allocate, free, and pass a third of their objects to the next CPU, while another thread reads the
 /// statistics.
 #[test]
-fn places_of_objects_add_up_and_counts_match_the_threads() {
+fn object_counts_by_place_sum_to_all_objects() {
     for magazines in [Magazines::BySize, Magazines::Off] {
         let subsystem = Subsystem::new(config(4, 2, 64 << 20)).unwrap();
         let cache = KmemCache::builder("o", 200).magazines(magazines).build_in(&subsystem).unwrap();
@@ -89,7 +89,7 @@ fn places_of_objects_add_up_and_counts_match_the_threads() {
 }
 
 #[test]
-fn magazines_serve_alternating_operations_and_slabs_serve_bulk() {
+fn magazines_serve_alternating_allocations_and_frees() {
     let subsystem = subsystem(1);
     let fixed = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 2 };
     let cache = KmemCache::builder("o", 64).magazines(fixed).check_frees(false).build_in(&subsystem).unwrap();
@@ -115,7 +115,7 @@ fn magazines_serve_alternating_operations_and_slabs_serve_bulk() {
 
 /// A profile closes the inlined paths. The slower paths still use the stacks while a profile runs.
 #[test]
-fn magazines_serve_while_a_profile_runs() {
+fn magazines_serve_allocations_while_a_profile_runs() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let fixed = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 2 };
@@ -133,7 +133,7 @@ fn magazines_serve_while_a_profile_runs() {
 }
 
 #[test]
-fn pages_are_counted_by_slab_order() {
+fn reports_count_the_pages_of_each_slab_order() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
     let cache = KmemCache::builder("page", 4096).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     let hole = subsystem.pages().alloc_block(uslab_buddy::Order::ZERO, Gfp::KERNEL, None).unwrap();
@@ -149,7 +149,7 @@ fn pages_are_counted_by_slab_order() {
 
 /// A snapshot and its views are compared: the kernel's table as text and as JSON, and all statistics as JSON.
 #[test]
-fn all_report_formats_show_the_same_snapshot() {
+fn all_report_formats_show_equal_numbers() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     let held = cache.alloc_blocks(Gfp::KERNEL, 70).unwrap();
@@ -176,7 +176,7 @@ fn all_report_formats_show_the_same_snapshot() {
 }
 
 #[test]
-fn allocation_uses_the_requested_node_unless_full() {
+fn allocation_uses_the_requested_numa_node_unless_full() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
     let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
     let mut held = vec![];
@@ -227,7 +227,7 @@ fn allocation_uses_the_requested_node_unless_full() {
 /// Three slabs of eight objects become full, partial and empty, step by step, while the CPU's magazine holds some
 /// objects.
 #[test]
-fn slabs_move_between_full_partial_and_empty() {
+fn slab_counts_follow_each_allocation_and_free() {
     let subsystem = subsystem(1);
     let walk = |magazines| {
         let cache = KmemCache::builder("o", 1024).magazines(magazines).build_in(&subsystem);
@@ -256,7 +256,7 @@ fn slabs_move_between_full_partial_and_empty() {
 /// Thirty enemies and then two hundred bullets are allocated in each wave; from the second wave on, no slab is
 /// accessed.
 #[test]
-fn game_workload_is_served_by_magazines() {
+fn magazines_serve_the_game_workload_without_slab_access() {
     let subsystem = subsystem(1);
     let make = |name, size| KmemCache::builder(name, size).build_in(&subsystem).unwrap();
     let (enemies, bullets) = (make("enemy", 256), make("bullet", 32));
@@ -292,7 +292,7 @@ fn classes<T>(paths: impl Fn() -> Paths, operations: impl IntoIterator<Item = T>
 /// The test has one CPU, magazines of four, and slabs of eight objects; the expected level of each operation is worked
 /// out by hand.
 #[test]
-fn each_operation_counts_at_the_level_that_served_it() {
+fn operations_are_counted_by_the_level_serving_them() {
     use Path::{Commit, Cpu, Pages, Slab};
     let subsystem = subsystem(1);
     let four = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 1 };
@@ -339,7 +339,7 @@ fn each_operation_counts_at_the_level_that_served_it() {
 /// kept, the free also frees the slab's pages. The first freed pages are put on the CPU's stack of pages, and memory is
 /// committed for this stack.
 #[test]
-fn each_operation_without_magazines_locks_its_node() {
+fn operations_without_magazines_lock_the_numa_node() {
     use Path::{Commit, Pages, Slab};
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("o", 2048).magazines(Magazines::Off).build_in(&subsystem).unwrap();
@@ -361,7 +361,7 @@ fn each_operation_without_magazines_locks_its_node() {
 /// Allocations of page blocks are operations on pages: the CPU's stack of blocks counts as `cpu`, larger blocks count
 /// as the zone's, and mappings count as the system's.
 #[test]
-fn large_memory_is_counted_by_path() {
+fn large_allocations_are_counted_by_the_serving_path() {
     use Path::{Commit, Cpu, Pages};
     let subsystem = subsystem(1);
     let large = || subsystem.info().kmalloc_large.paths;
@@ -411,7 +411,7 @@ fn caches_without_slabs_are_shown_only_on_request() {
 
 /// Regression test: the row of a cache whose name begins with `#` was taken for a comment.
 #[test]
-fn cache_name_with_a_leading_hash_is_read_back() {
+fn slabinfo_keeps_cache_names_with_a_leading_hash() {
     let subsystem = subsystem(1);
     let caches = ["#queue", "#"].map(|name| KmemCache::builder(name, 64).build_in(&subsystem).unwrap());
     on_cpu(0);
@@ -423,7 +423,7 @@ fn cache_name_with_a_leading_hash_is_read_back() {
 
 /// Regression test: a slab that could not get memory was counted, too.
 #[test]
-fn peak_of_slabs_equals_the_most_that_existed() {
+fn slab_peak_equals_the_maximum_number_of_slabs() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
     let cache = KmemCache::builder("peak", 1000).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     on_cpu(0);

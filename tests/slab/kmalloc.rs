@@ -10,7 +10,7 @@ use uslab_magazine::{Cpus, on_cpu};
 
 /// Regression test: a free of memory on a node without CPUs panicked.
 #[test]
-fn memory_of_a_node_without_cpus_is_allocated_and_freed() {
+fn node_without_cpus_can_serve_allocations() {
     let mut config = config(2, 2, 0);
     let nodes = vec![vec![(ZoneKind::Normal, 4096)]; 3];
     config.pages = PageConfig::with_nodes(Cpus::simulated(2, 2).unwrap(), nodes);
@@ -28,7 +28,7 @@ fn memory_of_a_node_without_cpus_is_allocated_and_freed() {
 }
 
 #[test]
-fn kmalloc_caches_have_the_kernels_names() {
+fn kmalloc_caches_are_named_as_in_linux() {
     let mut config = config(1, 1, 0);
     config.pages = PageConfig::with_nodes(
         Cpus::simulated(1, 1).unwrap(),
@@ -80,7 +80,7 @@ fn kmalloc_of_size_zero_succeeds() {
 }
 
 #[test]
-fn bytes_added_by_rounding_are_usable() {
+fn kmalloc_rounding_bytes_are_usable() {
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("odd", 100).build_in(&subsystem).unwrap();
     let (size, stride) = (cache.geometry().object_size(), cache.geometry().stride());
@@ -91,7 +91,7 @@ fn bytes_added_by_rounding_are_usable() {
 }
 
 #[test]
-fn overflowing_kmalloc_sizes_are_errors() {
+fn kmalloc_sizes_that_overflow_are_errors() {
     let subsystem = subsystem(1);
     let kmalloc = subsystem.kmalloc();
     assert_eq!(kmalloc.alloc_array(usize::MAX / 2, 3, Gfp::KERNEL), Err(AllocError::TooLarge));
@@ -107,7 +107,7 @@ fn overflowing_kmalloc_sizes_are_errors() {
 }
 
 #[test]
-fn reused_memory_is_zero_if_zero_is_requested() {
+fn kmalloc_zeroes_reused_memory_on_request() {
     let subsystem = subsystem(1);
     for size in [8, 96, 1000, 8192, 8193, 100_000] {
         for _ in 0..3 {
@@ -119,7 +119,7 @@ fn reused_memory_is_zero_if_zero_is_requested() {
 }
 
 #[test]
-fn large_kmallocs_use_pages_by_order() {
+fn large_kmalloc_takes_pages_of_the_matching_order() {
     let subsystem = subsystem(1);
     let kmalloc = subsystem.kmalloc();
     let block = kmalloc.alloc_block(20_000, Gfp::KERNEL).unwrap();
@@ -132,7 +132,7 @@ fn large_kmallocs_use_pages_by_order() {
 }
 
 #[test]
-fn large_request_reclaims_idle_memory_of_caches() {
+fn large_kmalloc_reclaims_idle_memory_of_caches() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
     let idle = KmemCache::builder("idle", 2048).magazines(Magazines::Off).build_in(&subsystem).unwrap();
     drop((0..64).map(|_| idle.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>());

@@ -217,9 +217,9 @@ fn leak_search_ignores_profile_records() {
 /// as leaks.
 #[cfg(target_os = "linux")]
 #[test]
-fn unreadable_memory_reports_no_leak() {
+fn leak_search_without_readable_memory_reports_no_leak() {
     use nix::libc;
-    if !is_alone("leaks::unreadable_memory_reports_no_leak") {
+    if !is_alone("leaks::leak_search_without_readable_memory_reports_no_leak") {
         return;
     }
     let subsystem = subsystem(1);

@@ -75,7 +75,7 @@ fn exchange(round: u64, alloc: impl Fn() -> usize + Sync, free: impl Fn(usize) +
 }
 
 #[test]
-fn no_object_has_two_owners() {
+fn concurrent_allocations_never_share_an_object() {
     for round in 0..ROUNDS {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("linear", 64).build_in(&subsystem).unwrap();
@@ -91,7 +91,7 @@ fn no_object_has_two_owners() {
 }
 
 #[test]
-fn pool_with_split_check_and_take_is_detected() {
+fn checker_detects_a_pool_with_non_atomic_allocation() {
     let wrong = |round| {
         let objects = Mutex::new((0..1000).collect::<Vec<usize>>());
         let alloc = || {
@@ -153,7 +153,7 @@ fn take_turns(
 }
 
 #[test]
-fn pool_refuses_only_while_its_reserve_is_in_use() {
+fn mempool_refuses_only_while_its_reserve_is_used() {
     let mut refused = 0;
     for round in 0..ROUNDS {
         let subsystem = Subsystem::new(Config::default()).unwrap();
@@ -177,7 +177,7 @@ fn pool_refuses_only_while_its_reserve_is_in_use() {
 }
 
 #[test]
-fn reserve_refilled_late_is_detected() {
+fn checker_detects_a_reserve_that_refills_late() {
     let wrong = |round| {
         let (objects, later) = (Mutex::new((0..3).collect::<Vec<usize>>()), Mutex::new(vec![]));
         // The wrong wrapper frees an object only at the next free.
@@ -257,7 +257,7 @@ fn name_each_other(
 }
 
 #[test]
-fn handle_names_its_object_until_it_is_freed() {
+fn handle_is_valid_until_its_object_is_freed() {
     for round in 0..ROUNDS {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let builder = ObjectCache::builder("linear").ctor(|| 0_u64);
@@ -269,7 +269,7 @@ fn handle_names_its_object_until_it_is_freed() {
 }
 
 #[test]
-fn locked_table_is_linearizable_and_check_then_act_is_detected() {
+fn handle_table_behind_a_lock_is_linearizable() {
     let run = |round, two_holds: bool| {
         let table = Mutex::new(HandleTable::<u32>::new());
         let remove = |handle| {
@@ -318,7 +318,7 @@ fn place(op: &Kept) -> usize {
 
 /// A place is an address: a value stays where it was inserted, and until it is removed, no other value is put there.
 #[test]
-fn hive_values_stay_until_removed_and_late_reports_are_detected() {
+fn hive_value_keeps_its_address_until_removed() {
     let run = |round, late: bool| {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let hive =

@@ -56,7 +56,7 @@ fn walk(sizes: &[usize], sized: bool) -> Vec<bool> {
 }
 
 #[test]
-fn realloc_stays_in_place_unless_it_would_waste_half() {
+fn realloc_in_place_wastes_at_most_half_the_block() {
     let sizes = [112, 56, 55, 64, 65, 32_768, 32_769, 64 << 10, 32 << 10, 4 * MIB, 4 * MIB + 1, 5 * MIB];
     let stays = [true, true, false, true, false, false, false, true, true, false, false];
     assert_eq!(walk(&sizes, false)[..11], stays);
@@ -65,14 +65,14 @@ fn realloc_stays_in_place_unless_it_would_waste_half() {
 /// Regression test: memory that had shrunk in place was freed by its new layout, and therefore to the cache of a
 /// smaller class.
 #[test]
-fn realloc_of_memory_freed_by_layout_stays_in_its_class() {
+fn realloc_keeps_sized_allocations_in_their_class() {
     let sizes = [112, 97, 96, 96, 32_768, 32_769, 64 << 10, 40 << 10, 32 << 10, 4 * MIB + 1];
     let stays = [true, true, false, true, false, false, true, true, false, false];
     assert_eq!(walk(&sizes, true), stays);
 }
 
 #[test]
-fn zero_size_memory_is_reallocated_in_both_directions() {
+fn realloc_works_from_and_to_size_zero() {
     let subsystem = subsystem(1);
     let malloc = Malloc::new(&subsystem).unwrap();
     // SAFETY: each block is the one that the last call returned, and is freed with its last layout.
@@ -87,7 +87,7 @@ fn zero_size_memory_is_reallocated_in_both_directions() {
 }
 
 #[test]
-fn huge_memory_is_aligned_zero_counted_and_unmapped() {
+fn huge_memory_is_zeroed_and_aligned() {
     let subsystem = subsystem(1);
     let malloc = Malloc::new(&subsystem).unwrap();
     let wanted = [(5 * MIB, 8), (4 * MIB + 1, 4096), (100, 8 * MIB), (20 * MIB, 64 * MIB), (0, 16 * MIB)];
@@ -116,7 +116,7 @@ fn huge_memory_is_aligned_zero_counted_and_unmapped() {
 }
 
 #[test]
-fn huge_memory_grows_by_moving_pages_and_keeps_its_alignment() {
+fn huge_memory_keeps_its_alignment_when_grown() {
     let subsystem = subsystem(1);
     let malloc = Malloc::new(&subsystem).unwrap();
     for align in [16, 4096, 2 * MIB] {
@@ -156,7 +156,7 @@ fn charged(subsystem: &Subsystem) -> u64 {
 
 /// Regression test: mappings above 4 MiB did not count towards the limit.
 #[test]
-fn limit_applies_to_blocks_and_mappings_together() {
+fn blocks_and_mappings_share_a_single_memory_limit() {
     let subsystem = limited(64);
     let malloc = Malloc::new(&subsystem).unwrap();
     on_cpu(0);
@@ -193,7 +193,7 @@ fn limit_applies_to_blocks_and_mappings_together() {
 
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is not resized")]
-fn resize_in_place_charges_the_difference() {
+fn mapping_resized_in_place_is_charged_the_difference() {
     let subsystem = limited(64);
     let malloc = Malloc::new(&subsystem).unwrap();
     let mut memory = malloc.alloc(layout(24 * MIB, 16), Gfp::KERNEL).unwrap();
@@ -221,7 +221,7 @@ fn resize_in_place_charges_the_difference() {
 
 /// Regression test: a mapping of size 0 was charged as no page, so one page too many was uncharged.
 #[test]
-fn mapping_resized_to_zero_keeps_the_charge_of_one_page() {
+fn mapping_resized_to_zero_is_charged_a_page() {
     let subsystem = limited(16);
     let malloc = Malloc::new(&subsystem).unwrap();
     let aligned = |size| layout(size, 8 * MIB);
@@ -237,7 +237,7 @@ fn mapping_resized_to_zero_keeps_the_charge_of_one_page() {
 
 /// Regression test: when a guarded mapping moved to grow, the charge of its growth in place remained.
 #[test]
-fn guarded_mapping_moves_to_grow_and_is_charged_once() {
+fn growing_a_guarded_mapping_is_charged_once() {
     let mut config = config(4, 1, 64 * MIB);
     (config.pages.limited, config.harden.guard_pages) = (true, true);
     let subsystem = Subsystem::new(config).unwrap();
@@ -256,7 +256,7 @@ fn guarded_mapping_moves_to_grow_and_is_charged_once() {
 
 /// Regression test: the check reported the callers' charges as a violation.
 #[test]
-fn callers_can_charge_separate_mappings() {
+fn census_accepts_charges_made_by_callers() {
     let subsystem = limited(16);
     let malloc = Malloc::new(&subsystem).unwrap();
     let memory = malloc.alloc_block(layout(5 * MIB, 16), Gfp::KERNEL).unwrap();
@@ -283,7 +283,7 @@ impl Shrinker for Asked {
 
 /// Regression test: shrinkers always got the flags `KERNEL`, and were called even for callers that may not reclaim.
 #[test]
-fn shrinkers_get_the_callers_flags_and_no_call_without_reclaim() {
+fn shrinkers_receive_the_allocation_flags_of_the_caller() {
     let subsystem = limited(64);
     let malloc = Malloc::new(&subsystem).unwrap();
     let asked = Asked::default();
@@ -305,7 +305,7 @@ fn shrinkers_get_the_callers_flags_and_no_call_without_reclaim() {
 
 /// Regression test: for any caller, pages were drained from all CPUs.
 #[test]
-fn mapping_drains_other_cpus_only_if_reclaim_is_allowed() {
+fn huge_allocation_drains_cpus_only_if_reclaim_is_allowed() {
     let subsystem = limited(64);
     let malloc = Malloc::new(&subsystem).unwrap();
     let cache = KmemCache::builder("kept", 64).build_in(&subsystem).unwrap();
@@ -387,7 +387,7 @@ fn mapping_that_cannot_be_unmapped_is_decommitted() {
 /// Regression test: if an unmap failed, the addresses of the block were lost.
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
-fn failed_unmap_keeps_the_mapping_and_is_retried() {
+fn failed_unmap_of_a_mapping_is_retried() {
     for guard_pages in [false, true] {
         let faults = uslab::Faults::new(1);
         let harden = uslab::Harden { guard_pages, ..uslab::Harden::OFF };
@@ -518,7 +518,7 @@ fn freed_mapping_serves_the_next_fitting_request() {
 
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
-fn freed_mappings_are_bounded_by_the_option_and_by_memory_in_use() {
+fn kept_freed_mappings_are_bounded_by_mappings_in_use() {
     let subsystem = keeping(64 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let some = |n: usize, mib| -> Vec<_> {
@@ -563,7 +563,7 @@ fn freed_mapping_is_unmapped_after_two_idle_intervals() {
 
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
-fn freed_mappings_are_unmapped_if_the_system_refuses_memory() {
+fn freed_mappings_are_unmapped_if_the_system_lacks_memory() {
     let mut config = config(1, 1, 16 * MIB);
     let faults = uslab::Faults::new(1);
     config.pages.faults = faults.clone();
@@ -591,7 +591,7 @@ fn freed_mappings_are_unmapped_if_the_system_refuses_memory() {
 }
 
 #[test]
-fn block_across_two_mappings_keeps_its_bytes_when_resized_or_moved() {
+fn block_across_two_mappings_keeps_its_bytes_when_moved() {
     let subsystem = keeping(256 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let piece = |mib| malloc.alloc(layout(mib * MIB, 8), Gfp::KERNEL).unwrap();
@@ -620,7 +620,7 @@ fn block_across_two_mappings_keeps_its_bytes_when_resized_or_moved() {
 }
 
 #[test]
-fn refused_realloc_leaves_the_old_memory_unchanged() {
+fn failed_realloc_leaves_the_old_memory_unchanged() {
     let mut config = config(1, 1, 16 * MIB);
     let faults = uslab::Faults::new(1);
     config.pages.faults = faults.clone();
@@ -657,7 +657,7 @@ fn refused_realloc_leaves_the_old_memory_unchanged() {
 }
 
 #[test]
-fn threads_with_huge_memory_do_not_overlap() {
+fn huge_memory_of_concurrent_threads_does_not_overlap() {
     let subsystem = Subsystem::new(uslab::Config::default()).unwrap();
     let malloc = Malloc::new(&subsystem).unwrap();
     std::thread::scope(|scope| {

@@ -21,7 +21,7 @@ fn churn(subsystem: &Subsystem, name: &str, slabs: u64) -> KmemCache {
 
 /// The test compares the counters with counts of the observed operations: by path, and of slabs created and freed.
 #[test]
-fn observed_operations_add_up_to_the_counters() {
+fn observed_operations_sum_to_the_counters() {
     let s = subsystem(1);
     on_cpu(0);
     let (see, seen) = channel();
@@ -108,7 +108,7 @@ fn observer_can_use_caches_of_its_subsystem() {
 }
 
 #[test]
-fn observers_see_only_their_subsystem() {
+fn observers_receive_only_events_of_their_subsystem() {
     let (one, two) = (subsystem(1), subsystem(1));
     on_cpu(0);
     let observers: Vec<_> = (0..MAX_OBSERVERS).map(|_| one.observe(|_| unreachable!()).unwrap()).collect();
@@ -146,7 +146,7 @@ impl tracing::Subscriber for Events {
 }
 
 #[test]
-fn slow_operations_are_events_of_tracing() {
+fn slow_operations_emit_tracing_events() {
     let s = subsystem(1);
     on_cpu(0);
     let observer = s.observe(uslab::observe::event).unwrap();

@@ -6,8 +6,8 @@ use crate::process::{is_alone, resident};
 use uslab::ObjectCache;
 
 #[test]
-fn objects_can_outlive_any_number_of_caches() {
-    if !is_alone("outlived::objects_can_outlive_any_number_of_caches") {
+fn objects_can_outlive_their_dropped_caches() {
+    if !is_alone("outlived::objects_can_outlive_their_dropped_caches") {
         return;
     }
     let subsystem = subsystem(2);

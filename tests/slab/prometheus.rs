@@ -23,7 +23,7 @@ fn value(series: &BTreeMap<String, f64>, name: &str, labels: &[(&str, &str)]) ->
 }
 
 #[test]
-fn strict_prometheus_parser_reads_the_snapshot() {
+fn prometheus_text_passes_a_strict_parser() {
     let subsystem = Subsystem::new(config(2, 2, 32 << 20)).unwrap();
     let cache = KmemCache::builder("inode", 1000).build_in(&subsystem).unwrap();
     on_cpu(1);
@@ -72,7 +72,7 @@ fn metrics_include_quarantined_objects() {
 
 /// The text and a registry have the same values, also for several heaps.
 #[test]
-fn registry_has_the_same_series_as_the_text() {
+fn metrics_registry_and_metrics_text_have_equal_series() {
     let subsystems = [1, 2].map(|cpus| Subsystem::new(config(cpus, 1, 16 << 20)).unwrap());
     let caches = subsystems.each_ref().map(|s| KmemCache::builder("quo\"te", 64).build_in(s).unwrap());
     on_cpu(0);
@@ -101,7 +101,7 @@ fn registry_has_the_same_series_as_the_text() {
 }
 
 #[test]
-fn accounts_limits_and_waits_have_series() {
+fn metrics_include_accounts_limits_and_waits() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     on_cpu(0);
     let tenant = Account::new_in(&subsystem, 64 << 10).named("tenant-7");
@@ -150,7 +150,7 @@ fn accounts_limits_and_waits_have_series() {
 }
 
 #[test]
-fn labels_are_escaped_and_caches_with_one_name_form_one_series() {
+fn prometheus_labels_are_escaped() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let names = ["same", "same", "quo\"te", "back\\slash\\", "ünïcode"];
     let caches = names.map(|name| KmemCache::builder(name, 64).build_in(&subsystem).unwrap());
@@ -169,7 +169,7 @@ fn labels_are_escaped_and_caches_with_one_name_form_one_series() {
 }
 
 #[test]
-fn metrics_reader_rejects_invalid_text() {
+fn metrics_text_reader_rejects_invalid_text() {
     let good = "# HELP a_total A.\n# TYPE a_total counter\na_total{b=\"c\"} 1\n";
     assert_eq!(read(good).unwrap().len(), 1);
     for (from, to) in [
@@ -194,7 +194,7 @@ fn metrics_reader_rejects_invalid_text() {
 /// Regression test: the sum of several limits overflowed: the sum panicked, or a tenant without a limit seemed to be
 /// far beyond its limit.
 #[test]
-fn accounts_with_one_name_form_one_series_and_may_be_unlimited() {
+fn summed_account_limits_do_not_overflow() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let accounts = [usize::MAX, 64 << 10].map(|limit| Account::new_in(&subsystem, limit));
     let build = |account| KmemCache::builder("request", 4096).account(account).build_in(&subsystem).unwrap();

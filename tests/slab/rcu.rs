@@ -22,7 +22,7 @@ fn wait(done: impl Fn() -> bool) {
 }
 
 #[test]
-fn type_stable_pages_are_freed_after_the_reader() {
+fn type_stable_pages_are_freed_after_the_last_reader() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("stable", 64).type_stable().build_in(&subsystem).unwrap();
@@ -49,7 +49,7 @@ fn type_stable_pages_are_freed_after_the_reader() {
 }
 
 #[test]
-fn cache_may_end_before_its_last_slab() {
+fn type_stable_cache_can_end_before_its_slabs() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let reader = rcu::pin();
@@ -65,7 +65,7 @@ fn cache_may_end_before_its_last_slab() {
 }
 
 #[test]
-fn readers_of_a_growing_and_shrinking_cache_see_only_its_type() {
+fn readers_of_type_stable_memory_see_only_valid_objects() {
     let _readers = READERS.lock();
     let subsystem = subsystem(2);
     // Every object is an even generation at all times.
@@ -114,7 +114,7 @@ fn readers_of_a_growing_and_shrinking_cache_see_only_its_type() {
 }
 
 #[test]
-fn deferred_object_stays_until_its_readers_leave() {
+fn deferred_free_waits_for_readers_of_the_object() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let cache = ObjectCache::builder("node")
@@ -143,7 +143,7 @@ fn deferred_object_stays_until_its_readers_leave() {
 }
 
 #[test]
-fn drain_and_reap_start_partial_batches_of_deferred_frees() {
+fn reap_starts_partial_batches_of_deferred_frees() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
@@ -220,7 +220,7 @@ fn dropped_cache_ends_after_its_deferred_frees() {
 /// Regression test: when a reset panicked, the other objects of its batch were lost, and their caches counted as in use
 /// for ever.
 #[test]
-fn panic_in_a_deferred_reset_loses_no_other_object() {
+fn panic_in_deferred_reset_frees_the_remaining_batch() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let builder =

@@ -91,12 +91,15 @@ fn child_drains_caches_without_membarrier() {
 /// miss; then it uses the rounds on the stack of its CPU. Regression test: the registration of a thread added another
 /// magazine.
 #[test]
-fn self_registered_thread_adds_no_magazine() {
-    alone("sandbox::child_with_unregistered_threads", "GLIBC_TUNABLES=glibc.pthread.rseq=0");
+fn thread_registering_itself_for_rseq_adds_no_magazine() {
+    alone(
+        "sandbox::child_registers_its_threads_for_restartable_sequences",
+        "GLIBC_TUNABLES=glibc.pthread.rseq=0",
+    );
 }
 #[test]
 #[ignore = "run by the test above"]
-fn child_with_unregistered_threads() {
+fn child_registers_its_threads_for_restartable_sequences() {
     let (own, mut one) = (sched_getaffinity(Pid::from_raw(0)).unwrap(), CpuSet::new());
     one.set((0..CpuSet::count()).find(|cpu| own.is_set(*cpu).unwrap()).unwrap()).unwrap();
     sched_setaffinity(Pid::from_raw(0), &one).unwrap();

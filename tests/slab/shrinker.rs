@@ -77,7 +77,7 @@ fn cache_at_its_limit_gets_objects_from_its_shrinker() {
 }
 
 #[test]
-fn exhausted_memory_is_reclaimed_from_idle_caches_and_shrinkers() {
+fn exhausted_memory_is_reclaimed_from_idle_caches() {
     let subsystem = Arc::new(Subsystem::new(config(2, 1, 16 << 20)).unwrap());
     let (one, other) = (leaked(&subsystem, "one", 2000, None), leaked(&subsystem, "other", 3000, None));
     let lru = Lru::default();
@@ -105,7 +105,7 @@ fn exhausted_memory_is_reclaimed_from_idle_caches_and_shrinkers() {
 
 /// A shrinker for a limit also helps if memory is exhausted.
 #[test]
-fn shrinker_of_an_unreached_limit_frees_memory() {
+fn exhausted_memory_is_reclaimed_from_a_cache_shrinker() {
     let subsystem = Arc::new(Subsystem::new(config(2, 1, 16 << 20)).unwrap());
     let entries = leaked(&subsystem, "entry", 2000, Some(Limit::Slabs(1 << 20)));
     let other = leaked(&subsystem, "other", 3000, None);
@@ -146,7 +146,7 @@ fn shrinker_that_allocates_is_not_called_recursively() {
 
 /// Regression test: a cache was identified by its address, and the next cache got this address.
 #[test]
-fn shrinker_of_an_ended_cache_is_not_called_for_another_cache() {
+fn new_cache_does_not_call_shrinkers_of_ended_caches() {
     let subsystem = Arc::new(subsystem(1));
     let build = || KmemCache::builder("limited", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
     // The shrinker can drop blocks, but helps no other limit.

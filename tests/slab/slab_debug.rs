@@ -380,7 +380,7 @@ fn poisoned_object_write_is_reported_and_repaired() {
 }
 
 #[test]
-fn write_past_the_last_object_of_a_slab_is_reported() {
+fn write_after_the_last_slab_object_is_reported() {
     let (subsystem, reports) = listening("-");
     let flags = SlabDebug::POISON | SlabDebug::RED_ZONE | SlabDebug::USERS;
     let cache = KmemCache::builder("inode", 600).slab_debug(flags).build_in(&subsystem).unwrap();
@@ -413,7 +413,7 @@ fn write_past_the_last_object_of_a_slab_is_reported() {
 
 /// The test writes to all bytes that belong to no object, before and after the objects, up to the end of their zones.
 #[test]
-fn write_to_any_unused_byte_of_a_slab_is_reported() {
+fn write_to_unused_slab_bytes_is_reported() {
     let (subsystem, reports) = listening("-");
     let builder = KmemCache::builder("inode", 600).align(64).slab_debug(SlabDebug::RED_ZONE);
     let cache = builder.build_in(&subsystem).unwrap();
@@ -444,7 +444,7 @@ fn write_to_any_unused_byte_of_a_slab_is_reported() {
 
 /// If a constructor fails, its slab is also checked before its pages are freed.
 #[test]
-fn damage_by_a_constructor_is_reported() {
+fn write_past_an_object_by_its_constructor_is_reported() {
     let (subsystem, reports) = listening("-");
     let builder = || KmemCache::builder("inode", 600).align(64).slab_debug(SlabDebug::RED_ZONE);
     let geometry = *builder().ctor(|_| ()).build_in(&subsystem).unwrap().geometry();
@@ -463,7 +463,7 @@ fn damage_by_a_constructor_is_reported() {
 
 /// For these caches, only users are tracked.
 #[test]
-fn objects_with_and_without_red_zones_keep_their_sizes_when_moved() {
+fn tracked_objects_keep_their_requested_size() {
     let (subsystem, reports) = listening("ZU,kmalloc-32;U");
     let kmalloc = subsystem.kmalloc();
     // SAFETY: the memory was allocated here, and is freed once.
@@ -482,7 +482,7 @@ fn objects_with_and_without_red_zones_keep_their_sizes_when_moved() {
 }
 
 #[test]
-fn freed_object_is_not_resized() {
+fn resize_of_a_freed_object_is_refused() {
     let (subsystem, reports) = listening("FZ");
     let malloc = Malloc::new(&subsystem).unwrap();
     // The block is in the same class after it has grown.
@@ -541,7 +541,7 @@ fn freeing_function(cache: &KmemCache, object: NonNull<u8>) {
 }
 
 #[test]
-fn double_free_is_reported_with_its_allocation_and_free_stacks() {
+fn double_free_report_has_allocation_and_free_stacks() {
     let (subsystem, reports) = listening("FU");
     let cache = built(&subsystem, SlabDebug::empty());
     let object = allocating_function(&cache);
@@ -597,7 +597,7 @@ fn objects_in_use_are_listed_by_call_stack() {
 /// Regression test: two threads could both acquire the tag of an object. A reaper also freed slabs while they were
 /// being checked.
 #[test]
-fn validation_keeps_slabs_from_being_freed() {
+fn slab_validation_prevents_freeing_of_slabs() {
     let (mut config, tried) = (config(2, 1, 64 << 20), Arc::new(Mutex::new(Vec::new())));
     let validated = Arc::new(Mutex::new(None::<Arc<KmemCache>>));
     let (of_handler, cache) = (tried.clone(), validated.clone());
@@ -623,7 +623,7 @@ fn validation_keeps_slabs_from_being_freed() {
 
 /// Regression test: records were read from slabs that the reaper had already freed.
 #[test]
-fn traces_and_leaks_are_reported_during_a_reap() {
+fn object_traces_can_be_listed_during_a_reap() {
     let (subsystem, reports) = listening("FU");
     let cache = KmemCache::builder("inode", 512).build_in(&subsystem).unwrap();
     let kept = cache.alloc_blocks(Gfp::KERNEL, 3).unwrap();
@@ -687,7 +687,7 @@ fn concurrent_double_free_is_refused_once() {
 }
 
 #[test]
-fn caches_are_debugged_by_name_or_builder_flags() {
+fn slab_debug_is_enabled_by_name_or_builder_flags() {
     let (subsystem, _) = listening("ZP,dentry,inode_*");
     let lead = |builder: KmemCacheBuilder| builder.build_in(&subsystem).unwrap().geometry().lead();
     assert!(lead(KmemCache::builder("dentry", 64)) > 0);
@@ -714,7 +714,7 @@ fn debugged_caches_are_not_merged() {
 }
 
 #[test]
-fn fault_injection_may_refuse_each_allocation_of_a_cache() {
+fn fault_injection_can_refuse_allocations_of_a_cache() {
     for flags in [SlabDebug::empty(), SlabDebug::FAULTS] {
         let (mut config, plan) = (config(1, 1, 16 << 20), faults::Faults::new(1));
         config.pages.faults = plan.clone();
@@ -741,7 +741,7 @@ fn fault_injection_may_refuse_each_allocation_of_a_cache() {
 }
 
 #[test]
-fn constructed_objects_are_not_poisoned() {
+fn slab_debug_does_not_poison_constructed_objects() {
     let (subsystem, reports) = listening("FZPU");
     let cache = ObjectCache::builder("built").ctor(|| [7_u64; 9]).build_in(&subsystem).unwrap();
     for _ in 0..3 {
@@ -766,7 +766,7 @@ fn constructed_objects_are_not_poisoned() {
 
 /// If the red zone of a smaller size would overwrite an invalid write, the write is detected before the size changes.
 #[test]
-fn write_past_an_object_is_reported_when_its_size_changes() {
+fn resize_reports_a_write_past_the_object() {
     let (subsystem, reports) = listening("Z");
     let malloc = Malloc::new(&subsystem).unwrap();
     let memory = malloc.alloc(Layout::from_size_align(40, 8).unwrap(), Gfp::KERNEL).unwrap();
@@ -783,7 +783,7 @@ fn write_past_an_object_is_reported_when_its_size_changes() {
 
 /// An invalid free is reported with the object that contains the address.
 #[test]
-fn interior_address_is_reported_with_its_object() {
+fn report_of_an_interior_free_shows_the_object() {
     let (subsystem, reports) = listening("-");
     let cache = built(&subsystem, SlabDebug::RED_ZONE | SlabDebug::USERS);
     let objects: Vec<_> = (0..5).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
@@ -903,9 +903,9 @@ fn lost(cache: &KmemCache, objects: usize) {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn empty_stack_handle_has_no_frames() {
+fn empty_call_stack_has_no_frames() {
     // The test runs alone, because other tests save stacks.
-    if !crate::process::is_alone("slab_debug::empty_stack_handle_has_no_frames") {
+    if !crate::process::is_alone("slab_debug::empty_call_stack_has_no_frames") {
         return;
     }
     assert!(uslab::debug::stacks::CallStack::NONE.frames().is_empty());
@@ -913,9 +913,9 @@ fn empty_stack_handle_has_no_frames() {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn object_without_pointer_is_unreachable() {
+fn gdb_reports_objects_without_pointer_as_unreachable() {
     // The test runs alone, because memory of other tests could hold the addresses.
-    if !crate::process::is_alone("slab_debug::object_without_pointer_is_unreachable") {
+    if !crate::process::is_alone("slab_debug::gdb_reports_objects_without_pointer_as_unreachable") {
         return;
     }
     let (subsystem, _) = listening("FU");

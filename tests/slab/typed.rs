@@ -56,7 +56,7 @@ fn objects_stay_constructed_until_their_slab_is_freed() {
 }
 
 #[test]
-fn constructor_panic_destructs_the_objects_made_so_far() {
+fn constructor_panic_destructs_the_objects_already_constructed() {
     let subsystem = subsystem(1);
     let alive = Arc::new(AtomicUsize::new(0));
     let (counted, calls) = (alive.clone(), AtomicUsize::new(0));
@@ -78,7 +78,7 @@ fn constructor_panic_destructs_the_objects_made_so_far() {
 }
 
 #[test]
-fn destructor_panic_does_not_keep_the_slab() {
+fn slab_is_freed_despite_a_destructor_panic() {
     struct Fragile(u32);
     impl Drop for Fragile {
         fn drop(&mut self) {
@@ -98,7 +98,7 @@ fn destructor_panic_does_not_keep_the_slab() {
 }
 
 #[test]
-fn alloc_with_frees_the_object_if_prepare_panics() {
+fn alloc_with_frees_the_object_if_its_closure_panics() {
     let subsystem = subsystem(1);
     let cache =
         ObjectCache::builder("v").ctor(Vec::<u32>::new).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -130,7 +130,7 @@ fn typed_cache_serves_any_size_and_alignment() {
 }
 
 #[test]
-fn objects_can_be_freed_by_other_threads() {
+fn object_can_be_freed_by_another_thread() {
     let subsystem = subsystem(2);
     let cache = ObjectCache::builder("s").ctor(|| String::from("made")).build_in(&subsystem).unwrap();
     let object = cache.alloc().unwrap();
@@ -139,7 +139,7 @@ fn objects_can_be_freed_by_other_threads() {
 }
 
 #[test]
-fn object_is_reset_when_it_is_freed() {
+fn freed_typed_object_is_reset() {
     for magazines in [Magazines::BySize, Magazines::Off] {
         let subsystem = subsystem(1);
         let cache = ObjectCache::builder("buffer")
@@ -234,7 +234,7 @@ fn raw_objects_can_be_returned_to_their_cache() {
 }
 
 #[test]
-fn limits_are_charged_per_slab() {
+fn cache_limits_are_charged_per_slab() {
     let subsystem = subsystem(1);
     for (limit, slabs, objects) in [
         (Limit::Slabs(3), 3, 32),

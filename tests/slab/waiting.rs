@@ -87,7 +87,7 @@ fn deferred_frees_are_not_expedited_without_waiters() {
 }
 
 #[test]
-fn acquire_does_not_wait_on_other_errors() {
+fn acquire_waits_only_on_limit_errors() {
     let subsystem = Subsystem::new(config(1, 1, 1 << 20)).unwrap();
     let cache = KmemCache::builder("all", 4096).build_in(&subsystem).unwrap();
     let _all: Vec<_> = std::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
@@ -95,7 +95,7 @@ fn acquire_does_not_wait_on_other_errors() {
 }
 
 #[test]
-fn timed_out_waiter_gets_the_limit_error_and_leaves_the_queue() {
+fn timed_out_waiter_leaves_the_wait_queue() {
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
     let limit = Err(AllocError::CacheLimit { slabs: 1 });
@@ -110,7 +110,7 @@ fn timed_out_waiter_gets_the_limit_error_and_leaves_the_queue() {
 
 /// The executor may have polled the future again, with another waker than before.
 #[test]
-fn last_waker_is_woken_once_and_its_object_is_kept_for_it() {
+fn object_freed_for_a_waiter_is_reserved() {
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
     let wakers = [(); 2].map(|()| Arc::new(Woken::default()));
@@ -134,7 +134,7 @@ fn last_waker_is_woken_once_and_its_object_is_kept_for_it() {
 
 /// Forgetting a future has the effect of forgetting a box.
 #[test]
-fn forgotten_future_leaks_one_object_and_blocks_no_waiter() {
+fn forgotten_acquire_future_blocks_no_waiter() {
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
     let [mut first, mut second] = [(); 2].map(|()| cache.acquire(Gfp::KERNEL));
@@ -151,7 +151,7 @@ fn forgotten_future_leaks_one_object_and_blocks_no_waiter() {
 /// If a constructor panics, the panic reaches the caller that created the slab; the next caller calls the constructor
 /// again.
 #[test]
-fn constructor_panic_blocks_no_waiter() {
+fn constructor_panic_does_not_block_the_next_waiter() {
     let subsystem = subsystem(1);
     let panics = Arc::new(Counter::new(0));
     let left = panics.clone();
@@ -197,7 +197,7 @@ fn destroyed_cache_returns_an_error_to_its_waiters() {
 }
 
 #[test]
-fn child_of_a_fork_has_no_waiter() {
+fn forked_child_has_no_waiter() {
     use uslab::Fork;
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
@@ -228,7 +228,7 @@ fn child_of_a_fork_has_no_waiter() {
 }
 
 #[test]
-fn threads_and_tasks_share_one_wait_queue() {
+fn threads_and_tasks_share_a_wait_queue() {
     let subsystem = subsystem(2);
     let cache = ObjectCache::builder("mixed").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
     let cache = &cache.build_in(&subsystem).unwrap();
@@ -255,7 +255,7 @@ fn threads_and_tasks_share_one_wait_queue() {
 
 /// The cache is used like a pool of connections: clients are more numerous than objects, and some clients time out.
 #[test]
-fn every_contending_waiter_is_served_and_nothing_is_lost() {
+fn every_contending_waiter_is_eventually_served() {
     for magazines in [Magazines::BySize, Magazines::Off, SMALL] {
         let subsystem = subsystem(4);
         let cache = ObjectCache::builder("pool").ctor(|| 0_u64).align(2048).magazines(magazines);
@@ -405,7 +405,7 @@ fn acquire_futures_are_send() {
 }
 
 #[test]
-fn served_waiter_counts_no_failure() {
+fn served_waiter_is_not_counted_as_failure() {
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
     let (failures, paths) = (cache.info().failures, cache.info().paths);
@@ -428,7 +428,7 @@ fn served_waiter_counts_no_failure() {
 }
 
 #[test]
-fn lowering_a_limit_calls_the_shrinkers() {
+fn lowering_a_cache_limit_calls_the_shrinkers() {
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -468,7 +468,7 @@ fn all_of(cache: &KmemCache) -> (Vec<uslab::Block<'_>>, AllocError) {
 }
 
 #[test]
-fn account_reclaims_from_one_cache_for_another() {
+fn account_at_its_limit_reclaims_from_idle_caches() {
     let subsystem = subsystem(2);
     let (bytes, objects) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -495,7 +495,7 @@ fn account_reclaims_from_one_cache_for_another() {
 }
 
 #[test]
-fn slab_of_the_smallest_order_is_charged_its_actual_bytes() {
+fn smallest_order_slab_is_charged_its_actual_size() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
     let account = Account::new_in(&subsystem, usize::MAX);
     let cache = KmemCache::builder("page", 4096).magazines(Magazines::Off).account(&account);
@@ -510,7 +510,7 @@ fn slab_of_the_smallest_order_is_charged_its_actual_bytes() {
 }
 
 #[test]
-fn request_above_the_account_limit_is_refused_by_the_account() {
+fn request_above_the_account_limit_is_refused() {
     let subsystem = subsystem(1);
     let (bytes, objects) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -524,7 +524,7 @@ fn request_above_the_account_limit_is_refused_by_the_account() {
 
 /// Regression test: when the account had room again, empty slabs of other caches were not reclaimed.
 #[test]
-fn charged_waiter_without_memory_reclaims_from_other_caches() {
+fn charged_waiter_without_memory_reclaims_idle_cache_memory() {
     let mut config = config(1, 1, 4 << 20);
     config.pages.per_cpu_pages = false;
     let subsystem = Subsystem::new(config).unwrap();
@@ -548,7 +548,7 @@ fn charged_waiter_without_memory_reclaims_from_other_caches() {
 }
 
 #[test]
-fn changed_limit_wakes_waiters_or_reclaims_idle_memory() {
+fn raised_account_limit_wakes_its_waiters() {
     let subsystem = subsystem(1);
     let (bytes, objects) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -578,7 +578,7 @@ fn changed_limit_wakes_waiters_or_reclaims_idle_memory() {
 }
 
 #[test]
-fn limit_above_the_charge_reclaims_no_idle_memory() {
+fn account_limit_above_the_charge_reclaims_no_memory() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -597,7 +597,7 @@ fn limit_above_the_charge_reclaims_no_idle_memory() {
 
 /// Only an object of the waiter's own cache can end the wait.
 #[test]
-fn returned_charge_wakes_no_waiter_at_a_cache_limit() {
+fn returned_account_charge_wakes_no_cache_limit_waiter() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -632,7 +632,7 @@ impl uslab::Shrinker for Idle {
 
 /// At the limit of an account, shrinkers of all its caches are called.
 #[test]
-fn account_at_its_limit_calls_the_shrinkers_of_all_its_caches() {
+fn account_at_its_limit_calls_shrinkers_of_every_cache() {
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -663,7 +663,7 @@ impl uslab::Shrinker for Silent {
 /// Regression test: the waiter's allocation was refused, because a thread that had freed before the wait began did not
 /// know of the waiter.
 #[test]
-fn new_waiter_for_an_account_gets_objects_freed_just_before() {
+fn new_account_waiter_gets_previously_freed_objects() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let (bytes, _) = four_slabs(&subsystem);
@@ -706,7 +706,7 @@ fn new_slab_serves_all_waiters() {
 }
 
 #[test]
-fn waiter_for_an_account_gets_memory_freed_by_its_other_caches() {
+fn account_waiter_gets_memory_freed_by_another_cache() {
     let subsystem = subsystem(2);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -735,7 +735,7 @@ fn waiter_for_an_account_gets_memory_freed_by_its_other_caches() {
 }
 
 #[test]
-fn cache_created_while_its_account_has_waiters_keeps_nothing() {
+fn cache_of_an_account_with_waiters_keeps_no_objects() {
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
     // The account has one page more, which is too little for another slab.
@@ -758,7 +758,7 @@ fn cache_created_while_its_account_has_waiters_keeps_nothing() {
 
 /// Of two waiters, the first gets a returned charge, even if the second is polled first.
 #[test]
-fn returned_charge_belongs_to_the_first_waiter() {
+fn returned_account_charge_goes_to_the_first_waiter() {
     let subsystem = subsystem(1);
     let account = Account::new_in(&subsystem, usize::MAX);
     let build = |name| KmemCache::builder(name, 4096).magazines(Magazines::Off).account(&account);
@@ -780,7 +780,7 @@ fn returned_charge_belongs_to_the_first_waiter() {
 }
 
 #[test]
-fn account_at_its_limit_is_reported_and_takes_nothing_from_another() {
+fn account_at_its_limit_takes_nothing_from_another_account() {
     let pages =
         PageConfig { min_free_kib: Some(0), ..PageConfig::default_for(Cpus::simulated(1, 1).unwrap()) };
     let subsystem = Subsystem::new(Config::new(pages.limit(64 << 20))).unwrap();
@@ -800,7 +800,7 @@ fn account_at_its_limit_is_reported_and_takes_nothing_from_another() {
 }
 
 #[test]
-fn account_of_a_single_cache_is_reported() {
+fn report_lists_an_account_with_a_single_cache() {
     let subsystem = subsystem(1);
     let account = Account::new_in(&subsystem, 1 << 20);
     let _cache = KmemCache::builder("tenant", 1000).account(&account).build_in(&subsystem).unwrap();
@@ -820,7 +820,7 @@ impl uslab::Shrinker for Busy {
 
 /// Regression test: a waiter whose shrinker gave up slept until its timeout.
 #[test]
-fn shrinker_that_gave_up_is_called_again_by_waiters_and_the_reaper() {
+fn waiters_retry_a_shrinker_that_gave_up() {
     let subsystem = subsystem(1);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -877,7 +877,7 @@ fn memory_in_use_starts_the_reaper() {
 }
 
 #[test]
-fn huge_memory_starts_the_reaper() {
+fn huge_memory_in_use_starts_the_reaper() {
     let reap_every = Some(Duration::from_millis(1));
     let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
@@ -891,7 +891,7 @@ fn huge_memory_starts_the_reaper() {
 }
 
 #[test]
-fn freed_pages_wake_the_reaper() {
+fn freed_pages_wake_the_sleeping_reaper() {
     let reap_every = Some(Duration::from_millis(1));
     let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
@@ -911,7 +911,7 @@ fn freed_pages_wake_the_reaper() {
 
 /// Regression test: the reaper slept while futures waited, and was not started until 8 MiB were in use.
 #[test]
-fn new_waiter_starts_or_wakes_the_reaper() {
+fn new_waiter_wakes_the_sleeping_reaper() {
     let reap_every = Some(Duration::from_millis(1));
     let subsystem = Subsystem::new(Config { reap_every, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
@@ -942,7 +942,7 @@ fn new_waiter_starts_or_wakes_the_reaper() {
 
 /// Regression test: the error said that the cache was destroyed, and no shrinker was called.
 #[test]
-fn waiter_without_memory_gets_a_memory_error() {
+fn waiter_gets_a_memory_error_if_memory_is_exhausted() {
     let subsystem = Subsystem::new(config(1, 1, 1 << 20)).unwrap();
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -967,7 +967,7 @@ fn waiter_without_memory_gets_a_memory_error() {
 /// The waiter first gets objects of slabs on the other node, and then pages of this node. If the other node has no free
 /// pages, memory that another cache keeps is reclaimed.
 #[test]
-fn waiter_gets_objects_and_pages_of_another_node() {
+fn waiter_gets_objects_of_another_numa_node() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
     let cache = KmemCache::builder("both", 1000).magazines(Magazines::Off).limit(Limit::Slabs(2));
     let cache = cache.build_in(&subsystem).unwrap();
@@ -1019,7 +1019,7 @@ fn waiter_gets_objects_and_pages_of_another_node() {
 }
 
 #[test]
-fn waits_are_counted_at_their_end_whatever_the_result() {
+fn each_wait_is_counted_when_the_wait_ends() {
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
     let waits = || cache.info().waits;
@@ -1053,7 +1053,7 @@ impl uslab::Shrinker for Asked {
 }
 
 #[test]
-fn waiter_with_a_short_timeout_calls_no_shrinker_again() {
+fn waiter_with_a_short_timeout_retries_no_shrinker() {
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
     let asked = Arc::new(Counter::new(0));
@@ -1067,7 +1067,7 @@ fn waiter_with_a_short_timeout_calls_no_shrinker_again() {
 }
 
 #[test]
-fn waiter_sleeps_between_shrinker_calls_and_wakes_when_served() {
+fn waiter_sleeps_between_shrinker_calls() {
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
     let _registration = cache.register_shrinker(Asked(Arc::default(), 1000));
@@ -1100,7 +1100,7 @@ fn waiter_without_shrinkers_sleeps_until_its_timeout() {
 
 /// No other thread advances the collector.
 #[test]
-fn waiter_gets_a_slab_after_its_readers_leave() {
+fn waiter_gets_a_type_stable_slab_after_readers_unpin() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     on_cpu(0);
@@ -1116,7 +1116,7 @@ fn waiter_gets_a_slab_after_its_readers_leave() {
 }
 
 #[test]
-fn future_gets_deferred_objects_after_a_reap() {
+fn acquire_future_gets_deferred_objects_after_a_reap() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let (cache, mut objects) = at_the_limit(&subsystem);
@@ -1137,7 +1137,7 @@ fn future_gets_deferred_objects_after_a_reap() {
 }
 
 #[test]
-fn tenants_competing_for_one_account_lose_nothing() {
+fn caches_competing_for_an_account_lose_no_object() {
     let subsystem = subsystem(4);
     let (bytes, _) = four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -1172,7 +1172,7 @@ fn tenants_competing_for_one_account_lose_nothing() {
 }
 
 #[test]
-fn zero_on_free_cache_leaves_no_user_data() {
+fn zero_on_free_cache_erases_all_user_data() {
     for (check, magazines) in [(false, Magazines::BySize), (true, SMALL), (false, Magazines::Off)] {
         let subsystem = subsystem(1);
         on_cpu(0);
@@ -1196,7 +1196,7 @@ fn zero_on_free_cache_leaves_no_user_data() {
 
 /// A limit of 0 can never be met.
 #[test]
-fn acquire_does_not_wait_for_the_impossible() {
+fn acquire_does_not_wait_at_limit_zero() {
     let subsystem = subsystem(1);
     let none = KmemCache::builder("none", 1000).limit(Limit::Slabs(0)).build_in(&subsystem).unwrap();
     assert_eq!(poll(&mut none.acquire(Gfp::KERNEL)), Some(Err(AllocError::CacheLimit { slabs: 0 })));
@@ -1210,7 +1210,7 @@ fn acquire_does_not_wait_for_the_impossible() {
 /// Regression test: when a wait ended, the magazines of a cache without an owner were opened again, so the free of its
 /// last object did not free the cache.
 #[test]
-fn cache_without_owner_is_freed_despite_account_waiters() {
+fn dropped_cache_with_account_waiters_is_freed() {
     let subsystem = Subsystem::new(Config { check_frees: false, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
     let (bytes, _) = four_slabs(&subsystem);
@@ -1231,7 +1231,7 @@ fn cache_without_owner_is_freed_despite_account_waiters() {
 
 /// Regression test: all caches of the account kept their magazines closed in the child.
 #[test]
-fn child_of_a_fork_has_no_waiter_for_an_account() {
+fn forked_child_has_no_waiter_for_an_account() {
     use uslab::Fork;
     let subsystem = subsystem(1);
     on_cpu(0);
@@ -1285,7 +1285,7 @@ fn acquire_from_a_destroyed_cache_does_not_wait() {
 
 /// The shrinker drops enough objects before it panics. Regression test: the panic ended the allocation.
 #[test]
-fn objects_dropped_by_a_shrinker_before_its_panic_are_used() {
+fn allocation_uses_objects_freed_by_a_panicking_shrinker() {
     struct Drops(Mutex<Vec<uslab::OwnedBox<u64>>>);
     impl uslab::Shrinker for Drops {
         fn count(&self) -> usize {
@@ -1307,7 +1307,7 @@ fn objects_dropped_by_a_shrinker_before_its_panic_are_used() {
 
 /// Regression test: the panic ended the allocation, and afterwards the reaper called no shrinker.
 #[test]
-fn panicking_shrinker_does_not_stop_the_other_shrinkers() {
+fn panicking_shrinker_does_not_stop_later_shrinkers() {
     struct Panics;
     impl uslab::Shrinker for Panics {
         fn count(&self) -> usize {
@@ -1407,7 +1407,7 @@ fn waiter_retries_to_start_the_reaper_thread() {
 /// Regression test: the second waiter tried again and again for ever. At each attempt, the account granted the charge,
 /// the limit of the cache made the waiter return the charge, and the returned charge woke the waiter.
 #[test]
-fn waiter_at_a_cache_limit_sleeps_while_another_waits_for_the_account() {
+fn cache_limit_waiter_sleeps_despite_an_account_waiter() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -1427,7 +1427,7 @@ fn waiter_at_a_cache_limit_sleeps_while_another_waits_for_the_account() {
 
 /// Regression test: the objects stayed in the list of the thread that had freed them, while this thread slept.
 #[test]
-fn waiter_gets_deferred_objects_after_their_readers_leave() {
+fn waiter_gets_deferred_objects_after_readers_unpin() {
     let _readers = crate::common::READERS.lock();
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
@@ -1447,7 +1447,7 @@ fn wait_until_asleep(cache: &KmemCache) {
 /// Regression test: a waiting thread slept until its timeout, because it had looked for deferred objects only once,
 /// before any object was deferred.
 #[test]
-fn sleeping_waiter_gets_objects_deferred_after_it_fell_asleep() {
+fn sleeping_waiter_gets_objects_deferred_during_its_sleep() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let (cache, objects) = at_the_limit(&subsystem);
@@ -1464,7 +1464,7 @@ fn sleeping_waiter_gets_objects_deferred_after_it_fell_asleep() {
 
 /// Regression test: only the waiter's own cache was searched for deferred objects.
 #[test]
-fn waiter_for_an_account_gets_deferred_memory_of_its_other_caches() {
+fn account_waiter_gets_deferred_memory_of_another_cache() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     on_cpu(0);
@@ -1535,7 +1535,7 @@ fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Option<F::Outp
 
 /// Regression test: the object that the waiter had been given was lost.
 #[test]
-fn served_waiter_keeps_its_object_if_another_waker_panics() {
+fn served_waiter_keeps_its_object_after_a_waker_panics() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -1556,7 +1556,7 @@ fn served_waiter_keeps_its_object_if_another_waker_panics() {
 
 /// Regression test: when a waker panicked, the waiters after it were not woken.
 #[test]
-fn panicking_waker_does_not_stop_other_wake_ups() {
+fn panicking_waker_does_not_stop_later_wake_ups() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -1586,7 +1586,7 @@ fn panicking_waker_does_not_stop_other_wake_ups() {
 
 /// Regression test: the place of the waker stayed in the queue.
 #[test]
-fn waker_panic_in_drop_leaves_the_queue_and_loses_no_object() {
+fn waker_panicking_in_drop_loses_no_object() {
     use std::task::{RawWaker, RawWakerVTable};
     const VTABLE: RawWakerVTable = RawWakerVTable::new(
         |_| RawWaker::new(std::ptr::null(), &VTABLE),

@@ -400,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_name_the_litmus_shapes_that_loom_misses() {
+    fn claims_list_the_litmus_tests_that_loom_misses() {
         let read = |file: &str| std::fs::read_to_string(workspace().join(file)).unwrap();
         let [claims, limits, outcomes] = [
             "tests/claims.toml",
@@ -426,7 +426,7 @@ mod tests {
     const CAUGHT: &str = "uslab-magazine | CAUGHT it forgets | property D1 | execution 1 | lost";
 
     #[test]
-    fn claim_is_joined_with_its_test_runs() {
+    fn claims_table_shows_the_models_of_each_claim() {
         let rows = [
             MODEL,
             "uslab-magazine | MODEL D1 R2: more | threads 3 | bound none | scripts 1 | executions 7 | floor 6",
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn mutation_results_follow_the_claims() {
+    fn claims_table_ends_with_the_mutation_results() {
         let run = MutantRun {
             by: "models alone".to_owned(),
             commit: "0123456 of 2026-01-02".to_owned(),
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn code_excluded_from_loom_is_claimed_by_shuttle() {
+    fn claims_cover_code_excluded_from_loom_with_shuttle() {
         let rows = format!("uslab-magazine | SCHEDULES D1: much | threads 4 | random 10 | pct 20\n{CAUGHT}");
         let table = Claims::join(WORDS, &rows).unwrap().table();
         assert!(
@@ -486,14 +486,14 @@ mod tests {
     }
 
     #[test]
-    fn unreached_files_are_listed_with_reasons() {
+    fn claims_table_lists_unreached_files_with_reasons() {
         let words = format!("{WORDS}[[unreached]]\nfiles = ['a.rs', 'b.rs']\nreason = 'They wait.'\n");
         let table = Claims::join(&words, &[MODEL, CAUGHT].join("\n")).unwrap().table();
         assert!(table.ends_with("\n\nThey wait.\n\n- `a.rs`\n- `b.rs`\n"), "{table}");
     }
 
     #[test]
-    fn claim_words_must_match_their_rows() {
+    fn claim_without_a_model_run_is_an_error() {
         let wrong = |rows: &str| format!("{:#}", Claims::join(WORDS, rows).unwrap_err());
         assert!(wrong("").contains("magazine D1: no model ran"));
         let killers = Claims::join(WORDS, MODEL).unwrap().all_have_killers();

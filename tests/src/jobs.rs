@@ -166,7 +166,7 @@ mod tests {
     /// Regression test: if the system killed a process for lack of memory, the process counted as failed, and its
     /// mutant as noticed.
     #[test]
-    fn job_killed_from_outside_ends_the_run() {
+    fn run_ends_if_the_system_kills_a_job() {
         for signal in ["KILL", "TERM"] {
             let script = format!("kill -{signal} $$");
             let ran = run_within(Command::new("sh").args(["-c", &script]), Duration::from_secs(60));
@@ -195,7 +195,7 @@ mod tests {
 
     /// Regression test: on a busy machine a process got no CPU for seconds, and counted as out of time.
     #[test]
-    fn runnable_and_waiting_jobs_are_distinguished() {
+    fn job_monitor_distinguishes_runnable_from_waiting_jobs() {
         for (script, asks) in [("while :; do :; done", true), ("exec sleep 1000", false)] {
             let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
             // The loop waits until the shell has become that program.
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn job_that_never_ends_is_killed() {
+    fn job_beyond_its_time_limit_is_killed() {
         let ended = shell("while :; do :; done", 0.2);
         assert!(ended.status.is_none() && ended.used >= Duration::from_millis(200), "{ended:?}");
     }

@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn modelled_packages_are_found_by_cargo() {
+    fn cargo_metadata_lists_the_packages_with_models() {
         let names = MODELLED.map(|modelled| modelled.package.to_owned());
         assert_eq!(Subject::find(None, &names, "loom").unwrap(), Subject::all_modelled());
         assert_eq!(Subject::all_modelled()[0].sources(), Path::new("magazine/sync/src"));
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn first_row_of_a_test_follows_its_name() {
+    fn row_parser_finds_rows_after_test_names() {
         let said = "\nrunning 1 test\ntest models::g1 ... SITE a:1:2:0 load Acquire\nSITE b:1:2:0 load Relaxed\nno SITE c";
         let sites: Vec<&str> = super::rows(said, "SITE ").collect();
         assert_eq!(sites, ["a:1:2:0 load Acquire", "b:1:2:0 load Relaxed"]);
@@ -497,7 +497,7 @@ mod tests {
 
     /// Regression test: if a model ran out of time, it counted as having noticed the mutant.
     #[test]
-    fn truncated_model_has_not_failed() {
+    fn model_run_truncated_by_time_is_not_failed() {
         for file in ["replay", "split"] {
             let text = std::fs::read_to_string(workspace().join(format!("magazine/sync/src/{file}.rs")));
             let said = text.unwrap().lines().find(|line| line.contains(": cut after ")).unwrap().to_owned();
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn first_panic_determines_the_failure() {
+    fn first_panic_message_describes_the_failure() {
         let said = "test a ... \nthread 'a' (1) panicked at x.rs:1:2:\n\n  Causality violation: so\nthread 'a' panicked at y.rs:3:4:\nother";
         assert_eq!(super::panic_message(said).as_deref(), Some("Causality violation: so"));
         assert_eq!(super::panic_message("test a ... ok"), None);

@@ -694,7 +694,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mutation_rule_finds_its_places() {
+    fn each_mutation_rule_finds_its_mutants() {
         assert_eq!(
             mutants("fn f(a: u32) -> bool { a < 2 }"),
             ["f value: true", "f value: false", "f compare: a < 2 -> a <= 2", "f compare: a < 2 -> a > 2"]
@@ -754,7 +754,7 @@ mod tests {
 
     /// Nothing would remain to be done under the lock, so this mutant would change nothing.
     #[test]
-    fn mutation_keeps_a_lock_before_an_empty_tail_expression() {
+    fn unlock_mutation_skips_tail_expressions_without_guarded_data() {
         let unlocked = |last: &str| {
             let text = format!("fn f() -> S {{ let g = s.lock(); let a = g.a; {last} }}");
             mutants(&text).iter().filter(|mutant| mutant.contains("unlock")).count()
@@ -784,7 +784,7 @@ mod tests {
     /// Regression test: the switch read the variable with a call that allocates, so a test that watches the heap
     /// failed.
     #[test]
-    fn mutation_switch_calls_no_heap() {
+    fn mutation_switch_does_not_call_the_heap() {
         const PROGRAM: &str = r#"
             use std::alloc::{GlobalAlloc, Layout, System};
             struct Watched;

@@ -413,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_shipping_statement_and_arm_has_a_probe() {
+    fn each_shipping_statement_has_a_reach_probe() {
         let text = "\
 fn f(a: u32) -> u32 {
     let b = match a { 1 => 2,
@@ -448,7 +448,7 @@ fn l() {
     }
 
     #[test]
-    fn reach_table_round_trips() {
+    fn reach_table_names_the_unreached_files() {
         let probed = Probed::new("a.rs", "fn f() {\n g();\n h();\n k(); }", 0).unwrap();
         let files = BTreeMap::from([("slab/pool/src/a.rs".to_owned(), probed)]);
         let mut reached = [(); TOOLS.len()].map(|()| Some(HashSet::new()));

@@ -116,7 +116,7 @@ mod tests {
 
     /// Regression test: a tool's result was kept although tests, seeds or the compiler had changed.
     #[test]
-    fn share_hash_covers_only_files_that_tests_read() {
+    fn result_hash_covers_only_files_read_by_tests() {
         let names = tracked(workspace()).unwrap();
         let (counted, others): (Vec<&str>, Vec<&str>) =
             names.iter().map(|name| &**name).partition(|name| counts(name));

@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn call_sites_equal_the_compilers_locations() {
+    fn scanned_call_sites_equal_the_compiler_locations() {
         // Returns the position of a call that the hook sees, for the same text.
         #[track_caller]
         fn load(_: &(), _: Ordering) -> (u32, u32) {
@@ -726,7 +726,7 @@ mod tests {
     }
 
     #[test]
-    fn cfg_determines_which_checker_compiles_a_site() {
+    fn cfg_attributes_determine_the_build_of_each_site() {
         let text = r#"
             #[cfg(loom)] fn a() { x.load(Relaxed) }
             #[cfg(not(any(loom, shuttle)))] fn b() { x.load(Relaxed) }
@@ -778,7 +778,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_memory_ordering_is_an_error() {
+    fn memory_ordering_outside_an_atomic_call_is_an_error() {
         for text in ["const O: Ordering = Ordering::Acquire;", "fn f() { let o = SeqCst; x.load(o) }"] {
             let error = scan(text).unwrap_err().to_string();
             assert!(error.contains("not as an argument of an atomic operation"), "{error}");
@@ -787,7 +787,7 @@ mod tests {
     }
 
     #[test]
-    fn module_can_have_a_separate_file_for_checkers() {
+    fn source_scan_finds_separate_module_files_for_checkers() {
         let root = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(root.path().join(name), text).unwrap();
         write("lib.rs", "#[cfg_attr(any(loom, shuttle), path = \"cells.rs\")] mod layout;");
@@ -800,7 +800,7 @@ mod tests {
 
     /// `check-all` fails for each planted bug that no model catches.
     #[test]
-    fn each_planted_bug_is_found_in_the_source() {
+    fn source_scan_finds_each_planted_bug() {
         let text = r#"
             fn f() {
                 planted!("first" => return);
@@ -820,7 +820,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_planted_bug_is_an_error() {
+    fn planted_bug_without_a_literal_name_is_an_error() {
         let error = |text| scan(text).unwrap_err().to_string();
         assert!(error("fn f() { planted!(BUG => return); }").contains("literal"));
         assert!(error(r#"fn f() { if sync::is_planted("x") {} }"#).contains("a planted bug is a statement"));
@@ -828,7 +828,7 @@ mod tests {
     }
 
     #[test]
-    fn weakened_orderings_are_legal() {
+    fn weaker_orderings_are_legal_for_each_operation() {
         assert_eq!(Operation::Load.weaker(SeqCst), [Acquire, Relaxed]);
         assert_eq!(Operation::Fence.weaker(SeqCst), [AcqRel, Acquire, Release, Relaxed]);
         assert_eq!(Operation::ReadModifyWrite.weaker(AcqRel), [Acquire, Release, Relaxed]);

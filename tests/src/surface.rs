@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doc_examples_are_distinguished_from_text() {
+    fn plain_text_blocks_are_not_doc_examples() {
         for begin in ["text", "ignore", "no_run", "compile_fail,E0277", "console"] {
             let docs = format!("A cache.\n\n```{begin}\nlet cache = 1;\n```\n\nMore.");
             assert!(!has_example(&docs), "{docs}");

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiver_has_a_site_and_a_reason() {
+    fn waiver_without_a_reason_is_an_error() {
         let text = |ordering: &str, reason: &str| {
             format!(
                 "[[waiver]]\nfile = 'a.rs'\nfunction = 'f'\ntext = 'x.load'\nordering = '{ordering}'\nreason = '{reason}'"

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_sysfs_cpus_are_counted_from_the_affinity() {
+    fn cpu_count_without_sysfs_follows_the_affinity_mask() {
         let highest = count() - 1;
         let mut only = nix::sched::CpuSet::new();
         only.set(highest as usize).unwrap();

@@ -151,8 +151,8 @@ pub fn on_cpu(cpu: u32) {
 impl Cpus {
     /// The machine's CPUs (at most [`MAX_CPUS`]), on one node. On Linux, the count is the number of CPUs that the
     /// kernel may ever bring up. On other systems, the count is the number of CPUs that the process may use
-    /// concurrently. Without a list in `/sys`, the CPUs are those known to the C library and those in this thread's
-    /// affinity mask. Threads on a CPU beyond the count bypass the stacks.
+    /// concurrently. If `/sys` has no list of CPUs, the CPUs are those that the C library knows, and the CPUs in this
+    /// thread's affinity mask. Threads on a CPU beyond the count bypass the stacks.
     ///
     /// The first call chooses the process's [`Mechanism`]. On Linux, `Cpus::os` allocates nothing.
     pub fn os() -> Self {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_count_out_of_range_is_named_in_the_error() {
+    fn invalid_cpu_count_is_named_in_the_error() {
         let text = |c, n| Cpus::simulated(c, n).unwrap_err().to_string();
         assert_eq!(text(0, 1), "0 CPUs: 1 to 1024 are supported");
         assert_eq!(text(2000, 1), "2000 CPUs: 1 to 1024 are supported");
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn script_migrates_the_thread_before_it_reads_its_cpu() {
+    fn script_migrates_the_thread_before_the_given_cpu_read() {
         let cpus = Cpus::simulated(2, 1).unwrap();
         Script { cpu: 0, at: 3, then: 1, aborted: false }.install();
         assert_eq!([(); 4].map(|()| cpus.current()), [0, 0, 1, 1]);
@@ -301,14 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn simulated_cpu_uses_the_claimed_slot() {
+    fn simulated_cpus_use_the_claimed_mechanism() {
         assert_eq!(Cpus::simulated(2, 1).unwrap().mechanism(), Mechanism::Claimed);
         assert_eq!(Cpus::os().claimed().mechanism(), Mechanism::Claimed);
         assert_eq!(Cpus::os().mechanism(), Cpus::os().mechanism());
     }
 
     #[test]
-    fn current_cpu_is_one_of_the_machines_cpus() {
+    fn current_cpu_is_below_the_cpu_count() {
         let cpus = Cpus::os();
         assert!(cpus.count() >= 1 && cpus.current() < cpus.count());
     }

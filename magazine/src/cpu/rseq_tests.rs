@@ -291,7 +291,7 @@ fn pin(thread: Pid, cpus: &[usize]) {
 
 /// An aborted section restarts from its restart label, so its inputs must be unchanged at that label.
 #[test]
-fn restartable_sections_write_nothing_that_a_restart_reads() {
+fn restartable_sections_do_not_modify_their_restart_inputs() {
     let checked = sections::check();
     assert!(checked.sections >= 20 && checked.instructions >= 200, "{checked:?}");
     assert!(checked.survive >= 1, "a batch widens its stack: {checked:?}");
@@ -302,7 +302,7 @@ fn restartable_sections_write_nothing_that_a_restart_reads() {
 /// portable bodies.
 #[test]
 #[ignore = "writes to a file; run by .ci/sections"]
-fn restartable_sections_are_listed_in_the_document() {
+fn restartable_sections_are_written_to_the_document() {
     use serde_json::json;
     let (world, mut dice) = (World::new(), Dice(11));
     let address = |round: Option<NonNull<u8>>| round.map_or(0, |round| round.addr().get());
@@ -456,8 +456,8 @@ fn again(module: &str, name: &str, test: fn(), variable: Option<(&str, &str)>) {
 
 /// A drain issues one fence for any number of CPUs and classes, and no fence if there is nothing to take.
 #[test]
-fn drain_issues_one_fence() {
-    alone(module_path!(), "drain_issues_one_fence", || {
+fn drain_issues_a_single_fence() {
+    alone(module_path!(), "drain_issues_a_single_fence", || {
         let world = World::new();
         let fences = |which: DrainScope| {
             let before = FENCES.get();
@@ -561,7 +561,7 @@ fn cpu_beyond_the_table_bypasses_the_stacks() {
 
 /// Without unregistration, the kernel writes to memory that has been freed and reused.
 #[test]
-fn exiting_thread_unregisters() {
+fn exiting_thread_unregisters_its_rseq_area() {
     /// The thread's CPU after the destructors of all other keys have run.
     static AT_THE_END: Fixed = Fixed::new(0);
     static KEY: Fixed = Fixed::new(0);
@@ -571,7 +571,7 @@ fn exiting_thread_unregisters() {
         // is a number, not an address.
         unsafe { libc::pthread_setspecific(KEY.get(), turns.wrapping_byte_sub(1)) };
     }
-    in_a_process_without_the_libcs(module_path!(), "exiting_thread_unregisters", || {
+    in_a_process_without_the_libcs(module_path!(), "exiting_thread_unregisters_its_rseq_area", || {
         let joined = std::thread::spawn(|| {
             let before = cpu_id_at(area());
             let used = cpu_id();

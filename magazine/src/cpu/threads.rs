@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thread_keeps_its_cpu_and_assignment_is_round_robin() {
+    fn threads_are_assigned_to_cpus_round_robin() {
         assert_eq!(current(4), current(4));
         let played: Vec<u32> = (0..32).map(|_| std::thread::spawn(|| current(4)).join().unwrap()).collect();
         assert!(played.iter().all(|cpu| *cpu < 4));

@@ -24,7 +24,7 @@ fn fill_from_an_empty_supplier_is_not_counted() {
 }
 
 #[test]
-fn extreme_layer_sizes_are_refused_or_work() {
+fn extreme_layer_sizes_cause_no_panic() {
     let cpus = Cpus::simulated(2, 2).unwrap();
     on_cpu(0);
     let region = 2 << 20;
@@ -82,7 +82,7 @@ fn panicking_supplier_leaves_no_class_closed() {
 
 /// Regression: the second node's class stayed closed, and the rounds taken from it were lost.
 #[test]
-fn panic_while_flushing_one_node_does_not_stop_other_nodes() {
+fn panic_while_flushing_a_node_does_not_stop_others() {
     struct Panics<'a>(&'a TestSupplier, Counter);
     impl Supplier<TestRound> for Panics<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
@@ -118,7 +118,7 @@ fn panic_while_flushing_one_node_does_not_stop_other_nodes() {
 /// Regression: the class stayed closed in the child, and rounds freed in the child were put on top of rounds being
 /// flushed.
 #[test]
-fn fork_during_the_flush_of_a_drain_loses_no_round() {
+fn fork_during_a_drain_flush_loses_no_round() {
     struct Forks<'a>(&'a TestSupplier, &'a Layer<TestRound>, Counter, u64);
     impl Supplier<TestRound> for Forks<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
@@ -167,7 +167,7 @@ fn fork_during_the_flush_of_a_drain_loses_no_round() {
 
 /// Regression: freeing a round of a node without CPUs panicked.
 #[test]
-fn round_of_a_node_without_cpus_goes_to_the_supplier() {
+fn round_from_a_cpuless_node_goes_to_the_supplier() {
     let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(0, 3));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
     on_cpu(0);
@@ -207,7 +207,7 @@ fn supplier_called_with_a_lock_held_panics() {
 }
 
 #[test]
-fn free_is_quiet_until_one_magazine_below_the_stack_limit() {
+fn quiet_threshold_is_a_magazine_below_the_stack_limit() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(0, 1));
     on_cpu(0);
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 2, 0)).unwrap();
@@ -238,7 +238,7 @@ fn refused_layer_keeps_no_class_number() {
 /// A new layer reuses the class numbers of a dropped layer. The counts of the new layer begin at 0, and the new layer
 /// never sees the old rounds.
 #[test]
-fn reused_class_number_starts_without_rounds_and_counts() {
+fn reused_class_number_starts_empty() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let (table, supplier) = (table(cpus), TestSupplier::new(60, 1));
     let mut numbers = vec![];
@@ -323,7 +323,7 @@ fn unused_depot_blocks_are_reused_by_other_depots() {
 }
 
 #[test]
-fn closed_layer_allocates_its_rounds_and_keeps_no_freed_one() {
+fn closed_layer_keeps_no_freed_round() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(12, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 2)).unwrap();
     on_cpu(0);
@@ -349,7 +349,7 @@ fn closed_layer_allocates_its_rounds_and_keeps_no_freed_one() {
 
 /// A larger fill would fetch a whole magazine for one round.
 #[test]
-fn fill_requests_one_round_if_the_stack_cannot_store_more() {
+fn fill_without_a_usable_stack_requests_a_single_round() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(9, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
     let counts = || {

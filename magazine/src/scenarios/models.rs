@@ -426,7 +426,7 @@ pub(super) fn close_and_flush(Case { by, script }: Case) {
     assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a layer that is closed keeps nothing");
     world.census(&[]);
 }
-/// H5: a layer is closed and flushed during a shortage of memory, which changes the layer's limits.
+/// H5: a layer is closed and flushed while memory is short; the shortage changes the layer's limits.
 pub(super) fn closed_beside_a_shrink(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1]);
@@ -485,7 +485,7 @@ pub(super) fn two_classes(Case { by, script }: Case) {
     run(w, (script, uses), &[on(1, drain_cpu_0)]);
 }
 
-/// T1: one sweep of two layers, each of which collects its rounds, while a thread uses both layers.
+/// T1: one sweep covers two layers, and each layer collects its rounds, while a thread uses the two layers.
 pub(super) fn sweep_of_two(Case { by, script }: Case) {
     let table = table(Cpus::simulated(1, 1).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 1);
@@ -661,7 +661,7 @@ pub(super) fn numbers_have_one_owner() {
 
 // ---------------------------------------------------------------- N: nodes
 
-/// N1: a CPU frees rounds of another CPU's node, which return to their node in magazines.
+/// N1: a CPU frees rounds that belong to another CPU's node; these rounds return to their node in magazines.
 pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
@@ -675,8 +675,8 @@ pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     run(w, (script, frees), &[on(1, |w| vec![w.alloc(), w.alloc()])]);
 }
 
-/// N1: a thread migrates to another node at each of its steps. Each stack has a round, which keeps the number of a
-/// thread's steps low.
+/// N1: a thread migrates to another node at each of its steps. Each stack has a round at first, so that a thread needs
+/// few steps.
 pub(super) fn between_nodes(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(2, 0, 4), true, 4);
@@ -783,10 +783,10 @@ pub(super) fn depot_reap_beside_put() {
 
 // ---------------------------------------------------------------- the trace of a failure
 
-/// A model that fails on purpose, so that [`failure_prints_its_trace_and_can_be_repeated_alone`] finds its trace.
+/// A model that fails on purpose, so that [`failed_model_prints_a_repeatable_trace`] finds its trace.
 #[test]
 #[ignore = "fails on purpose; run by the test behind it"]
-fn fails_on_purpose() {
+fn child_fails_on_purpose() {
     plant("a drain flushes the rounds of another drain");
     let case = Case { by: Mechanism::Rseq, script: Script::on(0) };
     models("a failure", Bound::Preemptions(2), 1, [case], drain_meets_drain);
@@ -794,7 +794,7 @@ fn fails_on_purpose() {
 
 /// Regression: libtest hid the trace, because it shows no output of a passing test.
 #[test]
-fn planted_bug_prints_its_trace_although_its_test_passes() {
+fn passing_test_of_a_planted_bug_prints_its_trace() {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     let test = "scenarios::h3_a_drain_meets_another_one::planted";
     let output = unset(&mut command).args(["--exact", test]).env("STORY", "1").output().unwrap();
@@ -805,7 +805,7 @@ fn planted_bug_prints_its_trace_although_its_test_passes() {
 }
 
 #[test]
-fn failure_prints_its_trace_and_can_be_repeated_alone() {
+fn failed_model_prints_a_repeatable_trace() {
     use std::process::Command;
     let said = |command: &mut Command| {
         let output = command.envs([("RUST_BACKTRACE", "0"), ("STORY", "1")]).output().unwrap();
@@ -819,7 +819,7 @@ fn failure_prints_its_trace_and_can_be_repeated_alone() {
         (title.to_owned(), steps.to_owned(), rest.lines().next().unwrap().to_owned())
     };
     let program = std::env::current_exe().unwrap();
-    let test = "scenarios::models::fails_on_purpose";
+    let test = "scenarios::models::child_fails_on_purpose";
     // The output must not depend on variables that a runner may have set for the models.
     let first =
         said(unset(&mut Command::new(&program)).args(["--exact", test, "--include-ignored", "--nocapture"]));

@@ -69,8 +69,8 @@ pub fn model(name: &str, bound: Bound, floor: u64, f: impl Fn() + Send + Sync + 
     models(name, bound, floor, [()], move |()| f())
 }
 
-/// Runs [`model`] once per element of `scripts` and adds up the executions. A script fixes what loom cannot choose,
-/// such as the step at which a thread migrates.
+/// Runs [`model`] once per element of `scripts` and adds up the executions. A script decides what loom cannot choose,
+/// for example the step at which a thread migrates.
 pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     name: &str,
     bound: Bound,
@@ -330,15 +330,15 @@ mod canary {
     }
 
     #[test]
-    fn load_races_with_load_and_compare_exchange() {
+    fn loom_explores_a_load_racing_with_compare_exchange() {
         assert_eq!(outcomes(load, load_then_cas), [(0, 1), (1, 1)]);
     }
     #[test]
-    fn load_races_with_load_and_store() {
+    fn loom_explores_a_load_racing_with_a_store() {
         assert_eq!(outcomes(load, load_then_store), [(0, 9), (1, 9)]);
     }
     #[test]
-    fn two_loads_race_with_load_and_store() {
+    fn loom_explores_two_loads_racing_with_a_store() {
         assert_eq!(outcomes(|x| load(x) * 10 + load(x), load_then_store), [(0, 9), (1, 9), (11, 9)]);
     }
     #[test]
@@ -374,7 +374,7 @@ mod canary {
         assert_eq!(seen, [0, 7, 8], "0 is nobody's round");
     }
     #[test]
-    fn weak_compare_exchange_fails_where_it_was_armed() {
+    fn weak_compare_exchange_fails_at_the_armed_call() {
         loom::model(|| {
             let x = AtomicUsize::new(0);
             crate::weak_arm(2);

@@ -93,7 +93,7 @@ impl<F: ?Sized> Default for Observers<F> {
 }
 
 impl<F: ?Sized> Observers<F> {
-    /// Registers `observer`, which other threads may call immediately.
+    /// Registers `observer`; other threads may call it immediately.
     ///
     /// # Errors
     /// Returns [`TooManyObservers`] if no slot is free.
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_observers_is_limited_and_slots_are_reused() {
+    fn number_of_observers_is_limited() {
         let t = observers();
         for _ in 0..3 {
             let all: Vec<_> = (0..MAX_OBSERVERS).map(|_| written(&t)).collect();
@@ -369,7 +369,7 @@ mod tests {
 
     /// Regression: the slot stayed reserved for ever.
     #[test]
-    fn panicking_observer_can_drop_itself() {
+    fn panicking_observer_can_drop_its_guard() {
         struct Owner(Arc<Mutex<Option<Guard>>>);
         impl Drop for Owner {
             fn drop(&mut self) {
@@ -409,7 +409,7 @@ mod tests {
 
     /// After the guard is dropped, the test may free the values that the observer uses.
     #[test]
-    fn drop_of_an_observer_waits_for_calls_on_other_threads() {
+    fn observer_drop_waits_for_calls_on_other_threads() {
         let t = observers();
         let (inside, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (inside_too, over_too) = (inside.clone(), over.clone());
@@ -430,7 +430,7 @@ mod tests {
 
     /// Threads of counted calls do not exist in the child of a `fork`.
     #[test]
-    fn child_of_a_fork_does_not_wait_for_observer_calls() {
+    fn forked_child_does_not_wait_for_observer_calls() {
         let t = observers();
         let (observer, _read) = written(&t);
         t.slots[0].state.fetch_add(2, Relaxed);
@@ -447,7 +447,7 @@ mod tests {
 
     /// Regression: the child forgot the enclosing call, and the end of that call made the count negative.
     #[test]
-    fn child_of_a_fork_inside_two_observer_calls_continues() {
+    fn fork_inside_nested_observer_calls_leaves_no_reserved_slot() {
         struct Forks(Arc<Observers<Any>>);
         impl Drop for Forks {
             fn drop(&mut self) {

@@ -4,7 +4,7 @@
 //! debug and checker builds, a thread may wait for a lock only if the lock's rank follows all ranks that the thread
 //! holds. A lock acquired out of order panics with the names of two ranks, even if no deadlock is possible. The rank
 //! check uses one small table per thread and never allocates. The rank check works inside an allocator and in `fork`
-//! handlers. Release builds have neither ranks nor the rank table.
+//! handlers. Release builds have no ranks and no rank table.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -235,7 +235,7 @@ impl LockRank {
     pub(crate) fn rank(self) -> Option<Rank> {
         self.0
     }
-    /// Checks the order before the thread waits for the lock, so that a wrong order panics instead of hanging.
+    /// Checks the lock order before the thread waits for the lock, so that a wrong order panics and does not hang.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn ask(self, nesting: Nesting) -> Held {
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_of_one_rank_nest_only_on_request() {
+    fn locks_of_equal_rank_nest_only_with_lock_nested() {
         let nodes: [_; 3] = core::array::from_fn(|_| ranked(Rank::Node));
         let mut held: Vec<MutexGuard<'_, ()>> = nodes.iter().map(Mutex::lock_nested).collect();
         drop(held.remove(0));
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_held_across_a_fork_counts_until_released() {
+    fn forked_lock_keeps_its_rank_until_release() {
         let lock = ForkMutex::new(Rank::Zone, 7);
         // SAFETY: this thread releases the lock below; there is no other thread.
         unsafe {
@@ -415,7 +415,7 @@ mod tests {
 
     /// Regression: two allocators held locks for one `fork`, the check compared locks of both, and the program aborted.
     #[test]
-    fn locks_taken_before_and_after_a_fork_are_not_ordered() {
+    fn locks_held_for_a_fork_are_not_rank_checked() {
         let zone = ForkMutex::new(Rank::Zone, ());
         let (depot, node) = (ForkMutex::new(Rank::Depot, ()), ranked(Rank::Node));
         // SAFETY: this thread releases the locks below; there is no other thread.

@@ -85,7 +85,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         program.with_extension(format!("{name}.{}.replay", self.index))
     }
 
-    /// A file for the path of one call, which no other process or thread uses.
+    /// A file for the path of one call; no other process or thread uses this file.
     fn own_file(&self) -> PathBuf {
         static CALLS: AtomicU64 = AtomicU64::new(0);
         let (process, call) = (std::process::id(), CALLS.fetch_add(1, Relaxed));
@@ -206,8 +206,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     /// Panics if the execution passes, and with the execution's panic if the execution fails.
     pub(crate) fn repeat(&self, file: PathBuf) {
         let failed = self.listen(1, file);
-        assert!(!failed, "{}: the execution that failed fails again", self.model);
-        println!("{}: the execution that failed passes now", self.model);
+        assert!(!failed, "{}: the repeated execution fails as before", self.model);
+        println!("{}: the repeated execution passes now", self.model);
     }
 
     /// Runs up to the `n`-th execution from the path in `file`, if the file exists, and prints that execution's trace.
@@ -281,7 +281,7 @@ mod tests {
     /// Regression: a search that the time limit cut short reported that a planted bug survived.
     #[test]
     #[should_panic(expected = "it passes: cut after 0ns and 1 executions, not ended by exhaustion")]
-    fn truncated_run_does_not_pass() {
+    fn exploration_cut_by_the_time_limit_does_not_pass() {
         let two = run(|()| {
             let other = loom::thread::spawn(loom::thread::yield_now);
             loom::thread::yield_now();

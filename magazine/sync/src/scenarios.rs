@@ -41,7 +41,7 @@ fn rows(test: &str, share: Option<&str>) -> Vec<String> {
 /// Each of three shards runs some planted bugs, and each bug runs in exactly one shard.
 #[cfg(any(loom, shuttle))]
 #[test]
-fn planted_bug_belongs_to_one_shard() {
+fn planted_bug_runs_in_a_single_shard() {
     let shares =
         ["0/3", "1/3", "2/3"].map(|share| rows("scenarios::tickets_differ::planted", Some(share)).len());
     assert_eq!(shares.iter().sum::<usize>(), 1, "{shares:?}");
@@ -74,7 +74,7 @@ mod models {
     use crate::check::{Bound, model};
 
     #[test]
-    fn hint_can_be_read_before_and_after_its_store() {
+    fn concurrent_hint_read_returns_the_old_or_new_value() {
         let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
         let sink = seen.clone();
         model("a hint", Bound::None, 18, move || {

@@ -231,7 +231,7 @@ impl Share {
                 ));
             }
             if let Some((_, other)) = shares.iter().find(|(other, _)| other.shard == shard) {
-                return Err(format!("share {shard} is there twice: {}, {}", other.display(), file.display()));
+                return Err(format!("share {shard} is given twice: {}, {}", other.display(), file.display()));
             }
             shares.push((share, file));
         }
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_cover_the_work_without_overlap_and_differ_by_one() {
+    fn shards_split_the_work_without_overlap() {
         for (total, count) in (0..300).flat_map(|total| (1..70).map(move |count| (total * total, count))) {
             let shares: Vec<_> = (0..count).map(|index| Shard { index, count }.items(total)).collect();
             assert_eq!((shares[0].start, shares[shares.len() - 1].end), (0, total));
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn each_work_item_belongs_to_one_shard() {
+    fn each_work_item_belongs_to_a_single_shard() {
         let owners = |has: &dyn Fn(Shard) -> bool| {
             (0..7).filter(|index| has(Shard { index: *index, count: 7 })).count()
         };
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_merge_only_if_complete_and_of_one_build() {
+    fn only_complete_shards_of_one_build_are_merged() {
         let folder = std::env::temp_dir().join(format!("uslab-sync-shares-{}", std::process::id()));
         let share = |index, of: &str| Share {
             what: "work".to_owned(),
@@ -425,7 +425,7 @@ mod tests {
             assert!(said.contains(part), "{said}");
         };
         wrong(&[&a, &c], "share 1/3 of work is missing");
-        wrong(&[&a, &b, &c, &a], "share 0/3 is there twice");
+        wrong(&[&a, &b, &c, &a], "share 0/3 is given twice");
         wrong(&[], "expected a file");
         let other = write("other", &share(1, "build 2"));
         wrong(&[&a, &other, &c], "other: share 1/3 of build 2, and ");
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_merge_only_if_complete() {
+    fn only_complete_parts_of_a_model_are_merged() {
         let part = |script, number: &str, name: &str, executions| {
             format!(
                 "a | PART M1: x | threads 2 | bound 2 | scripts 2 | executions {executions} | floor 9 | script {script} | part {number} {name}"
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_and_shuttle_select_the_same_shard() {
+    fn loom_and_shuttle_select_equal_shards() {
         let slurm = |id, count, min, step| {
             let variables = [
                 ("SLURM_ARRAY_TASK_ID", id),

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_add_up_for_any_number_of_parts() {
+    fn executions_of_all_parts_add_up_to_the_whole() {
         let mut late = 0;
         for bound in [1, 2, 3].map(Bound::Preemptions) {
             let run =

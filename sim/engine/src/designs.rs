@@ -52,7 +52,7 @@ pub fn knobs<P: Policy>(design: &str) -> &'static [Knob] {
     }
 }
 
-/// Boot parameters and `sysfs` attributes that are options of every design that [`LINUX`] can mean.
+/// Boot parameters and `sysfs` attributes that are options of every design for which [`LINUX`] can be used.
 static LINUX_KNOBS: [Knob; 5] = [
     slub::CPU_PARTIAL_KNOB,
     slub::MIN_PARTIAL_KNOB,
@@ -86,7 +86,7 @@ static SHIPPING_KNOBS: [Knob; 3] = [
 const STOCK: u16 = 8;
 const DEPOT_LIMIT: u32 = 10;
 
-/// The name that means the design of the traced kernel: see [`Spec::as_traced`].
+/// The name of the design of the traced kernel: see [`Spec::as_traced`].
 pub const LINUX: &str = "linux";
 
 /// Returns the name and one-line description of every design, including the [`Policy`] `P`.

@@ -305,6 +305,12 @@ impl<'s, D: Design> Engine<'s, D> {
         What::Failed
     }
 
+    /// Shrinks all caches, which is no operation of the stream.
+    pub fn shrink(&mut self) {
+        let at = self.at();
+        self.design.shrink(at, None);
+    }
+
     /// Checks the design's invariants.
     ///
     /// # Errors

@@ -278,7 +278,7 @@ mod tests {
     use crate::{Engine, Machine, Shipping};
 
     #[test]
-    fn script_runs_as_written() {
+    fn script_runs_each_of_its_operations() {
         let text = "cpus 2\ncache node 512\n# filled\n0 alloc 9\n1 free 3 oldest\n1 free @8\n0 free\n0 shrink\ncache leaf 64\n1 alloc\n0 free node";
         let stream = script(text).unwrap();
         assert_eq!(
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn script_names_the_oldest_and_newest_objects() {
+    fn script_frees_the_oldest_and_newest_objects() {
         // Object 1 remains allocated: a second free of object 0 or 2 is refused.
         let begin = "cpus 1\ncache node 64\n0 alloc 3\n0 free oldest\n0 free newest\n";
         for (line, fine) in [("0 free @0", false), ("0 free @1", true), ("0 free @2", false)] {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn script_selects_the_zones_of_its_pages() {
+    fn script_defines_the_zones_of_the_machine() {
         let text = "cpus 1\nzone dma32 4096\nzone normal 1024\n0 alloc-pages 3 4\n0 free-pages 2 oldest\n0 free-pages\n0 alloc-pages 10";
         let stream = script(text).unwrap();
         let machine = Machine::new(&stream).unwrap();
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!((engine.operations(), pages.managed, pages.blocks), (8, 5120, 8 + 1024));
     }
     #[test]
-    fn impossible_script_line_is_refused_by_number() {
+    fn impossible_script_line_is_refused_with_its_number() {
         for (text, wrong) in [
             ("", "nothing is allocated"),
             ("cpus 4", "nothing is allocated"),

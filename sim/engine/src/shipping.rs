@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn engine_behaves_alike_with_and_without_memory() {
+    fn engine_views_are_equal_with_and_without_memory() {
         let stream = stream();
         let moments = |machine: Machine| {
             let mut engine = Engine::new(Shipping::on(&machine), &stream);

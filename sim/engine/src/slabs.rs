@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn slab_falls_back_to_the_smallest_order_for_its_object() {
+    fn slab_falls_back_to_the_smallest_sufficient_order() {
         // Four pages hold 23 objects of 704 bytes, one page holds five.
         let geometry = || Geometry::new(704, 0, &OrderRule::for_cpus(4)).unwrap();
         assert_eq!((geometry().order().get(), geometry().objects()), (2, 23));

@@ -731,7 +731,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_cpus_share_fewer_simulated_cpus() {
+    fn stream_cpus_map_to_simulated_cpus_by_modulo() {
         let stream = sample();
         for cpus in [1, 2, 64] {
             let other = stream.clone().on(cpus).unwrap();
@@ -749,7 +749,7 @@ mod tests {
     }
 
     #[test]
-    fn written_stream_is_read_back() {
+    fn stream_survives_a_write_and_read() {
         let stream = sample();
         let again = Stream::read(&stream.write()).unwrap();
         assert_eq!(again, stream);

@@ -255,7 +255,7 @@ pub(crate) mod tests {
         }
     }
     #[test]
-    fn run_until_stops_when_the_views_meet_the_condition() {
+    fn run_until_stops_when_a_view_meets_the_condition() {
         let stream = stream();
         for (design, _) in all::<NoPolicy>() {
             let spec: Spec = design.parse().unwrap();

@@ -262,7 +262,7 @@ mod tests {
         }
     }
     #[test]
-    fn view_sample_agrees_with_views_and_steps() {
+    fn sampled_views_agree_with_full_views() {
         let stream = crate::until::tests::stream();
         for (design, _) in all::<NoPolicy>() {
             // A model counts the commits of its page allocator as operations on pages.

@@ -13,7 +13,7 @@ fn play(play: impl FnOnce(&mut Script<'_, Uma>)) {
 }
 
 #[test]
-fn bucket_fills_by_object_and_empties_in_lifo_order() {
+fn bucket_objects_are_allocated_in_lifo_order() {
     play(|script| {
         script.alloc(0, 1);
         assert_eq!((script.place(0), script.counts()), ((0, 1), (1, 2)));
@@ -70,7 +70,7 @@ fn partial_slabs_serve_before_free_and_new_slabs() {
 }
 
 #[test]
-fn nothing_is_returned_until_memory_is_reclaimed() {
+fn buckets_keep_freed_objects_until_reclaim() {
     play(|script| {
         script.alloc(0, 40);
         script.free(0, 0..40);

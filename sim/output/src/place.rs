@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn report_overwrites_only_a_report() {
+    fn report_overwrites_only_earlier_reports() {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("trace.txt");
         std::fs::write(&trace, "# tracer: nop\n").unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn file_with_two_names_is_one_output() {
+    fn two_names_of_a_file_are_recognised() {
         let folder = tempfile::tempdir().unwrap();
         let at = |form, name: &str| Place::open(form, &folder.path().join(name)).unwrap();
         let same = |one: &str, other: &str| at(Form::Json, one).is_same_as(&at(Form::Csv, other));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_written_all_or_none() {
+    fn failed_report_leaves_all_reports_unwritten() {
         let folder = tempfile::tempdir().unwrap();
         let (good, old) = (folder.path().join("good.csv"), folder.path().join("old.json"));
         std::fs::write(&old, "{}").unwrap();

@@ -1,8 +1,9 @@
 //! The options of `uslab slabs`.
 
 use crate::output::command::Outcome;
-use crate::output::{Form, Place, json_text, say, write_all};
-use crate::slabs::{Change, Report, Snapshot, Sort};
+use crate::output::{Form, Place, Progress, json_text, say, write_all};
+use crate::replay::returned_by_shrink;
+use crate::slabs::{Change, Report, Request, Snapshot, Sort};
 use anyhow::bail;
 use serde::Serialize;
 use std::io::IsTerminal;
@@ -29,7 +30,10 @@ Examples:
   sudo uslab slabs --watch=1
   uslab slabs sosreport-host-2026-11-28/
   uslab slabs recording/before --against recording/after
+  uslab slabs recording/after --trace recording/trace.txt.zst
   uslab slabs slabinfo.txt --cpus 64 --json slabs.json
+  uslab slabs --setting sheaf_capacity=50%
+  uslab slabs sosreport-host/ --setting slab_debug=FZPU --setting slab_debug=U,dentry,kmalloc-*
   uslab slabs sosreport-host/ --all --html slabs.html
   ssh host sudo cat /proc/slabinfo | uslab slabs -
 
@@ -56,6 +60,15 @@ pub(super) struct Args {
     /// Present CPUs of the machine. Default: the number in the tables.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
+    /// The trace of the recording whose moment PLACE is. The model of the traced kernel replays it up to this moment; then it knows
+    /// which slabs are empty, so the report says what a shrink returns instead of bounds.
+    #[arg(long, value_name = "FILE", requires = "place", conflicts_with_all = ["watch", "against"])]
+    trace: Option<PathBuf>,
+    /// Estimate a setting: slab_min_order=N, slab_max_order=N, slab_min_objects=N, cpu_partial=N, sheaf_capacity=N (or P%, a part of
+    /// what each cache has), slab_nomerge, slab_debug=LETTERS,CACHE,... (of F, Z, P and U; without names, all caches). May be given
+    /// several times. The report says what falls and what grows, and by how much for each cache. Default: a selection.
+    #[arg(long, value_name = "SETTING", conflicts_with = "watch", value_parser = request)]
+    setting: Vec<Request>,
     /// Write the report as a page: FILE, or `-` for standard output. One file for any browser, without a network.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "against"])]
     html: Option<PathBuf>,
@@ -65,6 +78,10 @@ pub(super) struct Args {
     /// With --watch: end after N readings.
     #[arg(long, value_name = "N", requires = "watch")]
     count: Option<u64>,
+}
+
+fn request(text: &str) -> Result<Request, String> {
+    text.parse().map_err(|error: anyhow::Error| error.to_string())
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -87,7 +104,7 @@ impl Args {
             Some(path) if path != Path::new("live") => Snapshot::open(path)?,
             _ => Snapshot::live()?,
         };
-        Report::new(&snapshot, self.cpus, self.sort)
+        Report::new(&snapshot, self.cpus, self.sort, &self.setting)
     }
 
     fn rows(&self) -> usize {
@@ -112,7 +129,19 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
     Place::apart([&json, &html])?;
     let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
-    let report = args.read(args.place.as_deref())?;
+    let mut report = args.read(args.place.as_deref())?;
+    if let Some(trace) = &args.trace {
+        let Some(moment) = report.moment else {
+            bail!("--trace: expected a moment of the trace's recording as PLACE, such as recording/after");
+        };
+        let progress = Progress::new();
+        let returned = returned_by_shrink(trace, moment, &progress)?;
+        let later = returned.recorded.as_ref().zip(args.place.as_deref()).and_then(|(recorded, place)| {
+            let folder = if place.is_dir() { Some(place) } else { place.parent() };
+            args.read(Some(&folder?.join(&recorded.until))).ok()
+        });
+        report.add_trace(trace, &returned, later.as_ref());
+    }
     let page = html.map(|place| (place, report.page(args.rows())));
     let (told, text) = match &args.against {
         None => {

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_allocators_inner_frames_are_removed() {
+    fn only_innermost_allocator_frames_are_removed() {
         use Whose::{Allocator, Library, Others};
         for (name, whose) in [
             ("uslab::process::global_alloc::Uslab::alloc", Allocator),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_without_file_and_offset_stays_an_address() {
+    fn unresolvable_frame_keeps_its_text() {
         let mut names = Names::default();
         for frame in ["main", "f+0x10", "/app+0x", "/app+0xzz", "/app", "0x10"] {
             assert_eq!(names.of_frame(frame), [frame]);

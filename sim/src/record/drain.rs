@@ -331,7 +331,7 @@ mod tests {
     use rustc_hash::FxHashMap;
 
     #[test]
-    fn ring_buffer_pages_of_all_cpus_are_merged_by_time() {
+    fn ring_buffers_of_all_cpus_merge_by_time() {
         let folder = tempfile::tempdir().expect("a folder");
         let layout = Layout::of(HEADER_PAGE).expect("a layout");
         let free = |ptr: u64| record(657, 7, &[&0x10_u64.to_ne_bytes(), &ptr.to_ne_bytes()]);

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_follow_their_dependencies() {
+    fn kernel_modules_load_after_their_dependencies() {
         let folder = tempfile::tempdir().expect("a folder");
         let module = |name: &str, needs: &str| {
             fs::write(folder.path().join(name), format!("\0license=GPL\0depends={needs}\0name=x\0"))
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_is_a_file_or_a_package_folder() {
+    fn kernel_is_found_in_a_package_folder() {
         let folder = tempfile::tempdir().expect("a folder");
         let package = folder.path();
         fs::create_dir_all(package.join("usr/lib/modules/6.1")).expect("a folder");

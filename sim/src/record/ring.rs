@@ -196,7 +196,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn long_times_padding_and_absolute_times_are_understood() {
+    fn ring_buffer_time_extends_and_padding_are_parsed() {
         let layout = Layout::of(HEADER_PAGE).expect("a layout");
         let mut data = vec![];
         let mut event = |kind: u32, time: u32, words: &[u32]| {
@@ -223,7 +223,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn page_with_a_too_large_record_length_ends() {
+    fn oversized_record_length_ends_the_ring_buffer_page() {
         let layout = Layout::of(HEADER_PAGE).expect("a layout");
         let mut bad = [0_u64.to_ne_bytes(), 12_u64.to_ne_bytes()].concat();
         bad.extend(28_u32.to_ne_bytes());

@@ -34,7 +34,7 @@ impl Run<'_, '_> {
         let infos = self.machine.subsystem.info();
         let against_kernel = against_kernel(&facts, &self.snapshots, &self, taken.traced_cpus);
         let caches = self.caches(&facts, &infos, taken.tables, against_kernel.as_ref());
-        let callers = self.watch.as_ref().map(|watch| watch.report(&self.resolver));
+        let callers = self.watch.as_ref().map(|watch| watch.report(&self.resolver, &facts.slabinfo));
         let teardown = self.tear_down(&infos.pages, taken.rss);
         let total = facts.total;
         let seconds = (taken.read + taken.replayed).as_secs_f64();

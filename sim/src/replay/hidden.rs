@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_that_leaves_its_slab_allocated_each_object() {
+    fn slab_left_by_its_cpu_was_fully_allocated() {
         let lines = [
             "0 page 4096",
             "0 alloc f+0x1 node ffff888001000000",

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn offline_present_cpus_make_slabs_larger() {
+    fn present_offline_cpus_increase_the_slab_size() {
         let text = |path: &Path| {
             Ok(path.ends_with("end.slabinfo").then_some(include_str!("../../data/files-6.1.end.slabinfo")))
         };
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_data_of_a_recording_is_reported_with_its_effect() {
+    fn missing_recording_data_is_reported_with_its_effect() {
         let of = |lines: &[&str], texts: &[(&str, &str)]| missing(Trace::new(lines, texts).traced());
         let alloc = "0 alloc f+0x1 node ffff888001000000";
         let all = [
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn design_without_a_release_follows_from_the_attributes() {
+    fn design_follows_from_attributes_without_a_release() {
         let attributes = |column: &str, values: [&str; 3]| {
             let rows = ["a", "b", "c"].iter().zip(values).map(|(name, value)| format!("{name}\t{value}\n"));
             of(&[("slab-attributes.tsv", &format!("name\t{column}\n{}", rows.collect::<String>()))])

@@ -27,6 +27,7 @@ mod page;
 mod prediction;
 mod recycled;
 mod series;
+mod shrink;
 mod start;
 mod steps;
 mod stream;
@@ -40,6 +41,7 @@ pub use moments::{DesignReport, designs, read_stream};
 pub use page::{front, page};
 pub use prediction::{Beside, Prediction};
 pub use series::Series;
+pub use shrink::{Recorded, Returned, returned_by_shrink};
 pub use stream::is_converted;
 
 use crate::machine::{Build, BuildError, Failed, Holdings, Machine};

@@ -12,7 +12,7 @@ use super::start::{Renamed, Start};
 use super::stream::Before;
 use super::traced::Traced;
 use super::{Options, ReplayError, open};
-use crate::output::{Progress, grouped, table, text};
+use crate::output::{Progress, grouped, size, table, text};
 use crate::trace::{CacheTally, PageSize, Tables};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -22,7 +22,7 @@ use std::path::Path;
 use uslab_buddy::{Order, PAGE_SIZE, PageAllocator, ZoneInfo, ZoneKind};
 use uslab_engine::design::{CacheCounts, Locks};
 use uslab_engine::designs::{Spec, Visitor};
-use uslab_engine::{Design, Engine, MOST_MEMORY, Paths, Policy, Stream};
+use uslab_engine::{Design, Engine, EngineError, MOST_MEMORY, Paths, Policy, Stream};
 
 /// A comparison of designs with a kernel.
 #[derive(Debug, Serialize)]
@@ -50,6 +50,9 @@ pub struct DesignRun {
     pub design: String,
     /// The first conservation invariant that did not hold, with the operation at which the run ended.
     pub violated: Option<String>,
+    /// Bytes that its machine has in addition to the memory that the traced kernel had free, because the design found none there.
+    /// The kernel reclaims and compacts memory, and designs do not.
+    pub added_memory: u64,
     /// The operations on slab objects by where they were served.
     pub paths: Paths,
     /// The shared locks that the design would have taken; 0 if it does not count locks.
@@ -270,11 +273,35 @@ pub fn designs<P: Policy>(
         let seen = second.filter(|_| other.is_none()).map(|first| &first.before[..]);
         let stage = progress.stage("replaying", stream.operations);
         let wrong = |error: String| ReplayError::Option(format!("--design {spec}: {error}"));
-        let run = Run { design: spec.to_string(), stream, tables, seen, series, at: |at| stage.at(at) };
-        let run = spec.on(stream, run).map_err(|error| wrong(error.to_string()))?;
-        let run = run.map_err(wrong)?;
+        let rows = series.map_or(0, |series| series.borrow().len());
+        let (mut larger, mut added) = (None::<Stream>, 0);
+        let run = loop {
+            let machine = larger.as_ref().unwrap_or(stream);
+            let run = Run {
+                design: spec.to_string(),
+                stream: machine,
+                tables,
+                seen,
+                series,
+                at: |at| stage.at(at),
+            };
+            match spec.on(machine, run).map_err(|error| wrong(error.to_string()))? {
+                Ok(run) => break run,
+                Err(stop @ Stop::Memory { .. }) => {
+                    let Some(next) = with_more_memory(&stream.zones, added) else {
+                        return Err(wrong(stop.to_string()));
+                    };
+                    if let Some(series) = series {
+                        series.borrow_mut().truncate(rows);
+                    }
+                    let larger = larger.get_or_insert_with(|| stream.clone());
+                    (larger.zones, added) = next;
+                }
+                Err(stop) => return Err(wrong(stop.to_string())),
+            }
+        };
         drop(stage);
-        designs.push(run);
+        designs.push(DesignRun { added_memory: added, ..run });
     }
     // A design that began with other tables is compared with the traced kernel only in the prediction.
     let beside = if other.is_some() { 1 } else { designs.len() };
@@ -285,13 +312,16 @@ pub fn designs<P: Policy>(
         linux.as_ref().zip(spec).is_some_and(|(linux, spec)| linux.to_string() != spec.to_string())
     };
     let is_other: Vec<_> = specs.iter().map(is_other).collect();
-    let moments = designs.iter_mut().zip(is_other).take(beside);
-    for (is_other, moment) in
-        moments.flat_map(|(run, is_other)| run.moments.iter_mut().map(move |moment| (is_other, moment)))
-    {
-        moment.find_causes(is_other, &traced, &tables, &tallies, &guessed);
-        let design = core::mem::take(&mut moment.free);
-        moment.pages = pages.get(&moment.name).map(|pages| pages.clone().beside(&design));
+    for (run, is_other) in designs.iter_mut().zip(is_other).take(beside) {
+        for moment in &mut run.moments {
+            moment.find_causes(is_other, &traced, &tables, &tallies, &guessed);
+            let mut design = core::mem::take(&mut moment.free);
+            if run.added_memory > 0 {
+                // Free pages of a larger machine are not compared.
+                design.clear();
+            }
+            moment.pages = pages.get(&moment.name).map(|pages| pages.clone().beside(&design));
+        }
     }
     let prediction = match &designs[..] {
         [from, to] => boots.map(|boots| Prediction::new(from, to, &boots)),
@@ -303,6 +333,20 @@ pub fn designs<P: Policy>(
     let linux = Some(traced.linux).filter(|linux| !linux.is_empty());
     let (cpus, operations) = (traced.cpus, traced.operations);
     Ok(DesignReport { trace, cpus, operations, linux, missing, designs, prediction })
+}
+
+/// Parts of the largest zone that a machine gets in addition, one after the other, in eighths.
+const ADDED: [u64; 3] = [1, 4, 8];
+
+/// The zones of a machine with more memory than the one with `added` bytes in addition, and what it has in addition. `None` if
+/// there are no tables of the zones, or the machine was the largest.
+fn with_more_memory(zones: &[(ZoneKind, u32)], added: u64) -> Option<(Vec<(ZoneKind, u32)>, u64)> {
+    let mut zones = zones.to_vec();
+    let (_, pages) = zones.iter_mut().max_by_key(|(_, pages)| *pages)?;
+    let mut more = ADDED.into_iter().map(|eighths| u64::from(*pages) * eighths / 8);
+    let more = more.find(|more| more * PAGE_SIZE as u64 > added)?;
+    *pages = u32::try_from(u64::from(*pages) + more).ok()?;
+    Some((zones, more * PAGE_SIZE as u64))
 }
 
 /// A trace that designs replay, and the facts about the traced kernel.
@@ -424,6 +468,27 @@ pub fn read_stream(
     Input::open(path, options, None, progress).map(|input| input.stream)
 }
 
+/// The reason why a run stopped.
+#[derive(Debug, thiserror::Error)]
+enum Stop {
+    /// Allocations failed.
+    #[error(
+        "{failed} of the first {operation} operations find no memory, or no block so large; its machine has {} MiB",
+        bytes >> 20
+    )]
+    Memory {
+        /// Number of allocations that failed.
+        failed: u64,
+        /// Number of operations.
+        operation: u64,
+        /// Memory of the machine.
+        bytes: u64,
+    },
+    /// The engine cannot continue.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
 /// A design's run of a stream.
 struct Run<'s, F> {
     design: String,
@@ -436,7 +501,7 @@ struct Run<'s, F> {
 }
 
 impl<F: Fn(u64)> Visitor for Run<'_, F> {
-    type Out = Result<DesignRun, String>;
+    type Out = Result<DesignRun, Stop>;
 
     fn visit<D: Design>(self, design: D) -> Self::Out {
         let mut engine = Engine::new(design, self.stream);
@@ -448,10 +513,9 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
                 continue;
             }
             if let Some(series) = self.series {
-                let followed = series.borrow_mut().follow(&self.design, &mut engine, operation);
-                followed.map_err(|error| error.to_string())?;
+                series.borrow_mut().follow(&self.design, &mut engine, operation)?;
             }
-            engine.run(operation).map_err(|error| error.to_string())?;
+            engine.run(operation)?;
             (self.at)(operation);
             violated = engine.check().err();
             if violated.is_some() {
@@ -460,11 +524,7 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
             if engine.failed() > 0 {
                 let zones: u64 = self.stream.zones.iter().map(|(_, pages)| u64::from(*pages)).sum();
                 let bytes = if zones == 0 { MOST_MEMORY } else { zones * PAGE_SIZE as u64 };
-                return Err(format!(
-                    "{} of the first {operation} operations find no memory, or no block so large; its machine has {} MiB",
-                    engine.failed(),
-                    bytes >> 20
-                ));
+                return Err(Stop::Memory { failed: engine.failed(), operation, bytes });
             }
             let Some(moment) = moment else { continue };
             let counts = |cache| engine.design().counts(cache);
@@ -479,7 +539,7 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
         }
         let (paths, locks) = (engine.design().paths(), engine.design().locks());
         let before = before.unwrap_or_default();
-        Ok(DesignRun { design: self.design, violated, paths, locks, moments, before })
+        Ok(DesignRun { design: self.design, violated, added_memory: 0, paths, locks, moments, before })
     }
 }
 
@@ -648,6 +708,15 @@ impl fmt::Display for DesignReport {
         }
         for run in &self.designs {
             writeln!(f, "{}: {}", run.design, run.paths)?;
+            if run.added_memory > 0 {
+                writeln!(
+                    f,
+                    "{}: its machine got {} more than the traced kernel had free. That kernel reclaims and compacts memory, which designs do \
+                     not. Free pages are not compared.",
+                    run.design,
+                    size(run.added_memory)
+                )?;
+            }
             if let Some(violated) = &run.violated {
                 writeln!(f, "{}: A CONSERVATION LAW DOES NOT HOLD: {violated}", run.design)?;
             }
@@ -737,7 +806,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slab_cause_is_from_the_trace_or_else_the_model() {
+    fn slab_mismatch_is_attributed_to_the_trace_first() {
         let then = CacheTally { slabs: 3, hidden_frees: 5, hidden_allocs: 2, ..CacheTally::default() };
         let of = |now, slabs| SlabCause::of(then, now, slabs, None, 0);
         let same = CacheTally { slabs: 5, ..then };
@@ -757,7 +826,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_objects_are_converted_to_slabs_of_another_size() {
+    fn earlier_slab_counts_convert_to_another_slab_size() {
         assert_eq!(with_slabs_of(8, 10, 16, 160), 20, "full ones are twice as many");
         assert_eq!(with_slabs_of(16, 10, 16, 7), 10);
         assert_eq!(with_slabs_of(32, 11, 16, 7), 6);

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_that_a_page_cannot_hold_is_refused_with_the_limit() {
+    fn trace_too_large_for_a_page_is_refused() {
         let mut writer = Writer::new("a trace".to_owned(), 1);
         for block in 0..300 {
             writer.begin(0);

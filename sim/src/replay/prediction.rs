@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn prediction_corrects_by_the_error_of_the_first_design() {
+    fn first_design_error_corrects_the_prediction() {
         // The kernel had 100 slabs, the design 96. The four slabs that the design misses are eight slabs of half the
         // size.
         assert_eq!(slabs(Some(&at(100, 96, 16)), &at(100, 90, 16)), 94);

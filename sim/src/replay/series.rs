@@ -25,6 +25,16 @@ impl Series {
         self.csv
     }
 
+    /// Number of bytes.
+    pub(super) fn len(&self) -> usize {
+        self.csv.len()
+    }
+
+    /// Removes the rows behind the first `len` bytes, which a repeated run writes again.
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.csv.truncate(len);
+    }
+
     /// Runs an engine until a given operation, and records points before it.
     pub(super) fn follow<D: Design>(
         &mut self,

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn call_sites_are_known_by_function_in_another_build() {
+    fn call_sites_match_by_function_across_builds() {
         assert_eq!(function("__d_alloc+0x2b/0x1d0"), "__d_alloc");
         assert_eq!(function("dup_fd+0x1/0x2"), function("dup_fd.isra.0+0x8/0x20"));
         assert_eq!(function("kmem_cache_alloc_noprof+0x1/0x2"), "kmem_cache_alloc");

@@ -91,7 +91,7 @@ mod tests {
     use crate::replay::testing::{SLABINFO, Trace};
 
     #[test]
-    fn opening_its_shrink_file_shrinks_a_cache() {
+    fn opening_the_shrink_file_shrinks_the_cache() {
         let open = ["0 alloc kernfs_fop_open+0x1 node ffff888001000000", "0 free node ffff888001000000"];
         let lines = |opens: usize| {
             let mut lines = vec!["0 mark SHRINK begin"];
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn table_is_read_when_its_buffer_is_allocated() {
+    fn kernel_table_is_read_when_its_buffer_is_allocated() {
         let of = |lines: &[&str]| readings(Trace::new(lines, &[]).traced()).into_iter().collect::<Vec<_>>();
         let (begin, done) = ("0 mark SNAP before begin", "0 mark SNAP before slabinfo done");
         let other = "0 alloc seq_open+0x1 node ffff888001000000";

@@ -10,7 +10,9 @@
 
 use super::live::{Live, Names, Object, Slabs};
 use crate::output::{grouped, table, text};
-use crate::trace::{CacheId, FreeOrigin, MarkId, Op, OpKind, PageUse, Ptr, Resolver, SiteId, TaskId};
+use crate::trace::{
+    CacheId, FreeOrigin, MarkId, Op, OpKind, PageUse, Ptr, Resolver, SiteId, SlabinfoSpan, TaskId,
+};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -39,6 +41,7 @@ struct Tally {
     bytes_req: u64,
     hits: u64,
     ping_pong: u64,
+    hidden_frees: u64,
 }
 
 impl Tally {
@@ -134,7 +137,8 @@ impl Watch {
             }
             // The object was freed at an unknown time after its allocation.
             OpKind::HiddenFree { cache, ptr, .. } => {
-                if self.live.remove(&ptr.0).is_some() {
+                if let Some(birth) = self.live.remove(&ptr.0) {
+                    self.sites.entry(birth.site).or_default().hidden_frees += 1;
                     let lives = self.lives(cache);
                     lives.live -= 1;
                     lives.hidden_frees += 1;
@@ -147,8 +151,8 @@ impl Watch {
         }
     }
 
-    /// Returns the objects that are still live.
-    fn still_live(&self, resolver: &Resolver) -> Live {
+    /// Returns the objects that are still live. `tables` are the kernel's tables, by the span of time.
+    fn still_live(&self, resolver: &Resolver, tables: &[SlabinfoSpan]) -> Live {
         let mut objects: Vec<_> = self
             .live
             .iter()
@@ -162,7 +166,10 @@ impl Watch {
             })
             .collect();
         objects.sort_by_key(|object| object.ptr);
+        let span = tables.iter().find(|span| span.from == "before");
         let names = Names {
+            hidden_frees: &|site| self.sites.get(&SiteId(site)).map_or(0, |tally| tally.hidden_frees),
+            tables: &|cache| span?.rows.iter().find(|row| row.cache == cache),
             site: &|site| resolver.call_site(SiteId(site)),
             allocations: &|site| self.sites.get(&SiteId(site)).map_or(0, |tally| tally.hits),
             cache: &|cache| resolver.cache(CacheId(cache)).name.clone(),
@@ -194,8 +201,8 @@ impl Watch {
         &mut self.caches[at]
     }
 
-    /// Returns the report of all operations so far, with names from `resolver`.
-    pub(crate) fn report(&self, resolver: &Resolver) -> Callers {
+    /// Returns the report of all operations so far, with names from `resolver`. `tables` are the kernel's tables, by the span of time.
+    pub(crate) fn report(&self, resolver: &Resolver, tables: &[SlabinfoSpan]) -> Callers {
         let mut sites: Vec<_> = self
             .sites
             .iter()
@@ -223,7 +230,7 @@ impl Watch {
         });
         let mut lifetimes: Vec<_> = lives.filter(|l| l.freed + l.live + l.hidden_frees > 0).collect();
         lifetimes.sort_by(|a, b| (Reverse(a.freed), &a.cache).cmp(&(Reverse(b.freed), &b.cache)));
-        Callers { sites, lifetimes, live: self.still_live(resolver) }
+        Callers { sites, lifetimes, live: self.still_live(resolver, tables) }
     }
 }
 
@@ -299,6 +306,7 @@ impl Callers {
     }
 
     fn write_page(&self, out: &mut String, rows: usize) -> fmt::Result {
+        self.live.write_page(out, rows)?;
         let shown = rows.min(self.sites.len());
         writeln!(
             out,
@@ -354,7 +362,7 @@ impl Callers {
             lives.add_row(row);
         }
         out.push_str(&text(&lives));
-        self.live.write_page(out, rows)
+        Ok(())
     }
 }
 
@@ -372,7 +380,7 @@ mod tests {
         while let Some(op) = resolver.next_op().unwrap() {
             watch.see(&op);
         }
-        watch.report(&resolver)
+        watch.report(&resolver, &[])
     }
 
     fn alloc(cpu: u32, microseconds: u64, site: &str, ptr: u64, bytes: [u64; 2]) -> String {
@@ -388,7 +396,7 @@ mod tests {
 
     /// Regression test: quarters covered the whole trace, including the boot, so no site of a workload grew.
     #[test]
-    fn leak_grows_in_each_quarter_of_the_trace() {
+    fn leaking_site_grows_in_each_workload_quarter() {
         let mark = |microseconds: u64, text: &str| {
             format!("  sh-1 [000] ..... 1.{microseconds:06}: tracing_mark_write: {text}\n")
         };

@@ -9,10 +9,11 @@
 //! time is divided.
 
 use crate::output::{grouped, size, table, text};
-use crate::trace::{Pfn, Ptr};
+use crate::trace::{Pfn, Ptr, SlabinfoChange};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 /// The number of equal parts of the time.
@@ -59,12 +60,16 @@ pub struct Live {
     pub objects: u64,
     /// The bytes of the live objects.
     pub bytes: u64,
-    /// The call sites, most bytes first.
+    /// The sites that look like leaks, and those that only seem to, each in a sentence.
+    pub verdicts: Vec<String>,
+    /// Call sites, the one with the most bytes first.
     pub sites: Vec<LiveSite>,
-    /// The commands, each with its control group if the trace has it, most bytes first. Objects allocated in an
-    /// interrupt belong to the interrupted command. Objects without a command in the trace are omitted.
+    /// Commands, the one with the most bytes first. Objects allocated in an interrupt belong to the command that it interrupted.
+    /// Objects without a command in the trace are left out.
     pub commands: Vec<LiveCommand>,
-    /// Caches with partial slabs, most bytes of holes first.
+    /// Control groups of the allocating tasks, the one with the most bytes first. Empty if the trace has no groups.
+    pub groups: Vec<LiveGroup>,
+    /// Caches with slabs that are not full, the one with the most bytes of holes first.
     pub pinned: Vec<Pinned>,
 }
 
@@ -85,6 +90,13 @@ pub struct LiveSite {
     pub by_quarter: [u64; PARTS],
     /// The age of the site's oldest live object, in seconds of the trace's clock.
     pub oldest_seconds: f64,
+    /// Number of its objects that were freed without an event.
+    pub hidden_frees: u64,
+    /// Number of its live objects that were freed without an event by the kernel's tables, which show fewer objects in use. `None`
+    /// if no table has the cache.
+    pub unseen_frees: Option<u64>,
+    /// Change of the number of objects in use of its cache during the workload, by the kernel's tables.
+    pub kernel_change: Option<i64>,
     /// A guess at the reason for the site's live objects.
     pub looks_like: Looks,
 }
@@ -102,12 +114,29 @@ pub struct LiveCommand {
     pub call_site: String,
 }
 
-/// A guess at the reason for a site's live objects, from their ages.
+/// The live objects of a control group.
+#[derive(Debug, Serialize)]
+pub struct LiveGroup {
+    /// Path of the group.
+    pub group: String,
+    /// Number of live objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The command with the most bytes.
+    pub command: String,
+    /// The call site with the most bytes.
+    pub call_site: String,
+}
+
+/// A guess at the reason for a site's live objects, from their ages and from the kernel's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Looks {
     /// Each quarter adds objects, and none is freed: a leak, or a growing cache.
     Growing,
+    /// As many in each quarter, but they are freed without an event: by `kfree_rcu` or in bulk.
+    FreedUnseen,
     /// Nearly all objects are from the first quarter: allocated once.
     Settled,
     /// Nearly all objects are from the last quarter, and may be freed soon.
@@ -138,6 +167,7 @@ impl Looks {
     fn words(self) -> &'static str {
         match self {
             Self::Growing => "grows: a leak, or a cache",
+            Self::FreedUnseen => "freed without an event",
             Self::Settled => "made once",
             Self::Recent => "recent",
             Self::Mixed => "",
@@ -158,14 +188,39 @@ pub struct Pinned {
     pub by_one: u64,
     /// The median over these slabs of the age of the youngest live object, in seconds.
     pub youngest_seconds: f64,
+    /// The median over these slabs of the age of the oldest live object, in seconds.
+    pub oldest_seconds: f64,
     /// The call site with the most objects in slabs of which at most a quarter is in use.
     pub site: Option<String>,
+    /// Each of these slabs, the one with the most bytes of holes first.
+    pub partial: Vec<PartialSlab>,
+}
+
+/// A slab that live objects keep.
+#[derive(Debug, Serialize)]
+pub struct PartialSlab {
+    /// Number of its first page frame.
+    pub pfn: u64,
+    /// Number of its live objects.
+    pub objects: u64,
+    /// Number of objects that it has room for.
+    pub room: u64,
+    /// Age of its youngest live object, in seconds.
+    pub youngest_seconds: f64,
+    /// Age of its oldest live object, in seconds.
+    pub oldest_seconds: f64,
+    /// The call site of the oldest one.
+    pub call_site: String,
 }
 
 /// Functions for the names and counts of a [`Live`].
 pub(crate) struct Names<'n> {
     pub(crate) site: &'n dyn Fn(u32) -> String,
     pub(crate) allocations: &'n dyn Fn(u32) -> u64,
+    /// The number of a site's objects that were freed without an event.
+    pub(crate) hidden_frees: &'n dyn Fn(u32) -> u64,
+    /// A cache between the tables before and after the workload.
+    pub(crate) tables: &'n dyn Fn(&str) -> Option<&'n SlabinfoChange>,
     pub(crate) cache: &'n dyn Fn(u32) -> String,
     pub(crate) task: &'n dyn Fn(u32) -> String,
     pub(crate) page_of: &'n dyn Fn(Ptr) -> Option<Pfn>,
@@ -180,12 +235,16 @@ impl Live {
     pub(crate) fn new(objects: &[Object], slabs: &Slabs, names: &Names<'_>) -> Self {
         let begin = names.workload.map_or(0, |(begin, _)| begin);
         let later: Vec<&Object> = objects.iter().filter(|object| object.time_ns >= begin).collect();
+        let mut sites = sites(&later, names);
+        acquit(&mut sites, names);
         Self {
+            verdicts: verdicts(&sites, names.workload.is_some()),
             of_workload: names.workload.is_some(),
             objects: later.len() as u64,
             bytes: later.iter().map(|object| u64::from(object.bytes)).sum(),
-            sites: sites(&later, names),
+            sites,
             commands: commands(&later, names),
+            groups: groups(&later, names),
             pinned: pinned(objects, slabs, names),
         }
     }
@@ -231,6 +290,9 @@ fn sites(objects: &[&Object], names: &Names<'_>) -> Vec<LiveSite> {
             allocations,
             by_quarter: sum.by_quarter,
             oldest_seconds: seconds(end.saturating_sub(sum.first.unwrap_or(end))),
+            hidden_frees: (names.hidden_frees)(site),
+            unseen_frees: None,
+            kernel_change: None,
             looks_like: Looks::of(sum.by_quarter, allocations),
         }
     };
@@ -239,32 +301,165 @@ fn sites(objects: &[&Object], names: &Names<'_>) -> Vec<LiveSite> {
     sites
 }
 
-fn commands(objects: &[&Object], names: &Names<'_>) -> Vec<LiveCommand> {
-    #[derive(Default)]
-    struct Sum {
-        objects: u64,
-        bytes: u64,
-        sites: FxHashMap<u32, u64>,
+/// Compares the sites that seem to grow with the kernel's tables. If the tables show fewer new objects in use than the trace, the
+/// rest was freed without an event. Sites whose other objects were freed so come first. Without a table, these decide.
+fn acquit(sites: &mut [LiveSite], names: &Names<'_>) {
+    let mut by_cache = BTreeMap::<String, Vec<&mut LiveSite>>::new();
+    for site in sites {
+        by_cache.entry(site.cache.clone()).or_default().push(site);
     }
-    let mut sums = FxHashMap::<u32, Sum>::default();
+    for (cache, mut sites) in by_cache {
+        let change = (names.tables)(&cache);
+        // Allocations less frees by the trace, and by the tables.
+        let mut unseen =
+            change.map(|change| change.corrected.saturating_sub(change.real).max(0).unsigned_abs());
+        sites.sort_by_key(|site| Reverse((site.hidden_frees * 1000 / site.allocations.max(1), site.objects)));
+        for site in sites {
+            site.kernel_change = change.map(|change| change.real);
+            site.unseen_frees = unseen.map(|unseen| unseen.min(site.objects));
+            unseen = unseen.zip(site.unseen_frees).map(|(unseen, here)| unseen - here);
+            if site.looks_like != Looks::Growing {
+                continue;
+            }
+            let seen_frees = site.allocations.saturating_sub(site.objects + site.hidden_frees);
+            let is_freed = match site.unseen_frees {
+                Some(unseen) => unseen * 2 >= site.objects,
+                None => site.hidden_frees * 20 >= site.allocations && site.hidden_frees >= seen_frees,
+            };
+            if is_freed {
+                site.looks_like = Looks::FreedUnseen;
+            }
+        }
+    }
+}
+
+/// Number of verdicts of each kind.
+const VERDICTS: usize = 5;
+
+fn verdicts(sites: &[LiveSite], of_workload: bool) -> Vec<String> {
+    let of = if of_workload { "workload" } else { "trace" };
+    let that = |looks| sites.iter().filter(move |site| site.looks_like == looks);
+    let growing = that(Looks::Growing).take(VERDICTS).map(|site| {
+        let begins = format!(
+            "{} keeps {} of {}: {} of its {} allocations were not freed, and some of each quarter of the {of}.",
+            site.call_site,
+            size(site.bytes),
+            site.cache,
+            grouped(site.objects),
+            grouped(site.allocations)
+        );
+        begins
+            + &match site.kernel_change {
+                Some(change) => format!(
+                    " By the kernel's tables {} has {} {} objects in use.",
+                    site.cache,
+                    grouped(change.unsigned_abs()),
+                    if change < 0 { "fewer" } else { "more" }
+                ),
+                None => String::new(),
+            }
+    });
+    let freed = that(Looks::FreedUnseen).take(VERDICTS).map(|site| {
+        let begins = format!(
+            "{} is no leak by this trace: {} of its objects of {} have no free in it, but ",
+            site.call_site,
+            grouped(site.objects),
+            site.cache
+        );
+        begins
+            + &match (site.kernel_change, site.unseen_frees) {
+                (Some(change), Some(unseen)) => format!(
+                    "by the kernel's tables the cache has {} {} in use: {} were freed without an event (kfree_rcu, or in bulk).",
+                    grouped(change.unsigned_abs()),
+                    if change < 0 { "fewer" } else { "more" },
+                    grouped(unseen)
+                ),
+                _ => format!(
+                    "{} others were freed without an event (kfree_rcu, or in bulk), and these may have been.",
+                    grouped(site.hidden_frees)
+                ),
+            }
+    });
+    let mut verdicts: Vec<String> = growing.collect();
+    if verdicts.is_empty() {
+        verdicts.push(format!("No call site leaks by this trace: none has live objects of each quarter of the {of} that the kernel has, too."));
+    }
+    verdicts.extend(freed);
+    verdicts
+}
+
+/// The command of a task, and its control group: `sh in /user.slice`.
+fn task_parts(task: &str) -> (&str, Option<&str>) {
+    match task.rsplit_once(" in /") {
+        Some((command, group)) => (command, task.get(task.len() - group.len() - 1..)),
+        None => (task, None),
+    }
+}
+
+/// Live objects of a command or a group.
+#[derive(Default)]
+struct Share {
+    objects: u64,
+    bytes: u64,
+    sites: FxHashMap<u32, u64>,
+    commands: BTreeMap<String, u64>,
+}
+
+/// Sums by `key` of an object's task.
+fn shares(
+    objects: &[&Object],
+    names: &Names<'_>,
+    key: impl Fn(&str) -> Option<&str>,
+) -> Vec<(String, String, Share)> {
+    let mut tasks = FxHashMap::<u32, Option<(String, String)>>::default();
+    let mut sums = BTreeMap::<String, Share>::new();
     for (object, task) in objects.iter().filter_map(|object| Some((object, object.task?))) {
-        let sum = sums.entry(task).or_default();
+        let task = tasks.entry(task).or_insert_with(|| {
+            let task = (names.task)(task);
+            Some((key(&task)?.to_owned(), task_parts(&task).0.to_owned()))
+        });
+        let Some((key, command)) = task else { continue };
+        let sum = sums.entry(key.clone()).or_default();
         sum.objects += 1;
         sum.bytes += u64::from(object.bytes);
         *sum.sites.entry(object.call_site).or_default() += u64::from(object.bytes);
+        *sum.commands.entry(command.clone()).or_default() += u64::from(object.bytes);
     }
-    let row = |(task, sum): (u32, Sum)| {
-        let site = sum.sites.iter().max_by_key(|(site, bytes)| (**bytes, Reverse(**site)));
-        LiveCommand {
-            command: (names.task)(task),
+    let mut sums: Vec<_> = sums
+        .into_iter()
+        .map(|(key, sum)| {
+            let site = sum.sites.iter().max_by_key(|(site, bytes)| (**bytes, Reverse(**site)));
+            (key, site.map_or_else(String::new, |(site, _)| (names.site)(*site)), sum)
+        })
+        .collect();
+    sums.sort_by(|(a, _, one), (b, _, other)| (other.bytes, a).cmp(&(one.bytes, b)));
+    sums
+}
+
+fn commands(objects: &[&Object], names: &Names<'_>) -> Vec<LiveCommand> {
+    let shares = shares(objects, names, |task| Some(task_parts(task).0));
+    let row = |(command, call_site, sum): (String, String, Share)| LiveCommand {
+        command,
+        objects: sum.objects,
+        bytes: sum.bytes,
+        call_site,
+    };
+    shares.into_iter().map(row).collect()
+}
+
+fn groups(objects: &[&Object], names: &Names<'_>) -> Vec<LiveGroup> {
+    let shares = shares(objects, names, |task| task_parts(task).1);
+    let row = |(group, call_site, sum): (String, String, Share)| {
+        let command = sum.commands.iter().max_by_key(|(command, bytes)| (**bytes, Reverse(*command)));
+        LiveGroup {
+            group,
             objects: sum.objects,
             bytes: sum.bytes,
-            call_site: site.map_or_else(String::new, |(site, _)| (names.site)(*site)),
+            command: command.map_or_else(String::new, |(command, _)| command.clone()),
+            call_site,
         }
     };
-    let mut commands: Vec<_> = sums.into_iter().map(row).collect();
-    commands.sort_by(|a, b| (b.bytes, &a.command).cmp(&(a.bytes, &b.command)));
-    commands
+    shares.into_iter().map(row).collect()
 }
 
 fn pinned(objects: &[Object], slabs: &Slabs, names: &Names<'_>) -> Vec<Pinned> {
@@ -274,6 +469,8 @@ fn pinned(objects: &[Object], slabs: &Slabs, names: &Names<'_>) -> Vec<Pinned> {
         bytes: u64,
         room: u64,
         youngest: u64,
+        /// Time and call site of the oldest object.
+        oldest: Option<(u64, u32)>,
         sites: Vec<u32>,
     }
     let mut by_slab = FxHashMap::<u64, Slab>::default();
@@ -288,6 +485,8 @@ fn pinned(objects: &[Object], slabs: &Slabs, names: &Names<'_>) -> Vec<Pinned> {
         slab.bytes = size;
         slab.room = ((names.page_bytes << order) / size).max(1);
         slab.youngest = slab.youngest.max(object.time_ns);
+        let born = (object.time_ns, object.call_site);
+        slab.oldest = Some(slab.oldest.map_or(born, |oldest| oldest.min(born)));
         slab.sites.push(object.call_site);
     }
     #[derive(Default)]
@@ -296,23 +495,38 @@ fn pinned(objects: &[Object], slabs: &Slabs, names: &Names<'_>) -> Vec<Pinned> {
         holes: u64,
         by_one: u64,
         ages: Vec<u64>,
+        oldest: Vec<u64>,
         sites: FxHashMap<u32, u64>,
+        partial: Vec<PartialSlab>,
     }
     let mut sums = FxHashMap::<u32, Sum>::default();
-    for slab in by_slab.into_values() {
+    let age = |time: u64| names.times.1.saturating_sub(time);
+    for (pfn, slab) in by_slab {
         let used = slab.sites.len() as u64;
         let Some(holes) = slab.room.checked_sub(used).filter(|holes| *holes > 0) else { continue };
         let sum = sums.entry(slab.cache).or_default();
         sum.slabs += 1;
         sum.holes += holes * slab.bytes;
         sum.by_one += u64::from(used == 1);
-        sum.ages.push(names.times.1.saturating_sub(slab.youngest));
+        let (oldest, site) = slab.oldest.unwrap_or_default();
+        sum.ages.push(age(slab.youngest));
+        sum.oldest.push(age(oldest));
+        sum.partial.push(PartialSlab {
+            pfn,
+            objects: used,
+            room: slab.room,
+            youngest_seconds: seconds(age(slab.youngest)),
+            oldest_seconds: seconds(age(oldest)),
+            call_site: (names.site)(site),
+        });
         if used * 4 <= slab.room {
             slab.sites.iter().for_each(|site| *sum.sites.entry(*site).or_default() += 1);
         }
     }
     let row = |(cache, mut sum): (u32, Sum)| {
         sum.ages.sort_unstable();
+        sum.oldest.sort_unstable();
+        sum.partial.sort_by_key(|slab| (Reverse(slab.room - slab.objects), slab.pfn));
         let site = sum.sites.iter().max_by_key(|(site, count)| (**count, Reverse(**site)));
         Pinned {
             cache: (names.cache)(cache),
@@ -320,6 +534,8 @@ fn pinned(objects: &[Object], slabs: &Slabs, names: &Names<'_>) -> Vec<Pinned> {
             holes: sum.holes,
             by_one: sum.by_one,
             youngest_seconds: seconds(sum.ages[sum.ages.len() / 2]),
+            oldest_seconds: seconds(sum.oldest[sum.oldest.len() / 2]),
+            partial: sum.partial,
             site: site.map(|(site, _)| (names.site)(*site)),
         }
     };
@@ -330,6 +546,9 @@ fn pinned(objects: &[Object], slabs: &Slabs, names: &Names<'_>) -> Vec<Pinned> {
 
 impl Live {
     pub(super) fn write_page(&self, out: &mut String, rows: usize) -> fmt::Result {
+        let of = if self.of_workload { "workload" } else { "trace" };
+        writeln!(out, "\nWho leaks")?;
+        self.verdicts.iter().try_for_each(|verdict| writeln!(out, "  {verdict}"))?;
         let shown = rows.min(self.sites.len());
         writeln!(
             out,
@@ -338,7 +557,6 @@ impl Live {
             grouped(self.objects),
             grouped(self.sites.len() as u64)
         )?;
-        let of = if self.of_workload { "workload" } else { "trace" };
         let since = if self.of_workload { "since the workload began" } else { "in the trace" };
         writeln!(
             out,
@@ -370,24 +588,17 @@ impl Live {
             sites.add_row(row);
         }
         out.push_str(&text(&sites));
-        let growing: Vec<_> =
-            self.sites.iter().filter(|site| site.looks_like == Looks::Growing).take(3).collect();
-        for site in growing {
-            writeln!(
-                out,
-                "{} keeps {} of {}: {} of its {} allocations were not freed, and some of each quarter of the {of}.",
-                site.call_site,
-                size(site.bytes),
-                site.cache,
-                grouped(site.objects),
-                grouped(site.allocations)
-            )?;
-        }
+        self.write_tasks(out, rows)?;
+        self.write_pinned(out, rows)
+    }
+
+    /// Writes the live objects by process and by control group.
+    fn write_tasks(&self, out: &mut String, rows: usize) -> fmt::Result {
         if !self.commands.is_empty() {
             let shown = rows.min(self.commands.len());
             writeln!(
                 out,
-                "\nThe same by command ({shown} of {}); an interrupt counts as the command that it interrupted",
+                "\nThe same by process ({shown} of {} commands); an interrupt counts as the command that it interrupted",
                 grouped(self.commands.len() as u64)
             )?;
             let mut commands = table(&["command", "bytes", "objects", "most by"]);
@@ -401,6 +612,27 @@ impl Live {
             }
             out.push_str(&text(&commands));
         }
+        if self.groups.is_empty() {
+            return Ok(());
+        }
+        let shown = rows.min(self.groups.len());
+        writeln!(out, "\nThe same by control group ({shown} of {})", grouped(self.groups.len() as u64))?;
+        let mut groups = table(&["group", "bytes", "objects", "command", "most by"]);
+        for row in &self.groups[..shown] {
+            groups.add_row([
+                row.group.clone(),
+                grouped(row.bytes),
+                grouped(row.objects),
+                row.command.clone(),
+                row.call_site.clone(),
+            ]);
+        }
+        out.push_str(&text(&groups));
+        Ok(())
+    }
+
+    /// Writes what keeps partial slabs: by cache, and slab by slab.
+    fn write_pinned(&self, out: &mut String, rows: usize) -> fmt::Result {
         if self.pinned.is_empty() {
             return Ok(());
         }
@@ -412,10 +644,10 @@ impl Live {
         )?;
         writeln!(
             out,
-            "  Of slabs that were allocated in the trace. age: of the youngest object of a slab, the median in seconds; site: who allocated most \
-             objects in slabs that are a quarter full at most."
+            "  Of slabs that were allocated in the trace. Ages are in seconds. age, oldest: of the youngest and of the oldest object of a slab, \
+             the medians; site: the call site of most objects in slabs that are a quarter full at most."
         )?;
-        let mut slabs = table(&["cache", "holes", "slabs", "kept by one object", "age", "site"]);
+        let mut slabs = table(&["cache", "holes", "slabs", "kept by one object", "age", "oldest", "site"]);
         for row in &self.pinned[..shown] {
             slabs.add_row([
                 row.cache.clone(),
@@ -423,7 +655,34 @@ impl Live {
                 grouped(row.slabs),
                 grouped(row.by_one),
                 format!("{:.3}", row.youngest_seconds),
+                format!("{:.3}", row.oldest_seconds),
                 row.site.clone().unwrap_or_default(),
+            ]);
+        }
+        out.push_str(&text(&slabs));
+        let mut each: Vec<_> =
+            self.pinned.iter().flat_map(|row| row.partial.iter().map(|slab| (&row.cache, slab))).collect();
+        let all = each.len() as u64;
+        // The emptiest first, and of these the oldest.
+        each.sort_by(|(_, a), (_, b)| {
+            let used = |slab: &PartialSlab| slab.objects as f64 / slab.room as f64;
+            used(a)
+                .total_cmp(&used(b))
+                .then(b.youngest_seconds.total_cmp(&a.youngest_seconds))
+                .then(a.pfn.cmp(&b.pfn))
+        });
+        each.truncate(rows);
+        writeln!(out, "\nWhat keeps each of them ({} of {}, the emptiest first)", each.len(), grouped(all))?;
+        let mut slabs = table(&["slab", "cache", "objects", "of", "youngest s", "oldest s", "oldest by"]);
+        for (cache, slab) in each {
+            slabs.add_row([
+                format!("pfn {:#x}", slab.pfn),
+                cache.clone(),
+                grouped(slab.objects),
+                grouped(slab.room),
+                format!("{:.3}", slab.youngest_seconds),
+                format!("{:.3}", slab.oldest_seconds),
+                slab.call_site.clone(),
             ]);
         }
         out.push_str(&text(&slabs));

@@ -65,13 +65,14 @@ impl Report {
         writeln!(
             out,
             "\n{} allocations, {} frees ({} of null beside them); {} hidden allocations, {} hidden frees, {} pre-trace \
-             frees; {:.2} % freed on another CPU",
+             frees; {} freed on another CPU ({:.2} %)",
             grouped(o.allocs),
             grouped(o.frees),
             grouped(o.kfree_of_null),
             grouped(o.hidden_allocs),
             grouped(o.hidden_frees),
             grouped(o.pre_trace_frees),
+            grouped(o.remote_frees),
             percent(o.remote_frees, o.matched_frees)
         )?;
         if self.facts.zero_sizes > 0 {
@@ -84,7 +85,8 @@ impl Report {
         if self.machine.nodes > 1 {
             writeln!(
                 out,
-                "  and {:.2} % on another node: past the magazines, to the slab that the object is from.",
+                "  and {} on another node ({:.2} %): past the magazines, to the slab that the object is from.",
+                grouped(o.remote_node_frees),
                 percent(o.remote_node_frees, o.matched_frees)
             )?;
         }
@@ -188,6 +190,7 @@ impl Report {
             "free",
             "cpu %",
             "exchanges",
+            "remote",
             "remote %",
         ]);
         for c in self.caches.iter().take(shown) {
@@ -206,6 +209,7 @@ impl Report {
                 c.free_in_slabs.to_string(),
                 cpu_percent(c),
                 c.depot_exchanges.to_string(),
+                c.remote_frees.to_string(),
                 format!("{:.1}", c.remote_percent),
             ]);
         }

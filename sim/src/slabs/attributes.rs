@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attribute_table_contains_caches_and_links() {
+    fn attribute_table_resolves_cache_links() {
         let text = "name\tlink\tslab_size\tslabs\tslabs_cpu_partial\tctor\n\
                     :0000136\t-\t136\t582 N0=580 N1=2\t90(6) C0=30(2) C1=60(4)\t\n\
                     kernfs\t:0000136\t136\t582\t90(6)\t\n\

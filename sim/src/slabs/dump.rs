@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn table_columns_are_read_in_either_order() {
+    fn crash_table_columns_are_read_in_either_order() {
         let new = "crash> kmem -s\n\
                    CACHE             OBJSIZE  ALLOCATED     TOTAL  SLABS  SSIZE  NAME\n\
                    kmem: kmalloc-64: slab: fffff4adc01a4900 invalid freepointer: 7a1b527446924a20\n\

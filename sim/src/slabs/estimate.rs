@@ -1,5 +1,4 @@
-//! Estimates from the kernel's tables: how many slabs are empty, how many objects CPUs hold, and the slab geometry
-//! under other options.
+//! Estimates from the kernel's tables: how many slabs are empty, and how many objects CPUs hold.
 //!
 //! A shrink moves the objects that CPUs hold back to the slabs, and frees slabs that are then empty. No table counts
 //! empty slabs or held objects. The estimate has these bounds:
@@ -16,10 +15,7 @@ use serde::Serialize;
 use uslab::{Geometry, OrderRule};
 
 /// The most full sheaves that a node keeps.
-const BARN: u64 = 10;
-/// The bytes of a sheaf without its pointers to objects.
-const SHEAF: u64 = 32;
-const WORD: u64 = 8;
+pub(super) const BARN: u64 = 10;
 
 /// The bounds of a number that is not known exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -136,7 +132,7 @@ impl Cache {
     }
 
     /// Returns the most partial slabs of one CPU, by the rules of 5.16 to 6.17 or the earlier ones.
-    fn usual_cpu_partial(&self, version: Option<(u32, u32)>) -> u64 {
+    pub(super) fn usual_cpu_partial(&self, version: Option<(u32, u32)>) -> u64 {
         let size = self.row.object_size;
         let by_size = |classes: [u64; 4]| match size {
             4096.. => classes[0],
@@ -234,192 +230,6 @@ impl Cache {
     }
 }
 
-/// The estimated effect of a change of the kernel's options.
-#[derive(Clone, Debug, Serialize)]
-pub struct Setting {
-    /// The option as it is on the kernel's command line, or in words.
-    pub setting: String,
-    /// The number of bytes now.
-    pub now: u64,
-    /// The number of bytes with the option.
-    pub then: Bounds,
-    /// A description of the counted bytes, and of other changes.
-    pub about: String,
-}
-
-/// The debugging options, by the letters of `slab_debug=`.
-#[derive(Clone, Copy)]
-struct Debug {
-    letters: &'static str,
-}
-
-impl Debug {
-    fn has(self, letter: char) -> bool {
-        self.letters.contains(letter)
-    }
-
-    /// Returns the distance between objects, in bytes. Parts of the geometry that the tables do not show are assumed to
-    /// be the same with and without debugging.
-    fn stride(self, cache: &Cache) -> u64 {
-        let plain = Self { letters: "" }.by_steps(cache);
-        cache.row.object_size + self.by_steps(cache).saturating_sub(plain)
-    }
-
-    /// Returns the distance by the steps of the kernel's `calculate_sizes`.
-    fn by_steps(self, cache: &Cache) -> u64 {
-        let attributes = cache.attributes.clone().unwrap_or_default();
-        let object = cache.object_size();
-        let align = attributes.align.filter(|align| align.is_power_of_two()).unwrap_or(WORD).max(WORD);
-        let by_rcu = attributes.destroy_by_rcu.is_some_and(|by_rcu| by_rcu > 0);
-        let is_kmalloc = cache.row.name.contains("kmalloc-");
-        let mut size = object.next_multiple_of(WORD);
-        if self.has('Z') && size == object {
-            size += WORD;
-        }
-        let asked_size = is_kmalloc && self.has('U');
-        if by_rcu || attributes.ctor || self.has('P') || self.has('Z') && (object < WORD || asked_size) {
-            size += WORD;
-        }
-        if self.has('U') {
-            size += 64 + if is_kmalloc { WORD } else { 0 };
-        }
-        if self.has('Z') {
-            size += WORD + WORD.next_multiple_of(align);
-        }
-        size.next_multiple_of(align)
-    }
-}
-
-/// Returns the bytes of the fewest slabs that can hold the objects in use.
-fn packed(cache: &Cache, stride: u64, rule: &OrderRule) -> Option<u64> {
-    let geometry = Geometry::new(stride as usize, 0, rule).ok()?;
-    let slabs = cache.row.active_objects.div_ceil(geometry.objects() as u64);
-    Some(slabs * geometry.order().bytes() as u64)
-}
-
-/// Returns the estimates for other options.
-pub(super) fn settings(snapshot: &Snapshot, machine: &Machine) -> Vec<Setting> {
-    let mut settings = vec![];
-    let caches: Vec<&Cache> = snapshot.caches.iter().filter(|cache| cache.row.object_size > 0).collect();
-    if let Some(rule) = machine.rule() {
-        let sum = |rule: &OrderRule, stride: &dyn Fn(&Cache) -> u64| -> u64 {
-            caches.iter().filter_map(|cache| packed(cache, stride(cache), rule)).sum()
-        };
-        let plain = |cache: &Cache| cache.row.object_size;
-        let now = sum(&rule, &plain);
-        let current = |rule: &OrderRule| -> u64 {
-            let used = caches.iter().filter(|cache| cache.row.slabs > 0);
-            let slabs = used.filter_map(|cache| Geometry::new(cache.row.object_size as usize, 0, rule).ok());
-            machine.cpus * slabs.map(|geometry| geometry.order().bytes() as u64).sum::<u64>()
-        };
-        for max_order in [0, 1, 5] {
-            let other = OrderRule { max_order, ..rule };
-            let then = sum(&other, &plain);
-            let about = format!(
-                "objects in use, packed; one slab a CPU and cache is {} instead of {}",
-                crate::output::size(current(&other)),
-                crate::output::size(current(&rule))
-            );
-            settings.push(Setting {
-                setting: format!("slab_max_order={max_order}"),
-                now,
-                then: exactly(then),
-                about,
-            });
-        }
-        for letters in ["F", "Z", "P", "U", "FZPU"] {
-            let debug = Debug { letters };
-            let then = sum(&rule, &|cache| debug.stride(cache));
-            let about = match letters {
-                "F" => "checks cost time, no memory; no CPU layers any more",
-                "Z" => "red zones around each object; no CPU layers any more",
-                "P" => "the free pointer moves behind the object; no CPU layers any more",
-                "U" => "64 bytes of tracks an object, and the stacks that they name; no CPU layers any more",
-                _ => "all of these",
-            };
-            let setting = format!("slab_debug={letters}");
-            settings.push(Setting { setting, now, then: exactly(then), about: about.to_owned() });
-        }
-    }
-    if machine.is_slab {
-        return settings;
-    }
-    let layers: Vec<_> = caches.iter().map(|cache| (*cache, cache.layers(machine))).collect();
-    let bytes = |cache: &Cache| cache.slab_bytes(machine.page_size);
-    let cpu_slabs: u64 = layers.iter().map(|(cache, layers)| layers.cpu_slabs * bytes(cache)).sum();
-    if cpu_slabs > 0 && machine.version.is_none_or(|version| version < (7, 0)) {
-        let current: u64 =
-            layers.iter().map(|(cache, layers)| layers.cpu_slabs.min(machine.cpus) * bytes(cache)).sum();
-        settings.push(Setting {
-            setting: "cpu_partial=0".to_owned(),
-            now: cpu_slabs,
-            then: Bounds { least: 0, most: current },
-            about: "slabs that CPUs hold, at most; each free of an object of a full slab then takes the node's lock".to_owned(),
-        });
-    }
-    let array = |capacity: u64| (SHEAF + WORD * capacity).next_power_of_two();
-    let sheaves: u64 = layers.iter().filter(|(_, layers)| layers.sheaf_capacity > 0).count() as u64;
-    if sheaves > 0 {
-        let of = |factor: fn(u64) -> u64| -> (u64, u64) {
-            let caches = layers.iter().filter(|(_, layers)| layers.sheaf_capacity > 0);
-            caches.fold((0, 0), |(arrays, objects), (cache, layers)| {
-                let capacity = factor(layers.sheaf_capacity);
-                let held =
-                    (capacity * (2 * machine.cpus + BARN * machine.nodes)).min(cache.row.active_objects);
-                (arrays + machine.cpus * array(capacity), objects + held * cache.row.object_size)
-            })
-        };
-        let (arrays, objects) = of(|capacity| capacity);
-        for (name, factor) in
-            [("half", (|capacity| capacity / 2) as fn(u64) -> u64), ("twice", |capacity| capacity * 2)]
-        {
-            let (other_arrays, other_objects) = of(factor);
-            settings.push(Setting {
-                setting: format!("sheaves of {name} the capacity"),
-                now: arrays + objects,
-                then: Bounds { least: other_arrays, most: other_arrays + other_objects },
-                about: format!(
-                    "main sheaves of {sheaves} caches ({}) and the objects that sheaves may hold, at most",
-                    crate::output::size(other_arrays)
-                ),
-            });
-        }
-    }
-    let aliases: u64 = caches.iter().map(|cache| cache.aliases.len() as u64).sum();
-    if aliases > 0 {
-        let mut most = 0;
-        for (cache, layers) in layers.iter().filter(|(cache, _)| !cache.aliases.is_empty()) {
-            let nodes = machine.nodes * 5;
-            let cpus = if layers.sheaf_capacity > 0 {
-                0
-            } else {
-                machine.cpus * (1 + cache.usual_cpu_partial(machine.version))
-            };
-            let arrays =
-                if layers.sheaf_capacity > 0 { machine.cpus * array(layers.sheaf_capacity) } else { 0 };
-            most += cache.aliases.len() as u64 * ((nodes + cpus) * bytes(cache) + arrays);
-        }
-        let now: u64 = caches
-            .iter()
-            .filter(|cache| !cache.aliases.is_empty())
-            .map(|cache| cache.row.slabs * bytes(cache))
-            .sum();
-        settings.push(Setting {
-            setting: "slab_nomerge".to_owned(),
-            now,
-            then: Bounds { least: now, most: now + most },
-            about: format!(
-                "{aliases} more caches; each that is used holds partial slabs and per-CPU ones apart"
-            ),
-        });
-    }
-    settings
-}
-
-fn exactly(bytes: u64) -> Bounds {
-    Bounds { least: bytes, most: bytes }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -495,20 +305,5 @@ mod tests {
         cache.tunables = Tunables { limit: 8, batch: 4, shared: 0 };
         let slab = Machine { is_slab: true, ..machine(2) };
         assert_eq!(cache.shrink(&slab), Bounds { least: 3, most: 8 });
-    }
-
-    #[test]
-    fn debug_object_layout_equals_the_kernels() {
-        let of = |name: &str, size: u64, letters| {
-            let mut cache = cache(1, 1, None);
-            (cache.row.name, cache.row.object_size) = (name.to_owned(), size);
-            let align = if name.starts_with("kmalloc") { size } else { 8 };
-            cache.attributes =
-                Some(Attributes { object_size: Some(size), align: Some(align), ..Attributes::default() });
-            Debug { letters }.stride(&cache)
-        };
-        assert_eq!(of("kmalloc-64", 64, "FZPU"), 256);
-        assert_eq!(of("plain", 64, "FZPU"), 160);
-        assert_eq!((of("plain", 64, "F"), of("plain", 64, "U"), of("plain", 64, "P")), (64, 128, 72));
     }
 }

@@ -6,19 +6,25 @@ mod change;
 mod dump;
 mod estimate;
 mod page;
+mod settings;
 mod source;
 
 pub use change::{CacheChange, Change};
-pub use estimate::{Bounds, Layers, Machine, Setting};
+pub use estimate::{Bounds, Layers, Machine};
+pub use settings::{CacheSetting, Capacity, Debug, Difference, Request, Setting};
 pub(crate) use source::cpus_of_ranges;
 pub use source::{Cache, Memory, Snapshot, read_table};
 
 use crate::output::{self, grouped, size};
+use crate::replay::Returned;
 use anyhow::bail;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::Write;
 use std::path::Path;
+
+/// The setting that a report shows by cache if no other is requested.
+const ALL_DEBUG: &str = "slab_debug=FZPU";
 
 /// The order of the rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -71,6 +77,8 @@ pub struct Report {
     pub waste: u64,
     /// The bytes of slabs that a shrink of all caches frees.
     pub shrink: Bounds,
+    /// The result of a shrink by a recording's trace, if one was given.
+    pub shrink_by_trace: Option<ByTrace>,
     /// The bytes of reclaimable caches, of which `drop_caches` frees a part. `None` if no table shows which caches are
     /// reclaimable.
     pub reclaimable: Option<u64>,
@@ -80,14 +88,40 @@ pub struct Report {
     pub parked: u64,
     /// The caches, in the requested order.
     pub caches: Vec<Row>,
-    /// The estimated effects of other options.
+    /// The cost of other settings: the requested ones, or a selection.
     pub settings: Vec<Setting>,
+    /// `true` if the settings were requested.
+    pub settings_requested: bool,
     /// The files that could not be read.
     pub faults: Vec<String>,
     /// The moment of a recording that is shown.
     pub moment: Option<&'static str>,
     /// The moments of the recording that are not shown.
     pub other_moments: Vec<&'static str>,
+}
+
+/// What a shrink returns by a trace, whose events show each slab.
+#[derive(Clone, Debug, Serialize)]
+pub struct ByTrace {
+    /// The trace.
+    pub trace: String,
+    /// The design of the traced kernel.
+    pub design: String,
+    /// Bytes that a shrink of all caches returns. Caches without an event return the least that the tables allow.
+    pub bytes: u64,
+    /// The shrink that the recording itself has, if one follows the moment.
+    pub recorded: Option<RecordedShrink>,
+}
+
+/// A real shrink, with what the kernel allocated and freed around it.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecordedShrink {
+    /// The next moment that has tables.
+    pub until: String,
+    /// Bytes of slabs that are fewer then, by the model.
+    pub by_trace: i64,
+    /// Bytes of slabs that are fewer then, by the kernel's tables, in the caches of the trace.
+    pub by_tables: i64,
 }
 
 /// The row of one cache.
@@ -123,6 +157,8 @@ pub struct Row {
     pub shrink_slabs: Bounds,
     /// The bytes that a shrink frees.
     pub shrink: Bounds,
+    /// Slabs that a shrink returns by a recording's trace. `None` if the trace has no event of the cache.
+    pub shrink_slabs_by_trace: Option<u64>,
     /// The objects and slabs that CPUs and nodes hold.
     pub layers: Layers,
     /// `true` if `drop_caches` may free the cache's objects; `None` if no table shows it.
@@ -134,11 +170,17 @@ pub struct Row {
 }
 
 impl Report {
-    /// Creates the report of a snapshot. `cpus` is the user's number of CPUs, if given.
+    /// Makes a report of a snapshot. `cpus` is the user's number of CPUs; `requests` are the settings to estimate, or empty for a
+    /// selection.
     ///
     /// # Errors
-    /// Fails if no table of the snapshot counts slabs.
-    pub fn new(snapshot: &Snapshot, cpus: Option<u32>, sort: Sort) -> anyhow::Result<Self> {
+    /// No table of the snapshot counts slabs, or the tables do not show what a requested setting changes.
+    pub fn new(
+        snapshot: &Snapshot,
+        cpus: Option<u32>,
+        sort: Sort,
+        requests: &[Request],
+    ) -> anyhow::Result<Self> {
         if !snapshot.is_counted {
             bail!(
                 "{}: no table counts slabs: expected a slabinfo, or attributes with `slabs`",
@@ -190,6 +232,7 @@ impl Report {
             holes,
             waste: bytes.saturating_sub(in_use + holes),
             shrink,
+            shrink_by_trace: None,
             reclaimable: match (known, snapshot.memory) {
                 (true, _) => Some(sum(&|row| if row.reclaimable == Some(true) { row.bytes } else { 0 })),
                 (false, memory) => memory.map(|memory| memory.reclaimable),
@@ -197,11 +240,44 @@ impl Report {
             cpu_slabs: sum(&|row| row.layers.cpu_slabs * row.pages_per_slab * machine.page_size),
             parked: sum(&|row| row.layers.parked * row.object_size),
             caches,
-            settings: estimate::settings(snapshot, &machine),
+            settings: settings::settings(snapshot, &machine, requests)?,
+            settings_requested: !requests.is_empty(),
             faults: snapshot.faults.clone(),
             moment: snapshot.moment,
             other_moments: snapshot.other_moments.clone(),
         })
+    }
+
+    /// Adds what a shrink returns by the trace of the recording: the slabs of each cache. The bounds by the tables hold nevertheless.
+    /// `later` is the report of the moment after the recording's own shrink.
+    pub fn add_trace(&mut self, trace: &Path, returned: &Returned, later: Option<&Self>) {
+        let recorded = returned.recorded.as_ref().zip(later).map(|(recorded, later)| {
+            let of = |row: &Row| (row.pages_per_slab * self.page_size) as i64;
+            let by_trace =
+                self.caches.iter().map(|row| recorded.slabs.get(&row.name).unwrap_or(&0) * of(row));
+            let then = |row: &Row| later.caches.iter().find(|later| later.name == row.name);
+            let traced = self.caches.iter().filter(|row| recorded.slabs.contains_key(&row.name));
+            let by_tables = traced
+                .map(|row| then(row).map_or(0, |later| row.slabs as i64 - later.slabs as i64) * of(row));
+            RecordedShrink {
+                until: recorded.until.clone(),
+                by_trace: by_trace.sum(),
+                by_tables: by_tables.sum(),
+            }
+        });
+        let mut bytes = 0;
+        for row in &mut self.caches {
+            let Bounds { least, most } = row.shrink_slabs;
+            let known = returned.slabs.get(&row.name).map(|slabs| (*slabs).clamp(least, most));
+            row.shrink_slabs_by_trace = known;
+            bytes += known.unwrap_or(least) * row.pages_per_slab * self.page_size;
+        }
+        self.shrink_by_trace = Some(ByTrace {
+            trace: trace.display().to_string(),
+            design: returned.design.clone(),
+            bytes,
+            recorded,
+        });
     }
 
     /// Formats the report as text, with `rows` caches.
@@ -217,18 +293,38 @@ impl Report {
         for row in self.caches.iter().filter(|row| row.slabs > 0).take(rows.min(5)) {
             writeln!(f, "{}", row.sentence)?;
         }
-        if !self.settings.is_empty() {
-            writeln!(
-                f,
-                "\nWhat other settings would cost, by geometry, and without what they do to speed:\n"
-            )?;
-            let mut table = output::table(&["setting", "now", "then", "what is counted"]);
-            for Setting { setting, now, then, about } in &self.settings {
-                table.add_row([setting.clone(), size(*now), between(*then), about.clone()]);
-            }
-            f.push_str(&output::text(&table));
+        self.write_settings(f, rows)
+    }
+
+    fn write_settings(&self, f: &mut String, rows: usize) -> std::fmt::Result {
+        if self.settings.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        writeln!(f, "\nWhat other settings would cost, by geometry, and without what they do to speed:\n")?;
+        let mut table = output::table(&["setting", "now", "then", "memory", "what is counted"]);
+        for Setting { setting, now, then, direction, about, .. } in &self.settings {
+            table.add_row([setting.clone(), size(*now), between(*then), direction.clone(), about.clone()]);
+        }
+        f.push_str(&output::text(&table));
+        // What changes in the same way is named once.
+        let mut others: Vec<(Vec<&str>, String)> = vec![];
+        for setting in &self.settings {
+            let text = setting.others();
+            match others.last_mut() {
+                _ if text.is_empty() => {}
+                Some((names, last)) if *last == text => names.push(&setting.setting),
+                _ => others.push((vec![&setting.setting], text)),
+            }
+        }
+        if !others.is_empty() {
+            writeln!(f, "\nWhat else falls or grows with them:")?;
+        }
+        for (names, text) in others {
+            writeln!(f, "{}: {text}", names.join(", "))?;
+        }
+        let rows = if self.settings_requested { rows } else { rows.min(5) };
+        let is_shown = |setting: &&Setting| self.settings_requested || setting.setting == ALL_DEBUG;
+        self.settings.iter().filter(is_shown).try_for_each(|setting| write_by_cache(f, setting, rows))
     }
 
     /// Writes the place that was read, and the files that could not be read.
@@ -298,6 +394,21 @@ impl Report {
              tables do not count.",
             between(self.shrink)
         )?;
+        if let Some(ByTrace { trace, design, bytes, recorded }) = &self.shrink_by_trace {
+            writeln!(
+                f,
+                "By {trace}, which shows the slabs, it returns {}: so says the model of this kernel ({design}) at this moment.",
+                size(*bytes)
+            )?;
+            if let Some(RecordedShrink { until, by_trace, by_tables }) = recorded {
+                writeln!(
+                    f,
+                    "The recording has a shrink after it: until `{until}` slabs changed by {} by the model, and by {} by the kernel's tables.",
+                    change::difference(-by_trace),
+                    change::difference(-by_tables)
+                )?;
+            }
+        }
         if let Some(reclaimable) = self.reclaimable {
             writeln!(
                 f,
@@ -360,7 +471,7 @@ impl Report {
 
     /// Formats the table of the first `rows` caches.
     pub fn table(&self, rows: usize) -> String {
-        let mut table = output::table(&[
+        let mut header = vec![
             "cache",
             "bytes",
             "of all",
@@ -373,9 +484,13 @@ impl Report {
             "objects/slab",
             "pages/slab",
             "shrink returns",
-        ]);
+        ];
+        if self.shrink_by_trace.is_some() {
+            header.push("by the trace");
+        }
+        let mut table = output::table(&header);
         for row in self.caches.iter().take(rows) {
-            table.add_row([
+            let mut cells = vec![
                 row.name.clone(),
                 size(row.bytes),
                 percent(row.bytes, self.bytes),
@@ -388,7 +503,15 @@ impl Report {
                 row.objects_per_slab.to_string(),
                 row.pages_per_slab.to_string(),
                 between(row.shrink),
-            ]);
+            ];
+            if self.shrink_by_trace.is_some() {
+                let slabs = row.shrink_slabs_by_trace;
+                cells.push(slabs.map_or_else(
+                    || "?".to_owned(),
+                    |slabs| size(slabs * row.pages_per_slab * self.page_size),
+                ));
+            }
+            table.add_row(cells);
         }
         let mut text = output::text(&table);
         if let Some(more) = self.caches.len().checked_sub(rows).filter(|more| *more > 0) {
@@ -419,6 +542,7 @@ impl Row {
             in_partial: attributes.and_then(|attributes| attributes.objects_partial),
             shrink_slabs: cache.shrink(machine),
             shrink: cache.shrink_bytes(machine),
+            shrink_slabs_by_trace: None,
             layers: cache.layers(machine),
             reclaimable: attributes
                 .and_then(|attributes| attributes.reclaim_account)
@@ -461,6 +585,35 @@ impl Row {
         }
         text + "."
     }
+}
+
+/// Writes what a setting costs for the caches that it changes most.
+fn write_by_cache(f: &mut String, setting: &Setting, rows: usize) -> std::fmt::Result {
+    let shown = rows.min(setting.caches.len());
+    if shown == 0 {
+        return Ok(());
+    }
+    writeln!(
+        f,
+        "\n{} by cache ({shown} of {}, the largest change first)\n",
+        setting.setting,
+        setting.caches.len()
+    )?;
+    let mut table = output::table(&["cache", "size", "then", "now", "then", "memory"]);
+    for row in &setting.caches[..shown] {
+        let Bounds { least, most } = row.object_size_then;
+        let sizes = if least == most { least.to_string() } else { format!("{least} to {most}") };
+        table.add_row([
+            row.name.clone(),
+            row.object_size.to_string(),
+            sizes,
+            size(row.now),
+            between(row.then),
+            row.change.to_string(),
+        ]);
+    }
+    f.push_str(&output::text(&table));
+    Ok(())
 }
 
 /// Returns the first of some names.

@@ -59,14 +59,17 @@ impl Report {
             )?;
             writeln!(
                 f,
-                "<div class=\"scroll\"><table><tr><th>setting</th><th>now</th><th>then</th><th>what is counted</th></tr>"
+                "<div class=\"scroll\"><table><tr><th>setting</th><th>now</th><th>then</th><th>memory</th><th>what is counted</th><th>what else changes</th></tr>"
             )?;
-            for Setting { setting, now, then, about } in &self.settings {
-                let (setting, about) = (attribute(setting), attribute(about));
-                let (now, then) = (size(*now), between(*then));
+            for setting in &self.settings {
+                let Setting { now, then, .. } = setting;
+                let [name, direction, about] =
+                    [&setting.setting, &setting.direction, &setting.about].map(|text| attribute(text));
+                let (now, then, others) = (size(*now), between(*then), attribute(&setting.others()));
                 writeln!(
                     f,
-                    "<tr><td>{setting}</td><td>{now}</td><td>{then}</td><td class=\"text\">{about}</td></tr>"
+                    "<tr><td>{name}</td><td>{now}</td><td>{then}</td><td class=\"text\">{direction}</td><td class=\"text\">{about}</td>\
+                     <td class=\"text\">{others}</td></tr>"
                 )?;
             }
             writeln!(f, "</table></div>")?;
@@ -115,8 +118,8 @@ mod tests {
         let text = "slabinfo - version: 2.1\n<b>\"x\" 10 40 100 40 1 : tunables 0 0 0 : slabdata 1 1 0\n\
                     dentry 21 42 192 21 1 : tunables 0 0 0 : slabdata 2 2 0\n";
         std::fs::write(&table, text).expect("a file");
-        let report =
-            Report::new(&Snapshot::open(&table).expect("a table"), Some(2), Sort::Bytes).expect("counts");
+        let report = Report::new(&Snapshot::open(&table).expect("a table"), Some(2), Sort::Bytes, &[])
+            .expect("counts");
         let page = report.page(1);
         crate::web::check(&page);
         assert!(page.contains("<td>dentry</td>") && page.contains("... and 1 more."), "{page}");

@@ -436,7 +436,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_and_cpus_are_found() {
+    fn kernel_release_and_cpu_count_are_parsed() {
         assert_eq!(release("Linux host2 5.14.0-1.el9 #1 SMP"), Some("5.14.0-1.el9".to_owned()));
         assert_eq!(release("7.2.13+deb14-amd64\n"), Some("7.2.13+deb14-amd64".to_owned()));
         assert_eq!(release("no release"), None);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn snapshot_has_the_latest_values_and_the_changes_of_its_step() {
+    fn counterexample_snapshot_marks_the_changes_of_its_step() {
         let story = story();
         let text = story.moment_text(&story.moment(2).unwrap());
         assert_eq!(text, "step 2 of 2\nthread 1  pops\n  atomic 1: 7\n  @1 top: 1 -> 2\n  @2 top: 5\n");

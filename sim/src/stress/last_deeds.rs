@@ -75,7 +75,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn violation_report_has_every_thread_and_the_objects_history() {
+    fn violation_report_contains_the_object_history() {
         let mut seats = [1, 2, 3].map(|number| Seat::new(number, 2 * TOLD));
         let mut log = |seat: usize, at: usize, deed, address| {
             let (at, token) = (Duration::from_millis(at as u64), Token::new(1, 1));

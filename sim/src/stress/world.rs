@@ -436,7 +436,7 @@ mod tests {
             let held = [(source, kept.address())];
             let missing = world.census(&held).unwrap_err();
             assert_eq!(missing.address, Some(lost.address()), "{}", missing.what);
-            let named = format!("nobody holds {:#x}", lost.address());
+            let named = format!("no thread holds {:#x}", lost.address());
             assert!(missing.what.starts_with(&format!("cache {cache}")), "{}", missing.what);
             assert!(missing.what.contains(&named), "{}", missing.what);
             drop((kept, lost));

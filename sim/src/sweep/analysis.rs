@@ -236,7 +236,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn difference_within_chance_is_a_tie() {
+    fn insignificant_difference_is_a_tie() {
         let of = |setting: &str, values: [f64; 3]| {
             values
                 .into_iter()

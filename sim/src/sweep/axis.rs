@@ -114,7 +114,7 @@ impl TryFrom<toml::Value> for Axis {
         let mut sorted = values.clone();
         sorted.sort_unstable();
         match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(format!("{} is there twice", pair[0])),
+            Some(pair) => Err(format!("{} is given twice", pair[0])),
             None => Ok(Self(values)),
         }
     }
@@ -154,10 +154,10 @@ mod tests {
     }
 
     #[test]
-    fn invalid_axis_is_refused_in_one_line() {
+    fn invalid_sweep_axis_is_refused_in_a_single_line() {
         for (text, part) in [
             ("[]", "at least one value"),
-            ("[1, 1]", "1 is there twice"),
+            ("[1, 1]", "1 is given twice"),
             ("-1", "expected a number from 0"),
             ("\"all\"", "expected a number, a list of numbers, or a range"),
             ("{ from = 2, to = 1 }", "expected `from` to be at most `to`"),

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_row_has_axes_knobs_and_metrics() {
+    fn merged_csv_row_contains_axes_knobs_and_metrics() {
         let records = [
             row(0, "slub", None),
             row(1, "slub:cpu_partial=30", Some(4)),
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_grouped_by_reason_and_missing_items_by_range() {
+    fn sweep_failures_are_grouped_by_reason() {
         let plan = plan(&[0, 10, 1, 10, 1, 1, 1], &[], None);
         let all = Collected {
             missing: (50..80).collect(),

@@ -350,7 +350,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn consecutive_items_differ_in_their_cpus() {
+    fn consecutive_sweep_items_differ_in_cpu_count() {
         let plan = plan(&[1, 1, 3, 2, 1, 1, 1], &[2], None);
         let texts: Vec<_> = (0..6).map(|n| told(&plan, plan.item(n))).collect();
         assert_eq!(texts[0], "trace0 Trace { trace: 0 } slub Some(1)");

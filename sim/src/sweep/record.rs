@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_columns_with_a_direction() {
+    fn each_metric_has_a_direction() {
         for (name, more) in Metric::ALL {
             let metric: Metric = name.parse().unwrap();
             assert_eq!((metric.name(), metric.more), (name, more));

@@ -129,7 +129,7 @@ mod tests {
 
     /// Regression test: some points of a hypercube of listed values had equal values, so one setting was run twice.
     #[test]
-    fn no_setting_of_a_sample_is_repeated() {
+    fn sample_repeats_no_setting() {
         for seed in 0..50 {
             let (points, values) = (32, [4, 4, 4]);
             let parts = strata(points, &values, seed);

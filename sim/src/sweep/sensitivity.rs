@@ -573,7 +573,7 @@ mod tests {
     /// Regression test: when raw values of all workloads were mixed, a fast workload hid an option that quadruples the
     /// speed of a slow workload; the option seemed to explain only 0.2 %.
     #[test]
-    fn knob_that_matters_only_to_a_slow_workload_is_found() {
+    fn knob_affecting_only_a_slow_workload_is_found() {
         let mut rows = vec![];
         for capacity in [8, 64] {
             for limit in [1, 2] {
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn interacting_knob_has_only_a_total_index() {
+    fn purely_interacting_knob_has_no_first_order_index() {
         let rows: Vec<_> = [(0, 0, 1.0), (0, 1, 2.0), (1, 0, 2.0), (1, 1, 1.0)]
             .into_iter()
             .map(|(a, b, value)| row("w", 1, 1, &format!("d:a={a}:b={b}"), value))

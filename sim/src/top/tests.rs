@@ -103,7 +103,7 @@ fn accounts_and_waits_are_shown_above_the_table() {
 
 /// Regression test: pages that a zone lacks were counted as memory, which no program had.
 #[test]
-fn zone_with_more_missing_than_present_pages_is_refused() {
+fn zone_with_too_many_uncommitted_pages_is_refused() {
     let of = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut dump = serde_json::from_str(&dump(1)).unwrap();
         change(&mut dump);

@@ -194,7 +194,7 @@ fn shows(screen: &str, operations: u64, chosen: Option<u32>, view: &View) {
 }
 
 #[test]
-fn screen_shows_the_engines_view() {
+fn watch_screen_shows_the_engine_view() {
     let stream = stream();
     for design in ["uslab", "slub", "sheaves"] {
         for at in [1, 2, 1000, 2500, 6000] {
@@ -226,7 +226,7 @@ fn screen_shows_the_engines_view() {
 }
 
 #[test]
-fn empty_machine_and_marks_are_labelled() {
+fn watch_labels_an_empty_machine() {
     let stream = stream();
     let (_, seen) = press(&stream, "uslab", 0, []);
     assert!(seen[0].contains("[begin] Nothing has happened yet"), "{}", seen[0]);
@@ -234,7 +234,7 @@ fn empty_machine_and_marks_are_labelled() {
 }
 
 #[test]
-fn slow_key_jumps_to_the_next_operation_leaving_its_cpu() {
+fn slow_key_jumps_to_the_next_slow_operation() {
     let stream = stream();
     let from = 1500;
     let (app, _) = press(&stream, "uslab", from, letters("n"));
@@ -256,7 +256,7 @@ impl Visitor for Runs<'_> {
 }
 
 #[test]
-fn run_until_stops_where_the_engine_finds_the_condition() {
+fn watch_stops_at_the_condition_found_by_the_engine() {
     let stream = stream();
     let from = (1500..).find(|at| moment(&stream, "uslab", *at).steps[0].object.is_some()).unwrap();
     let mut found = 0;
@@ -295,7 +295,7 @@ impl Visitor for Life<'_> {
 }
 
 #[test]
-fn object_history_equals_the_engines() {
+fn watch_object_history_equals_the_engine_history() {
     let stream = stream();
     let from = (1500..).find(|at| moment(&stream, "uslab", *at).steps[0].object.is_some()).unwrap();
     let (app, seen) = press(&stream, "uslab", from, letters("fl"));
@@ -355,7 +355,7 @@ fn page_map_follows_the_snapshot() {
 }
 
 #[test]
-fn stepping_back_and_forward_shows_the_same_screen() {
+fn stepping_back_and_forward_restores_the_screen() {
     let stream = stream();
     use KeyCode::{End, Home, Left, PageDown, PageUp, Right};
     let there = [Right, Right, PageDown, Right];
@@ -376,7 +376,7 @@ fn stepping_back_and_forward_shows_the_same_screen() {
 }
 
 #[test]
-fn playback_has_the_shown_speed_and_stops_at_the_end() {
+fn playback_runs_at_the_shown_speed() {
     let stream = stream();
     for (faster, speed) in [("", 1000), (">", 10_000), ("<", 100)] {
         let mut app = App::new(&stream, vec!["uslab".to_owned()], 100);
@@ -391,7 +391,7 @@ fn playback_has_the_shown_speed_and_stops_at_the_end() {
 }
 
 #[test]
-fn watch_draws_any_size_and_design() {
+fn watch_draws_each_design_at_any_size() {
     let stream = stream();
     for (name, _) in all::<NoPolicy>() {
         let specs = specs(name);

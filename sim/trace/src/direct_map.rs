@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn base_is_found_from_a_slab_and_its_first_object() {
+    fn direct_map_base_is_found_from_a_slab() {
         let mut vote = BaseVote::default();
         vote.pages(3, Pfn(0x4a98), 2, false);
         vote.pages(1, Pfn(0x99), 0, true);
@@ -178,7 +178,7 @@ mod tests {
 
     /// On arm64, virtual addresses have 39, 48 or 52 bits, and memory starts at 1 GiB or elsewhere.
     #[test]
-    fn base_and_page_size_of_arm64_are_found() {
+    fn arm64_direct_map_base_is_found() {
         for (first, memory) in [
             (0xffff_0000_0000_0000_u64, 0x4000_0000),
             (0xffff_0000_0000_0000, 0x80_2000_0000),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_with_unknown_frames_get_distinct_impossible_frames() {
+    fn unknown_pages_get_distinct_impossible_frame_numbers() {
         let map = mapping(DirectMap::Unknown);
         let page = map.pfn(at(5, 100)).unwrap();
         assert_eq!(map.pfn(at(5, 4000)), Some(page));

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn short_search_is_memchr() {
+    fn short_byte_search_agrees_with_memchr() {
         let text: Vec<u8> = (0..=255).chain(b"hello \x80\x7f world \x01\x00".iter().copied()).collect();
         for from in 0..text.len() {
             for byte in [b' ', 0, 1, 0x7f, 0x80, 0xff, b'o'] {

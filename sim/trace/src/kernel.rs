@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_counter_has_a_total_and_a_value_per_cpu() {
+    fn kernel_counter_total_and_per_cpu_values_are_parsed() {
         let text = "name\tslabs\tslabs_cpu_partial\ndentry\t421 N0=400 N1=21\t90(3) C0=10(1) C11=80(2)\n";
         let read = attributes(text).unwrap();
         assert_eq!((read.count("dentry", "slabs"), read.count("dentry", "partial")), (Some(421), None));

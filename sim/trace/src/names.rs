@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_names_follow_from_functions_and_sizes() {
+    fn cache_names_are_derived_from_functions_and_sizes() {
         assert_eq!(function(b"__d_alloc+0x29/0x1d0"), b"__d_alloc");
         assert_eq!(function(b"__d_alloc"), b"__d_alloc");
         assert_eq!(base(b"memdup_user_noprof"), b"memdup_user");

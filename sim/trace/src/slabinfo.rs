@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_slabinfo_row_is_reported_and_others_are_read() {
+    fn invalid_slabinfo_row_does_not_hide_valid_rows() {
         let good = "a 1 2 8 512 1 : tunables 0 0 0 : slabdata 1 1 0\n";
         for (bad, expected) in [
             ("b 1 2 8 512 : tunables 0 0 0 : slabdata 1 1 0", "five numbers"),

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_with_memory_have_the_range_of_zoneinfo() {
+    fn zone_ranges_are_read_from_zoneinfo() {
         let text = "Node 0, zone    DMA32\n  pages free     7\n        spanned  258016\n        present  9\n        managed  8\n\
                     \x20 node_unreclaimable:  0\n  start_pfn:           4096\nNode 0, zone   Normal\n        spanned  0\n";
         let zone = "Node 0, zone DMA32".to_owned();

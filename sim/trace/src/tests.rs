@@ -84,7 +84,7 @@ fn on_page(pfn: u64, n: u64) -> u64 {
 // Quirk 1: formats and commands.
 
 #[test]
-fn q1_command_name_may_contain_any_text() {
+fn trace_command_name_may_contain_any_text() {
     let body = "kfree: call_site=f+0x1/0x2 ptr=00000000ab6bd4a1";
     for comm in [
         "kworker/0:1",
@@ -114,7 +114,7 @@ fn q1_command_name_may_contain_any_text() {
 }
 
 #[test]
-fn q1_trace_formats_are_distinguished() {
+fn trace_formats_are_distinguished() {
     let format = |text: &str| {
         let mut parser = Parser::new();
         for line in text.lines() {
@@ -132,7 +132,7 @@ fn q1_trace_formats_are_distinguished() {
 }
 
 #[test]
-fn q1_lines_without_events_are_skipped() {
+fn trace_lines_without_events_are_skipped() {
     let mut parser = Parser::new();
     for line in [
         "",
@@ -154,7 +154,7 @@ fn q1_lines_without_events_are_skipped() {
 }
 
 #[test]
-fn q1_fields_of_older_kernels_are_read() {
+fn trace_fields_of_older_kernels_are_read() {
     let line = "  a-1 [000] d... 1.5: kmem_cache_alloc_node: call_site=f+0x1 ptr=0000000012345678 bytes_req=8 bytes_alloc=8 \
                 gfp_flags=GFP_KERNEL node=0";
     assert!(matches!(event(line).kind, EventKind::Alloc { via: EventSource::Cache, .. }));
@@ -167,7 +167,7 @@ fn q1_fields_of_older_kernels_are_read() {
 
 /// Regression test: a flag was looked up at an index beyond the last flag.
 #[test]
-fn q1_last_context_flag_may_be_any_byte() {
+fn last_context_flag_may_be_any_byte() {
     let mut text = ftrace("0 1.0", "kfree: call_site=f+0x1/0x2 ptr=00000000ab6bd4a1").into_bytes();
     let flags = text.windows(5).position(|flags| flags == b".....").unwrap();
     text[flags + 2] = 0xff;
@@ -179,7 +179,7 @@ fn q1_last_context_flag_may_be_any_byte() {
 
 /// Regression test: the sum of lost events overflowed.
 #[test]
-fn q1_largest_lost_event_count_is_read() {
+fn largest_lost_event_count_is_read() {
     let lost = "CPU:1 [LOST 18446744073709551615 EVENTS]\n";
     let event = ftrace("0 1.0", "kfree: call_site=f+0x1/0x2 ptr=00000000ab6bd4a1");
     assert_eq!(facts(&format!("{lost}{lost}{event}")).lost, u64::MAX);
@@ -188,7 +188,7 @@ fn q1_largest_lost_event_count_is_read() {
 // Quirk 2: names.
 
 #[test]
-fn q2_free_names_the_cache_of_its_call_site() {
+fn free_event_names_the_cache_of_its_call_site() {
     let (a, b) = (on_page(1, 0), on_page(2, 0));
     let text = trace(&[("0 1.0", cache_alloc(a)), ("0 1.1", cache_alloc(b)), ("0 1.2", cache_free(a))]);
     let (_, resolver) = operations(&text);
@@ -198,7 +198,7 @@ fn q2_free_names_the_cache_of_its_call_site() {
 }
 
 #[test]
-fn q2_call_site_with_two_caches_keeps_each_objects_cache() {
+fn objects_of_a_shared_call_site_keep_their_cache() {
     let (a, b) = (on_page(1, 0), on_page(2, 0));
     let other = cache_free(b).replace("dentry", "inode_cache");
     let text = trace(&[
@@ -217,7 +217,7 @@ fn q2_call_site_with_two_caches_keeps_each_objects_cache() {
 }
 
 #[test]
-fn q2_cache_is_named_by_neighbour_then_size_then_placeholder() {
+fn unnamed_cache_is_named_after_its_page_neighbour() {
     let unnamed = |ptr| cache_alloc(ptr).replace("__d_alloc", "other");
     let named = [
         ("0 1.0", cache_alloc(on_page(1, 0))),
@@ -249,7 +249,7 @@ fn q2_cache_is_named_by_neighbour_then_size_then_placeholder() {
 }
 
 #[test]
-fn q2_kmalloc_sizes_and_buckets_are_named() {
+fn kmalloc_size_classes_and_buckets_are_named() {
     let class = |text: &str| names(text).pop().unwrap();
     let one = |site: &str, bytes, gfp: &str| trace(&[("0 1.0", kmalloc(site, on_page(1, 0), bytes, gfp))]);
     assert_eq!(class(&one("f", 64, "GFP_KERNEL")), "kmalloc-64");
@@ -266,7 +266,7 @@ fn q2_kmalloc_sizes_and_buckets_are_named() {
 // Quirks 4, 5 and 6: kfree of any object, of null, and of large memory.
 
 #[test]
-fn q4_kfree_frees_objects_of_named_caches() {
+fn kfree_frees_objects_of_named_caches() {
     let a = on_page(1, 0);
     let kfree = format!("kfree: call_site=f+0x1/0x2 ptr={a:016x}");
     let facts = facts(&trace(&[("0 1.0", cache_alloc(a)), ("1 1.1", kfree)]));
@@ -275,7 +275,7 @@ fn q4_kfree_frees_objects_of_named_caches() {
 }
 
 #[test]
-fn q5_kfree_of_null_is_ignored() {
+fn kfree_of_null_is_ignored() {
     for null in ["0000000000000000", "(nil)", "(null)", "0x0"] {
         let text = trace(&[("0 1.0", format!("kfree: call_site=f+0x1/0x2 ptr={null}"))]);
         let facts = facts(&text);
@@ -284,7 +284,7 @@ fn q5_kfree_of_null_is_ignored() {
 }
 
 #[test]
-fn q5_null_pointers_and_failed_allocations_are_counted() {
+fn failed_kernel_allocations_are_counted() {
     let text = trace(&[
         ("0 1.0", kmalloc("f", 7, 64, "GFP_KERNEL").replace("0000000000000007", "(____ptrval____)")),
         ("0 1.1", kmalloc("f", 0, 64, "GFP_KERNEL")),
@@ -300,7 +300,7 @@ fn q5_null_pointers_and_failed_allocations_are_counted() {
 }
 
 #[test]
-fn q6_large_kmallocs_become_page_allocations() {
+fn large_kmallocs_become_page_allocations() {
     let page =
         "mm_page_alloc: page=ffffea0000000400 pfn=0x10 order=2 migratetype=0 gfp_flags=GFP_KERNEL|__GFP_COMP";
     let text =
@@ -316,7 +316,7 @@ fn q6_large_kmallocs_become_page_allocations() {
 // Quirks 7 to 10: what the kernel did not trace, and events in the wrong order.
 
 #[test]
-fn q7_q10_frees_without_allocation_are_counted() {
+fn frees_without_a_traced_allocation_are_counted() {
     let text = trace(&[
         ("0 0.8", page_alloc(3)),
         ("0 0.9", cache_alloc(on_page(3, 0))),
@@ -338,7 +338,7 @@ fn q7_q10_frees_without_allocation_are_counted() {
 }
 
 #[test]
-fn q8_unrecorded_frees_are_inferred() {
+fn unrecorded_frees_are_inferred() {
     let (a, b) = (on_page(1, 0), on_page(1, 3));
     let page = "page=ffffea0000000040 pfn=0x1 order=0";
     let text = trace(&[
@@ -377,7 +377,7 @@ fn q8_unrecorded_frees_are_inferred() {
 }
 
 #[test]
-fn q9_events_of_two_cpus_are_reordered() {
+fn events_of_two_cpus_are_reordered_by_time() {
     let a = on_page(1, 0);
     let pairs = |events: &[(&str, String)]| facts(&trace(events)).objects.swapped_pairs;
     // A free appears after the next allocation.
@@ -412,7 +412,7 @@ fn q9_events_of_two_cpus_are_reordered() {
 }
 
 #[test]
-fn q9_time_may_step_back_only_between_cpus() {
+fn trace_time_may_step_back_only_between_cpus() {
     // The text has two CPUs one after the other, so the events are sorted by time.
     let a = on_page(1, 0);
     let text = trace(&[
@@ -435,7 +435,7 @@ fn q9_time_may_step_back_only_between_cpus() {
 }
 
 #[test]
-fn q9_cache_names_are_learned_in_time_order() {
+fn cache_names_are_learned_in_time_order() {
     // One call site allocates from two caches, which used the same address. In the order of the lines, the second
     // allocation hides the first.
     let a = on_page(1, 0);
@@ -460,7 +460,7 @@ fn q9_cache_names_are_learned_in_time_order() {
 // Quirk 11: pages.
 
 #[test]
-fn q11_block_freed_in_parts_is_allocated_again() {
+fn partly_freed_traced_block_can_be_allocated_again() {
     let alloc = |pfn: u64, order| {
         format!(
             "mm_page_alloc: page=ffffea0000000040 pfn={pfn:#x} order={order} migratetype=1 gfp_flags=none"
@@ -493,7 +493,7 @@ fn q11_block_freed_in_parts_is_allocated_again() {
 
 /// Regression test: the old slab, with its objects in use, was still counted for its cache.
 #[test]
-fn q11_slab_ends_when_its_page_is_allocated_again() {
+fn slab_ends_when_its_page_is_allocated_again() {
     let text = trace(&[
         ("0 1.0", page_alloc(0x10)),
         ("0 1.1", cache_alloc(on_page(0x10, 0))),
@@ -515,7 +515,7 @@ fn q11_slab_ends_when_its_page_is_allocated_again() {
 }
 
 #[test]
-fn q11_unreplayable_events_are_counted() {
+fn unreplayable_trace_events_are_counted() {
     let page = |order| format!("page=ffffea000020cac0 pfn=0x832b order={order} migratetype=2");
     let text = trace(&[
         ("0 1.0", format!("mm_page_alloc_zone_locked: {} percpu_refill=1", page(0))),
@@ -567,7 +567,7 @@ fn q11_unreplayable_events_are_counted() {
 // Quirk 12: hashed pointers show nothing about pages.
 
 #[test]
-fn q12_hashed_pointers_have_no_page_number() {
+fn hashed_pointers_have_no_page_number() {
     let facts = facts(&trace(&[("0 1.0", cache_alloc(0x9997_02f4)), ("0 1.1", cache_free(0x9997_02f4))]));
     assert_eq!((facts.hashed_pointers, facts.objects.matched), (2, 1));
     assert_eq!(facts.direct_map, DirectMap::Hashed);
@@ -576,7 +576,7 @@ fn q12_hashed_pointers_have_no_page_number() {
 // Quirk 14: lost events.
 
 #[test]
-fn q14_lost_event_notices_are_read() {
+fn lost_event_notices_are_read() {
     let mut parser = Parser::new();
     for (line, lost) in [
         ("CPU:3 [LOST 71 EVENTS]", 71),
@@ -593,7 +593,7 @@ fn q14_lost_event_notices_are_read() {
 // Quirk 15: contexts.
 
 #[test]
-fn q15_context_flags_are_read() {
+fn trace_context_flags_are_read() {
     let line = |flags: &str| format!("  a-1 [000] {flags} 1.5: kfree: call_site=f+0x1 ptr=(nil)\n");
     let text: String =
         [".....", "..s1.", "d.h2.", "d.H2.", "bNs3."].iter().map(|flags| line(flags)).collect();
@@ -733,7 +733,7 @@ fn perf_command_is_shown_with_its_control_group() {
 
 /// Regression test: the report contained no comparison, although the table `before` was in the folder.
 #[test]
-fn lost_before_mark_is_assumed_at_the_start() {
+fn missing_snapshot_mark_is_assumed_at_the_start() {
     let table = |objects: u64| {
         format!("slabinfo - version: 2.1\ndentry {objects} 42 192 21 1 : tunables 0 0 0 : slabdata 2 2 0\n")
     };

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_line_is_parsed_by_the_format() {
+    fn each_wee_alloc_trace_line_is_parsed() {
         let mut blocks = Blocks::default();
         let mut call = |line: &str| blocks.call(line.as_bytes());
         assert_eq!(call("Alloc(552),"), Some(Call::Alloc { block: 1, bytes: 552, takes: 1024 }));

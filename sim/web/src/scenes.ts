@@ -42,7 +42,7 @@ bytes: number, } & ({ "is": "used", "block": string } | { "is": "rounding", "blo
 export type Is = { "is": "used", "block": string } | { "is": "rounding", "block": string } | { "is": "tag" } | { "is": "padding" } | { "is": "free" } | { "is": "untouched" } | { "is": "retired" } | { "is": "loaded" };
 
 /** The free memory: the number of pieces, the largest piece, and the sum.
- * A piece is the most that one request can get: neighbours that the allocator can serve together are one piece; each free slot of a pool is one. */
+ * A piece is the most that one request can get: neighbours that the allocator can serve together count as one piece, and so does each free slot of a pool. */
 export type Holes = {
 /** The number of free pieces. */
 count: number,

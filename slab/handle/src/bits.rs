@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn handle_bit_split_keeps_its_limits() {
+    fn handle_bit_split_determines_slot_and_generation_limits() {
         the_limits_of::<u32, 8>(16_777_216, 255);
         the_limits_of::<u32, 12>(1 << 20, 4095);
         the_limits_of::<u32, 16>(1 << 16, 65_535);

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_handle_error_names_what_is_missing() {
+    fn each_handle_error_names_the_missing_resource() {
         let said = |error: HandleError<&str>| error.to_string();
         let full = said(HandleError::Full { slots: 256, retired: 7 });
         assert!(full.contains("no index is left of 256, of which 7 are retired"), "{full}");

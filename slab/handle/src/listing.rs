@@ -39,7 +39,7 @@ impl Counted {
 }
 
 #[test]
-fn slot_with_wider_generation_than_handles_dies_after_256_frees() {
+fn slot_with_32_bit_generation_dies_after_256_frees() {
     let mut slot = Counted::of_bits(32);
     let first = slot.spawn();
     assert!(slot.free(first));
@@ -59,7 +59,7 @@ fn slot_with_wider_generation_than_handles_dies_after_256_frees() {
 }
 
 #[test]
-fn eight_bit_generation_accepts_a_handle_256_frees_old() {
+fn eight_bit_generation_revives_a_handle_after_256_frees() {
     let mut slot = Counted::of_bits(8);
     let first = slot.spawn();
     for _ in 0..256 {
@@ -71,7 +71,7 @@ fn eight_bit_generation_accepts_a_handle_256_frees_old() {
 }
 
 #[test]
-fn table_that_retires_slots_accepts_no_old_handle() {
+fn retiring_table_rejects_every_old_handle() {
     let mut table = HandleTable::<u32, u32, 8>::new();
     let first = table.alloc(0).unwrap();
     table.free(first);

@@ -108,7 +108,7 @@ mod tests {
     /// A user interface marks the particle at index 5 of a hundred particles, and physics frees that particle. After
     /// the free, index 5 names particle 99. A handle of the freed particle would be stale.
     #[test]
-    fn stored_index_names_another_particle_but_a_handle_none() {
+    fn stored_index_names_a_wrong_particle_after_a_free() {
         let mut particles = PackedArray::new();
         let mut map = crate::SlotMap::<u32>::new();
         let handles: Vec<_> = (0..100)

@@ -185,7 +185,7 @@ mod tests {
 
     /// The error without ids: after a load, the first handle of the old table names the new first object.
     #[test]
-    fn saved_raw_handle_names_another_object_after_a_load() {
+    fn saved_raw_handle_names_a_wrong_object_after_loading() {
         let mut old = Table::new();
         let player = old.alloc("player").unwrap();
         let text = serde_json::to_string(&player).unwrap();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_load_old_handles_are_rejected_and_ids_find_the_new_ones() {
+    fn old_handles_are_rejected_after_loading() {
         let mut old = Table::new();
         let mut ids = StableIds::new();
         let mut handles = vec![];
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_has_one_handle_and_a_handle_one_id_until_either_is_removed() {
+    fn each_stable_id_maps_to_a_single_handle() {
         let [a, b] = [1, 2].map(|index| Handle24x8::new(index, 1).unwrap());
         let mut ids = StableIds::new();
         assert!(ids.is_empty());

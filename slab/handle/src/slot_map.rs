@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_the_last_value_moves_nothing() {
+    fn removing_the_last_value_moves_no_value() {
         let mut map = Map::new();
         let [a, b] = [1, 2].map(|value| map.alloc(value).unwrap());
         assert_eq!((map.free(b), map.as_slice(), map.place(a)), (Some(2), &[1][..], Some(0)));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn insertion_that_panics_changes_nothing() {
+    fn panicking_insertion_changes_no_slot() {
         let mut map = Map::new();
         let make = |_| -> u8 { panic!("not today") };
         let caught = crate::catch_panic(|| map.alloc_with(make));

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn peeking_at_the_next_handle_changes_nothing() {
+    fn peeking_at_the_next_handle_allocates_no_slot() {
         let mut slots = Few::new(Generations::default());
         let first = slots.next().unwrap();
         assert!(!slots.is_valid(first));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn initial_generation_beyond_the_last_retires_or_wraps() {
+    fn initial_generation_beyond_the_last_follows_the_wrap_policy() {
         let beyond = Generations { first: 256, policy: WrapPolicy::Retire };
         assert_eq!(
             Slots::<u32, 8>::new(beyond).next(),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn fresh_generation_exceeds_all_used_ones() {
+    fn fresh_generation_exceeds_all_used_generations() {
         let mut slots = Slots::<u32, 8>::new(Generations::default());
         assert_eq!(slots.fresh_generation(), Some(1));
         for _ in 0..4 {

@@ -175,7 +175,7 @@ mod tests {
     /// In a physics engine, contacts refer to manifolds by handle. Manifolds of sleeping bodies are freed while the
     /// contacts stay.
     #[test]
-    fn contact_handles_detect_purged_manifolds() {
+    fn stale_contact_handles_detect_freed_manifolds() {
         struct Contact {
             sleeps: bool,
             manifold: Handle24x8,
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn wrapping_slot_accepts_a_handle_255_lives_old() {
+    fn wrapping_slot_accepts_a_stale_handle_after_255_lives() {
         let mut table = Table::with(WrapPolicy::Wrap);
         let old = table.alloc("old").unwrap();
         table.free(old);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn insertion_that_panics_changes_nothing() {
+    fn panicking_insertion_changes_no_slot() {
         let mut table = Table::new();
         let a = table.alloc(1).unwrap();
         table.free(a);

@@ -329,7 +329,7 @@ fn block_grows_in_place_into_a_free_neighbour() {
 /// An arena in an array, a heap in the arena's memory, another heap in a block of that heap, and a stack in a block of
 /// the inner heap.
 #[test]
-fn each_allocator_works_in_memory_from_another() {
+fn allocators_work_inside_blocks_of_other_allocators() {
     use crate::Borrowed;
     use core::mem::MaybeUninit;
     fn area<'b>(block: NonNull<u8>, bytes: usize) -> Borrowed<'b> {
@@ -396,7 +396,7 @@ fn marker_frees_padding_of_blocks_freed_out_of_order() {
 /// Regression: the marker restored the head and the block with the newest padding, so bytes of the second stack were
 /// mistaken for padding.
 #[test]
-fn marker_of_a_dropped_stack_is_refused_by_its_successor() {
+fn marker_of_a_dropped_stack_is_refused() {
     let mut array = StackArea::<1024>::new();
     let mut gone = StackAlloc::new(array.lend()).unwrap();
     let blocks = [layout(1, 1), layout(8, 8)].map(|layout| gone.alloc(layout).unwrap().addr());
@@ -413,7 +413,7 @@ fn marker_of_a_dropped_stack_is_refused_by_its_successor() {
 }
 
 #[test]
-fn a_marker_of_another_stack_is_refused() {
+fn marker_of_another_stack_is_refused() {
     let (mut one, mut other) = (StackAlloc::new(odd()).unwrap(), StackAlloc::new(odd()).unwrap());
     let (_own, strange) = (one.mark().unwrap(), other.mark().unwrap());
     let address = other.alloc(layout(0, 1)).unwrap().addr().get() + 1 - other.used();
@@ -431,7 +431,7 @@ fn a_marker_of_another_stack_is_refused() {
 /// Later allocations may overwrite the record of a freed marker. The number in a record reveals that a marker is
 /// invalid.
 #[test]
-fn a_marker_at_a_reused_position_is_refused() {
+fn freed_marker_at_a_reused_position_is_refused() {
     let mut stack = StackAlloc::new(odd()).unwrap();
     let below = stack.mark().unwrap();
     let stale = stack.mark().unwrap();
@@ -445,7 +445,7 @@ fn a_marker_at_a_reused_position_is_refused() {
 }
 
 #[test]
-fn a_scope_ends_when_its_function_panics() {
+fn panic_ends_the_arena_scope() {
     let mut array = StackArea::<256>::new();
     let mut arena = Arena::new(array.lend());
     let panicked = crate::catch_panic(|| {
@@ -460,7 +460,7 @@ fn a_scope_ends_when_its_function_panics() {
 
 /// Regression: each refused request kept a chunk that was too small, and lost the rest of the previous chunk.
 #[test]
-fn a_chunk_smaller_than_requested_is_dropped() {
+fn arena_drops_a_chunk_smaller_than_requested() {
     let mut arena = Arena::growing(64, |bytes| HeapArea::new(bytes.min(100), 16)).unwrap();
     arena.alloc([0_u8; 10]).unwrap();
     let refused = arena.alloc_layout(layout(101, 1));
@@ -472,7 +472,7 @@ fn a_chunk_smaller_than_requested_is_dropped() {
 }
 
 #[test]
-fn arena_drops_no_object_and_returns_one_that_does_not_fit() {
+fn arena_never_drops_its_objects() {
     use std::rc::Rc;
     let count = Rc::new(());
     let mut array = StackArea::<64>::new();
@@ -491,7 +491,7 @@ fn arena_drops_no_object_and_returns_one_that_does_not_fit() {
 }
 
 #[test]
-fn the_offset_byte_of_a_block_is_aligned_for_guards() {
+fn each_allocator_aligns_objects_behind_their_guards() {
     use crate::{MemoryArena, SimpleBounds};
     fn guarded(heap: impl Subject) {
         let mut arena = MemoryArena::<_, SimpleBounds>::new(heap);

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn arena_requirements_equal_the_layout() {
+    fn guarded_memory_requirement_equals_the_slot_layout() {
         assert_eq!((Guarded::memory_requirement(32), Guarded::offset_requirement()), (40, 4));
         assert_eq!(Guarded::alignment_requirement(16), 16);
         assert_eq!(Guarded::memory_requirement(usize::MAX - 3), usize::MAX);

@@ -13,7 +13,7 @@
 //! **One list per chunk, not one list for all chunks.** One list for all chunks would also work and save a word per
 //! chunk: [`ReservedPool`](super::ReservedPool) does that. But with one list, [purging](ChunkedPool::purge) would
 //! search the list for the slots of each empty chunk. After some churn, one list would be spread over all of the
-//! memory. With a list per chunk, allocations stay on few pages (`chunks_keep_allocations_on_few_pages` counts them).
+//! memory. With a list per chunk, allocations stay on few pages (`chunks_touch_fewer_pages_than_a_single_list` counts them).
 //!
 //! Source: the first of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool
 //! allocator" (2012).

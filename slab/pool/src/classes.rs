@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn size_classes_equal_the_seed_posts() {
+    fn default_size_classes_match_the_article() {
         assert_eq!(SizeClasses::words().sizes().len(), 64);
         assert_eq!((SizeClasses::words().sizes()[0], SizeClasses::words().sizes()[63]), (8, 512));
         assert_eq!(SizeClasses::micro().sizes(), [32, 64, 96, 128, 160, 192, 224, 256]);

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_per_size_wastes_less_than_one_pool() {
+    fn pools_per_size_waste_less_than_a_shared_pool() {
         let wasted = |sizes: &[usize], slot| {
             let mut pool = pool(8192, slot, 8);
             for &size in sizes {
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reported_need_suffices_even_if_the_first_slot_is_beyond_the_memory() {
+    fn reported_memory_need_suffices_for_a_slot() {
         let mut memory = [const { core::mem::MaybeUninit::uninit() }; 256];
         let start = memory.as_ptr().addr().wrapping_neg() % 64 + 1;
         for checked in [false, true] {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn bitmap_uses_slack_or_displaces_a_slot() {
+    fn slot_bitmap_uses_slack_before_displacing_a_slot() {
         // 85 slots of 48 bytes leave 16 bytes of a page, and their bits take 11 bytes.
         let (slack, none) = (checked(4096, 48, 8), checked(4096, 32, 8));
         assert_eq!((slack.capacity(), slack.displaced()), (85, 0));

@@ -253,12 +253,12 @@ mod tests {
     }
 
     #[test]
-    fn alignment_applies_at_the_offset_within_the_slot() {
+    fn slot_alignment_applies_at_the_offset() {
         assert_eq!(list(&mut Memory::<128>::new(), 0, (40, 16, 4)).0, [12, 60]);
     }
 
     #[test]
-    fn free_list_accepts_slots_of_other_memory() {
+    fn free_list_accepts_slots_outside_its_memory_range() {
         let (mut one, mut two) = (Memory::<32>::new(), Memory::<32>::new());
         let (_, mut old) = list(&mut one, 0, (32, 8, 0));
         let slot = old.obtain().unwrap();

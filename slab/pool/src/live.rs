@@ -170,7 +170,7 @@ mod tests {
 
     /// Regression: the objects behind the panicking object were not dropped.
     #[test]
-    fn panic_in_drop_leaks_no_other_object() {
+    fn panicking_drop_leaks_no_remaining_object() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
         impl Drop for Panics {
             fn drop(&mut self) {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_dropped_once_by_removal_or_with_the_pool() {
+    fn pool_drops_each_object_exactly_once() {
         let count = Rc::new(());
         let mut pool = pool(1024);
         let n = pool.capacity();

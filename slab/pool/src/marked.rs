@@ -102,7 +102,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn mark_follows_the_link_of_small_objects() {
+    fn slot_mark_is_stored_after_the_link() {
         for size in 1..=9 {
             let mut pool = MarkedPool::new(HeapArea::new(1024, 8).unwrap(), size, 1).unwrap();
             let layout = Layout::from_size_align(size, 1).unwrap();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn marked_object_of_32_bytes_takes_36() {
+    fn marked_object_of_32_bytes_takes_36_bytes() {
         let mut pool = MarkedPool::new(HeapArea::new(3600, 4).unwrap(), 32, 4).unwrap();
         assert_eq!((pool.pool().capacity(), pool.pool().slots().stride()), (100, 36));
         let layout = Layout::from_size_align(33, 4).unwrap();

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_may_exceed_and_cross_commit_steps() {
+    fn slots_may_cross_commit_steps() {
         for (size, align) in [(100 << 10, 8), (10_000, 8), (5000, 4096)] {
             let mut pool = ReservedPool::new(SlotLayout::new(size, align).unwrap(), 1 << 20).unwrap();
             let layout = Layout::from_size_align(size, align).unwrap();

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn block_is_freed_once_by_its_guard() {
+    fn block_guard_frees_its_block_once() {
         let pool = lazy(3);
         let [a, b, c] = [0; 3].map(|_| pool.alloc().unwrap());
         let (first, second) = (a.address(), b.address());
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn free_checks_guards_and_leaks_name_their_callers() {
+    fn safe_pool_free_detects_an_overrun() {
         let area = HeapArea::new(4096, 16).unwrap();
         let pool = SafePool::new(GuardedPool::new(area, Layout::new::<[u8; 30]>()).unwrap());
         let mut good = pool.alloc().unwrap();

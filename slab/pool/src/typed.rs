@@ -201,7 +201,7 @@ mod tests {
     /// Measures the 8 to 16 bytes of header in the tutorial by the addresses that the C library returns.
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     #[test]
-    fn c_library_uses_more_memory_per_object() {
+    fn c_library_malloc_adds_overhead_per_object() {
         use std::alloc::{GlobalAlloc, Layout, System};
         let layout = Layout::new::<[u8; 96]>();
         // SAFETY: the layout's size is not zero, and each object is freed below.

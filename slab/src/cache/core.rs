@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn start_retries_with_half_the_pages_down_to_the_minimum() {
+    fn subsystem_start_retries_with_half_the_pages() {
         let (config, tried) = (Config::new(crate::shadow::pages(1, 1, 64 << 20)), RefCell::new(vec![]));
         let started = Core::start_with_fewer_pages(config, |core| {
             tried.borrow_mut().push(core.memory.frames().len() as usize);

@@ -446,7 +446,7 @@ mod tests {
     use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
     #[test]
-    fn full_listing_is_collected_again_without_allocating_under_the_lock() {
+    fn underestimated_listing_is_collected_again() {
         std::thread_local! {
             static ASKED: Cell<usize> = const { Cell::new(0) };
         }

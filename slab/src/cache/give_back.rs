@@ -166,7 +166,7 @@ mod tests {
 
     /// Regression test: a destructor that destroyed its own cache waited for itself for ever.
     #[test]
-    fn a_destructor_that_destroys_its_own_cache_is_refused() {
+    fn destructor_cannot_destroy_its_cache() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let (own, outcome) = (Arc::new(Mutex::new(Weak::<KmemCache>::new())), Arc::new(Mutex::new(None)));
         let (found, said) = (own.clone(), outcome.clone());
@@ -187,7 +187,7 @@ mod tests {
 
     /// Regression test: two destructors waited for each other.
     #[test]
-    fn two_destructors_that_destroy_each_others_caches_end() {
+    fn mutually_destroying_destructors_do_not_deadlock() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let caches = [(); 2].map(|()| Arc::new(Mutex::new(Weak::<KmemCache>::new())));
         let begun = Arc::new([(); 2].map(|()| AtomicBool::new(false)));

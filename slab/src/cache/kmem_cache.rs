@@ -800,13 +800,13 @@ mod tests {
 
     /// The process's malloc refuses caches whose pages wait for readers (`Uslab::build`).
     #[test]
-    fn builder_rejects_pages_that_must_outlive_readers() {
+    fn builder_reports_type_stable_caches() {
         let builder = || KmemCache::builder("node", 64);
         assert!(builder().type_stable().is_type_stable() && !builder().is_type_stable());
     }
 
     #[test]
-    fn slabs_of_large_objects_may_be_larger() {
+    fn max_order_enlarges_slabs_of_large_objects() {
         let subsystem = crate::Subsystem::new(crate::Config::default()).unwrap();
         let objects = |builder: KmemCacheBuilder| builder.build_in(&subsystem).unwrap().geometry().objects();
         let builder = || KmemCache::builder("object", 20 << 10);

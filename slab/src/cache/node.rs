@@ -740,7 +740,7 @@ mod tests {
     /// Regression test: a pass that discarded only pages above its threshold raised the threshold by a quarter, so that
     /// later passes did too little.
     #[test]
-    fn frees_discard_unused_pages_of_partial_slabs_down_to_the_bound() {
+    fn frees_discard_unused_pages_of_partial_slabs() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache =
             KmemCache::builder("bodies", 2560).magazines(Magazines::Off).build_in(&subsystem).unwrap();
@@ -764,7 +764,7 @@ mod tests {
     }
 
     #[test]
-    fn child_of_a_fork_keeps_no_unlisted_slabs() {
+    fn forked_child_keeps_no_unlisted_slabs() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("kept", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let keep = |keep| cache.cache().nodes().iter().for_each(|node| node.keep(keep));

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn last_reference_frees_a_dropped_cache() {
+    fn dropping_the_last_reference_frees_the_cache() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_lost_in_a_fork_does_not_keep_the_cache() {
+    fn reference_lost_in_a_fork_keeps_no_cache_alive() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         // A reference of another thread, which does not exist in the child.

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn page_owners_are_found_on_both_sides_of_a_window_boundary() {
+    fn page_owners_are_found_across_a_window_boundary() {
         // Addresses without a subsystem, at which a program maps nothing.
         let edge = 2_usize << WINDOW_BITS;
         let cache: *mut Cache = core::ptr::without_provenance_mut(64);

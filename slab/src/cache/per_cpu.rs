@@ -455,7 +455,7 @@ mod tests {
 
     /// A batch that a thread allocates and frees repeatedly must need no slab again, up to the size of a depot and a stack.
     #[test]
-    fn batches_of_4_mib_need_slabs_once() {
+    fn repeated_4_mib_batches_need_no_new_slabs() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
         let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();
         uslab_magazine::on_cpu(0);

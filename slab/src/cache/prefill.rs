@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn stocked_allocations_succeed_at_the_limit() {
+    fn prefilled_allocations_succeed_at_the_limit() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 150).unwrap();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_stock_is_refused_and_keeps_nothing() {
+    fn refused_prefill_keeps_no_objects() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         assert_eq!(cache.prefill(Gfp::KERNEL, 65).unwrap_err(), AllocError::CacheLimit { slabs: 1 });
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_refill_frees_what_it_allocated() {
+    fn failed_refill_frees_its_objects() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("large", 4096).build_in(&subsystem).unwrap();
         let most = cache.prefill(Gfp::KERNEL, 12_000).unwrap();

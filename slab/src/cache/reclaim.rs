@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn magazine_operations_count_as_changes_only_with_sampling() {
+    fn change_counter_includes_magazine_operations_only_with_sampling() {
         for every in [0, 1 << 30] {
             let subsystem = subsystem(every);
             let malloc = Malloc::new(&subsystem).unwrap();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn each_malloc_entry_point_is_sampled() {
+    fn guard_samples_malloc_and_kmalloc_allocations() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
         let each = Config { magazines: Magazines::Off, guard_every: 1, ..Config::new(pages) };
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn shrink_decommits_pages_of_unused_stacks() {
+    fn shrink_decommits_pages_of_unused_magazine_stacks() {
         let subsystem = subsystem(0);
         let cache = KmemCache::builder("entry", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap());
@@ -255,7 +255,7 @@ mod tests {
 
     /// A table that waits for more caches may keep pages.
     #[test]
-    fn dropped_caches_leave_no_stack_pages() {
+    fn dropping_caches_decommits_their_magazine_stacks() {
         let subsystem = subsystem(0);
         for n in 0..1000 {
             let cache = KmemCache::builder(format!("short-{n}"), 64).build_in(&subsystem).unwrap();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn change_counter_counts_only_changes() {
+    fn change_counter_is_the_sum_of_its_parts() {
         let subsystem = subsystem(1 << 30);
         let malloc = Malloc::new(&subsystem).unwrap();
         for bytes in [64, 5 << 20] {
@@ -344,7 +344,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn sampling_rate_is_the_same_with_and_without_magazines() {
+    fn guard_sampling_rate_does_not_depend_on_magazines() {
         let subsystem = subsystem(500);
         let cache = KmemCache::builder("sampled", 64).build_in(&subsystem).unwrap();
         let samples = || subsystem.core().guard.samples();
@@ -364,7 +364,7 @@ mod tests {
     // On other systems each allocation misses.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn guard_interval_without_samples_forces_a_miss() {
+    fn guard_forces_a_miss_after_an_interval_without_samples() {
         let subsystem = subsystem(1000);
         let _malloc = Malloc::new(&subsystem).unwrap();
         let core = subsystem.core();

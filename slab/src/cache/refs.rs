@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cache_is_not_shared_while_it_is_destroyed() {
+    fn cache_being_destroyed_is_not_shared() {
         let refs = CacheRefs::<()>::new();
         assert_eq!((refs.share(), refs.aliases()), (true, 1));
         assert_eq!(refs.close(), Err(1), "another one shares it");

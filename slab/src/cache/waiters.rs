@@ -597,7 +597,7 @@ mod tests {
     /// Without waiters, a free to a slab must not access the queue.
     #[cfg(debug_assertions)]
     #[test]
-    fn free_without_waiters_does_not_lock_the_queue() {
+    fn free_without_waiters_does_not_lock_the_wait_queue() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("free", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
@@ -615,7 +615,7 @@ mod tests {
 
     /// Regression test: a waiter that joined during the drain returned while CPUs still held objects.
     #[test]
-    fn waiter_joining_during_a_flush_keeps_its_place() {
+    fn waiter_joining_during_a_drain_keeps_its_queue_place() {
         let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -644,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn waiter_served_by_a_new_slab_wakes_the_next() {
+    fn waiter_served_by_new_slab_wakes_the_next_waiter() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
@@ -674,7 +674,7 @@ mod tests {
     }
 
     #[test]
-    fn child_of_a_fork_drops_the_parents_waiters() {
+    fn forked_child_drops_the_waiters_of_its_parent() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
@@ -696,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn child_of_a_fork_reopens_magazines_closed_by_waiters() {
+    fn forked_child_reopens_magazines_closed_by_waiters() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
@@ -725,7 +725,7 @@ mod tests {
     /// Regression test: threads that waited were not woken by objects of the account's other caches, if these objects
     /// already waited for readers.
     #[test]
-    fn sleeping_waiters_wake_when_the_first_waits_for_the_account() {
+    fn sleeping_waiters_wake_if_the_first_awaits_the_account() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
@@ -754,7 +754,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_for_an_account_call_the_shrinkers_of_all_its_caches_again() {
+    fn account_waiters_retry_the_shrinkers_of_every_cache() {
         struct Asked(Arc<Counter>);
         impl Shrinker for Asked {
             fn count(&self) -> usize {
@@ -803,7 +803,7 @@ mod tests {
 
     /// Regression test: all caches of the account worked without magazines for ever, and the reaper never slept.
     #[test]
-    fn a_destroyed_cache_has_no_waiter_for_its_account() {
+    fn dropped_cache_removes_its_waiters_from_the_account() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
@@ -821,7 +821,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_without_owner_is_freed_despite_leaked_futures() {
+    fn dropped_cache_with_leaked_futures_is_freed() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();

@@ -4,18 +4,18 @@
 //!
 //! | what | noticed, with checked frees | noticed, without | test |
 //! |---|---|---|---|
-//! | **foreign**: no object of any cache | at the free | at the free of kmalloc and malloc; else at the slab | `foreign_interior_and_wrong_cache_are_refused_at_the_free` `slab_refuses_foreign_objects_without_checked_frees` `refused_free_is_counted` |
-//! | **interior**: an address inside an object | at the free | at the free of kmalloc and malloc; else at the slab | the same, and `interior_free_is_refused_where_the_frame_is_read` |
-//! | interior: behind the last object of a slab | at the free | at the slab | `foreign_interior_and_wrong_cache_are_refused_at_the_free` |
+//! | **foreign**: no object of any cache | at the free | at the free of kmalloc and malloc; else at the slab | `checked_free_refuses_addresses_of_no_cache_object` `slab_refuses_foreign_objects_without_checked_frees` `free_of_an_address_outside_the_range_is_counted` |
+//! | **interior**: an address inside an object | at the free | at the free of kmalloc and malloc; else at the slab | the same, and `malloc_refuses_interior_frees_without_checks` |
+//! | interior: behind the last object of a slab | at the free | at the slab | `checked_free_refuses_addresses_of_no_cache_object` |
 //! | **wrong cache**: an object of another cache | at the free | at the slab | the same |
-//! | **double free** | at the free, of two threads at one moment, too | at the slab, or never | `checked_free_detects_a_double_free` `double_free_is_detected_when_it_reaches_the_slab` `only_one_of_concurrent_double_frees_succeeds` |
+//! | **double free** | at the free, of two threads at one moment, too | at the slab, or never | `checked_free_detects_a_double_free` `double_free_is_detected_at_the_slab_free` `concurrent_double_frees_succeed_only_once` |
 //! | a double free of a block of pages, or above 4 MiB: foreign | at the free | at the free | `kmalloc_refuses_foreign_addresses` `huge_memory_is_freed_only_by_its_start_address` |
 //! | a free to a destroyed cache: foreign | at the free | at the free of kmalloc and malloc | `destroyed_cache_allocates_and_frees_nothing` |
 //! | **wrong size**: a free with a wrong size | at the free | never | `free_with_a_wrong_size_is_reported` |
 //! | **overflow**: a write behind an object | with [canaries](crate::Harden::canaries), at the free | never | `write_past_an_object_is_reported_at_its_free` |
-//! | **write after free** | with [`zero_on_free`](crate::Harden::zero_on_free), when the object is handed out | never | `write_to_a_free_object_is_reported_at_its_reuse` |
-//! | **no object**: `realloc` or the size of what is foreign or interior | at the call | at the call | `non_object_has_no_size_and_cannot_be_reallocated` |
-//! | under `libuslab.so` | as here; ends the program | as malloc; ends the program | `wrong_free_is_reported_and_aborts` `free_of_a_non_object_aborts_without_checks` |
+//! | **write after free** | with [`zero_on_free`](crate::Harden::zero_on_free), when the object is handed out | never | `write_to_a_free_object_is_reported_on_reuse` |
+//! | **no object**: `realloc` or the size of what is foreign or interior | at the call | at the call | `interior_address_cannot_be_reallocated` |
+//! | under `libuslab.so` | as here; ends the program | as malloc; ends the program | `invalid_free_is_reported_and_aborts_the_program` `free_inside_an_object_aborts_even_without_checks` |
 //!
 //! Errors that only [`slab_debug`](crate::debug::flags) detects:
 //!
@@ -23,7 +23,7 @@
 //! |---|---|---|---|
 //! | **red zone**: bytes before or behind an object | `Z` | at its free, at its next allocation, by [`validate`](crate::KmemCache::validate) | `red_zone_write_is_reported_and_repaired` |
 //! | **poison**: bytes of a free object | `P` | at its next allocation, by `validate` | `poisoned_object_write_is_reported_and_repaired` |
-//! | **padding**: bytes of a slab outside of objects | `Z`, `P` | when the slab is freed, by `validate` | `write_past_the_last_object_of_a_slab_is_reported` |
+//! | **padding**: bytes of a slab outside of objects | `Z`, `P` | when the slab is freed, by `validate` | `write_after_the_last_slab_object_is_reported` |
 //!
 //! After the handler has returned, overwritten debug bytes are repaired, and the allocation or free continues. With the
 //! flag `U`, reports name the last allocation and free of the object. If a free is refused, the report describes the

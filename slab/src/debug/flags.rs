@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debug_letters_round_trip() {
+    fn slab_debug_flags_round_trip_through_their_letters() {
         for bits in 0..64 {
             let flags = SlabDebug::from_bits_truncate(bits);
             assert_eq!(flags.to_string().parse(), Ok(flags));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn first_debug_rule_naming_a_cache_applies() {
+    fn first_slab_debug_rule_matching_a_cache_applies() {
         let (f, z, none) = (SlabDebug::CHECKS, SlabDebug::RED_ZONE, SlabDebug::empty());
         let rows = [
             ("", "inode", SlabDebug::FULL),

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debugger_lists_a_subsystem_until_its_end() {
+    fn debugger_list_omits_dropped_subsystems() {
         let seen = || SubsystemSeen {
             pages: 1,
             len: 2,

@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn guard_samples_are_placed_at_either_end_of_their_page() {
+    fn sampled_objects_start_or_end_at_page_boundaries() {
         let pool = pool(8);
         let mut ends = [0; 2];
         for round in 0..64 {
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn guard_pool_refuses_objects_above_a_page() {
+    fn guard_pool_refuses_objects_larger_than_a_page() {
         let pool = pool(2);
         let end = pool.base() + pool.region.bytes();
         assert_eq!(
@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_guard_page_frees_its_slot() {
+    fn failed_guard_page_commit_frees_the_slot() {
         let faults = Faults::new(1);
         let pool = faulty(&faults);
         faults.arm(vec![Rule::every(Some(COMMIT))]);
@@ -674,7 +674,7 @@ mod tests {
 
     /// Regression test: the free was reported as a free of an address that had never been allocated.
     #[test]
-    fn freed_sample_stays_freed_if_its_page_cannot_be_protected() {
+    fn sample_counts_as_freed_if_page_protection_fails() {
         let faults = Faults::new(1);
         let pool = faulty(&faults);
         let objects = [(); 2].map(|()| pool.alloc(8, 8).unwrap().addr().get());
@@ -690,7 +690,7 @@ mod tests {
 
     /// `mlockall` also makes the system refuse decommits.
     #[test]
-    fn samples_are_zeroed_when_decommits_are_refused() {
+    fn guard_samples_are_zeroed_if_decommit_fails() {
         let faults = Faults::new(1);
         let pool = faulty(&faults);
         faults.arm(vec![Rule::every(Some(DECOMMIT))]);
@@ -705,7 +705,7 @@ mod tests {
     }
 
     #[test]
-    fn guard_detects_overruns_within_the_page_at_the_free() {
+    fn freeing_a_sample_detects_overruns_within_its_page() {
         let pool = pool(4);
         let mut seen = [false; 2];
         for _ in 0..32 {
@@ -770,7 +770,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_is_requested_only_after_an_interval_with_few() {
+    fn guard_requests_a_sample_only_after_too_few_samples() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         assert!(!Guard::new(0, 4, Backend::Os, key).end_interval(1000), "none are asked for");
         let guard = Guard::new(100, 4, Backend::Os, key);
@@ -789,7 +789,7 @@ mod tests {
     }
 
     #[test]
-    fn guard_distinguishes_unused_and_freed_pages() {
+    fn guard_report_distinguishes_unused_pages_from_freed_pages() {
         let pool = pool(2);
         let used = pool.alloc(8, 8).unwrap().addr().get();
         let other = if pool.slot_at(used) == Some(0) { used + 2 * PAGE_SIZE } else { used - 2 * PAGE_SIZE };
@@ -812,7 +812,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_distances_vary_around_their_mean() {
+    fn guard_sampling_distances_vary_around_their_mean() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(100, 1, Backend::Os, key);
         assert!(guard.pool().is_none() && guard.is_on() && !Guard::new(0, 1, Backend::Os, key).is_on());
@@ -868,7 +868,7 @@ mod tests {
     }
 
     #[test]
-    fn child_of_a_fork_inherits_busy_guard_slots() {
+    fn forked_child_inherits_busy_guard_slots() {
         let pool = pool(4);
         assert!(pool.slots[0].take(FREE));
         let [used, freed] = [1, 2].map(|_| pool.alloc(8, 8).unwrap().addr().get());

@@ -408,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn harden_is_on_for_each_option_but_not_for_a_seed() {
+    fn seed_alone_does_not_enable_hardening() {
         let parts = [
             Harden { random_order: true, ..Harden::OFF },
             Harden { quarantine: 1, ..Harden::OFF },
@@ -421,14 +421,14 @@ mod tests {
 
     /// The expected numbers are from Vigna's `splitmix64.c` (2015), with start 0.
     #[test]
-    fn random_draws_equal_the_published_numbers() {
+    fn random_draws_equal_published_splitmix64_numbers() {
         let mut draws = Draws(0);
         let published = [0xe220_a839_7b1d_cdaf_u64, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f];
         assert_eq!([(); 3].map(|()| draws.next()), published);
     }
 
     #[test]
-    fn canary_multiplier_is_odd_and_differs_by_cache() {
+    fn canary_multiplier_differs_between_caches() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
         let second = |_| {
             let hardened = Hardened::new(secret.next(), &Harden::ALL, 64, CANARY, false).unwrap();
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn canary_detects_each_byte_written_past_the_size() {
+    fn canary_detects_each_changed_byte_past_an_object() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
         let hardened = Hardened::new(secret.next(), &Harden::ALL, 104, 8, false).unwrap();
         let mut memory = [0_u8; 112];
@@ -485,7 +485,7 @@ mod tests {
     /// Regression test: if a write wrote one byte value twice, it was missed one time in 128, when the value was the
     /// canary's.
     #[test]
-    fn canary_detects_equal_bytes_written_past_two_objects() {
+    fn canary_detects_two_equal_bytes_written_past_an_object() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
         let hardened = Hardened::new(secret.next(), &Harden::ALL, 104, 8, false).unwrap();
         let mut memory = [0_u8; 112];
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn random_draws_follow_from_the_seed() {
+    fn equal_seeds_give_equal_random_draws() {
         let draws = |seed| {
             let mut draws = Draws::of(Secret::new(&Harden { seed: Some(seed), ..Harden::ALL }).next(), 0);
             (0..200).map(|_| draws.below(10)).collect::<Vec<_>>()

@@ -116,7 +116,7 @@ mod tests {
     use std::cell::RefCell;
 
     #[test]
-    fn quarantine_releases_each_object_once_in_random_order() {
+    fn quarantine_releases_objects_in_random_order() {
         let quarantine = Quarantine::new(64, 7);
         let mut memory = [0_u8; 4096];
         let base = NonNull::from(&mut memory).cast::<u8>();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_quarantine_is_emptied() {
+    fn free_into_a_closed_quarantine_releases_its_objects() {
         let mut memory = [0_u8; 2];
         let base = NonNull::from(&mut memory).cast::<u8>();
         // SAFETY: the offset is within the array.

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn corruption_report_shows_damage_and_repair() {
+    fn corruption_report_shows_the_damage_and_the_repair() {
         let damage = Damage { part: Part::RightRedZone, at: 0x1058, bytes: 2, expected: 0xcc, found: 0x12 };
         let report = ObjectReport {
             damage: Some(damage),

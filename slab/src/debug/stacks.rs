@@ -435,7 +435,7 @@ mod tests {
     /// `Option::map_or_else` ended the list of frames to remove.
     #[cfg(feature = "stacks")]
     #[test]
-    fn library_frames_between_own_frames_are_removed() {
+    fn library_frames_between_allocator_frames_are_removed() {
         use FunctionOwner::{Library, Others, Own};
         for (name, whose) in [
             ("uslab::cache::alloc::<impl uslab::cache::Cache>::alloc", Own),
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn only_inner_frames_are_skipped() {
+    fn stack_skip_removes_only_innermost_frames() {
         let stack = CallStack::of_frames(&[3, 4, 9, 3]);
         assert_eq!(stack.skip(|at| at < 9).frames(), [9, 3]);
         assert_eq!((stack.skip(|_| false), stack.skip(|_| true)), (stack, stack));
@@ -477,7 +477,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn stack_of_only_own_frames_is_shown_whole() {
+    fn stack_of_allocator_frames_alone_is_shown_completely() {
         let told = |frames: &[usize]| {
             let mut told = vec![];
             CallStack::of_frames(frames)
@@ -493,7 +493,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn deep_stack_is_truncated() {
+    fn stack_deeper_than_the_maximum_is_truncated() {
         #[inline(never)]
         fn deep(levels: usize) -> CallStack {
             let stack = if levels > 0 { deep(levels - 1) } else { CallStack::save() };
@@ -507,7 +507,7 @@ mod tests {
     /// reported as two.
     #[cfg(feature = "stacks")]
     #[test]
-    fn deep_stacks_are_truncated_at_one_depth() {
+    fn truncation_of_deep_stacks_ignores_allocator_frames() {
         let inside = |f: *const ()| f.addr() + 1;
         let told = |own: usize, others: usize| {
             let mut frames = vec![inside(CallStack::save as *const ()); own];
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_stacks_share_one_record() {
+    fn equal_call_stacks_share_a_record() {
         let frames: Vec<Vec<usize>> =
             (0..5000).map(|n| (0..1 + n % MOST).map(|i| 4096 * n + i).collect()).collect();
         let save = || frames.iter().map(|frames| DEPOT.save(frames).unwrap()).collect::<Vec<_>>();
@@ -590,23 +590,26 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn stack_contains_the_caller() {
+    fn saved_stack_names_the_calling_function() {
         #[inline(never)]
-        fn child_that_is_called() -> CallStack {
+        fn callee_saves_the_call_stack() -> CallStack {
             core::hint::black_box(CallStack::save())
         }
         // All stacks come from one call site, which no unrolling duplicates.
-        let stacks: Vec<_> = (0..core::hint::black_box(3)).map(|_| child_that_is_called()).collect();
+        let stacks: Vec<_> = (0..core::hint::black_box(3)).map(|_| callee_saves_the_call_stack()).collect();
         assert!(stacks.iter().all(|stack| *stack == stacks[0] && *stack != CallStack::NONE), "{stacks:?}");
         assert_ne!(core::hint::black_box(CallStack::save()), stacks[0]);
         let text = stacks[0].to_string();
-        assert!(text.lines().next().is_some_and(|line| line.contains("child_that_is_called")), "{text}");
+        assert!(
+            text.lines().next().is_some_and(|line| line.contains("callee_saves_the_call_stack")),
+            "{text}"
+        );
         assert_eq!(CallStack::of_number(stacks[0].number()), stacks[0]);
         // A malloc may have called this code, so neither a stack nor symbols are taken.
         let (inner, places) = alone(|| (CallStack::save(), stacks[0].to_string())).unwrap();
         assert_eq!(inner, CallStack::NONE);
         // A static program has no loader that knows the code's offset.
         let place = if cfg!(target_feature = "crt-static") { "  0x" } else { "+0x" };
-        assert!(places.contains(place) && !places.contains("child_that_is_called"), "{places}");
+        assert!(places.contains(place) && !places.contains("callee_saves_the_call_stack"), "{places}");
     }
 }

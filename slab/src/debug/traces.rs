@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_grouped_by_stack_with_the_largest_group_first() {
+    fn object_traces_list_the_largest_stack_group_first() {
         let track = |stack, thread, cpu, age| {
             let age = Duration::from_millis(age);
             Track { stack: CallStack::of_frames(&[stack]), thread, cpu, age }

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn track_clock_advances() {
+    fn clock_of_track_records_moves_forward() {
         let before = now();
         std::thread::sleep(std::time::Duration::from_millis(5));
         assert!(now() > before && before > 1);
@@ -248,7 +248,7 @@ mod tests {
     /// The committed memory may be larger than the words in use.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn truncated_record_table_keeps_the_remaining_pages() {
+    fn truncated_record_table_still_covers_the_remaining_pages() {
         let tracks = Tracks::new(1 << 20, Backend::Os, &Faults::default()).unwrap();
         assert_eq!(tracks.table.reserved(), size_of::<usize>() << 20);
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 1 << 30)).unwrap();

@@ -299,13 +299,13 @@ mod tests {
     }
 
     #[test]
-    fn cache_without_red_zones_and_poison_has_no_watched_bytes() {
+    fn cache_without_poison_or_red_zones_watches_no_bytes() {
         let is_on = |right, poison| Watch { size: 64, left: right, right, poison }.is_on();
         assert!(!is_on(0, false) && is_on(0, true) && is_on(8, false) && is_on(8, true));
     }
 
     #[test]
-    fn damage_spans_the_first_to_the_last_wrong_byte() {
+    fn damage_range_ends_at_the_last_wrong_byte() {
         let mut memory = [0x11_u8; 192];
         let mut seen = vec![];
         // SAFETY: the test owns the array, with the slab in its middle.
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn red_zone_follows_an_object_resized_in_place() {
+    fn red_zone_moves_when_objects_are_resized_in_place() {
         let watch = Watch { size: 64, left: 8, right: 8, poison: true };
         let mut memory = [0x33_u8; 256];
         // SAFETY: the test owns the array, with the object inside.

@@ -369,7 +369,7 @@ mod tests {
 
     /// Another thread must not take the last number during the allocation either.
     #[test]
-    fn numbered_object_gets_a_handle_without_locking() {
+    fn object_with_a_number_gets_handles_without_locking() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(4 << 20);
         let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();

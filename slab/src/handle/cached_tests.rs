@@ -28,7 +28,7 @@ fn cache<W: Word, const G: u32>(
 
 /// Magazines return the same object again: a pointer finds the new object, but the handle is stale.
 #[test]
-fn stale_handle_is_detected_where_a_stale_pointer_is_not() {
+fn stale_handle_is_detected_after_the_object_is_reused() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u32, 8>(&subsystem, WrapPolicy::Retire);
     let first = cache.alloc_with(|number| *number = 1).unwrap();
@@ -42,7 +42,7 @@ fn stale_handle_is_detected_where_a_stale_pointer_is_not() {
 }
 
 #[test]
-fn last_holder_frees_the_object() {
+fn last_holder_of_a_freed_handle_frees_the_object() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
     let handle = cache.alloc_with(|number| *number = 7).unwrap();
@@ -59,7 +59,7 @@ fn last_holder_frees_the_object() {
 }
 
 #[test]
-fn object_keeps_its_index_until_destructed() {
+fn object_keeps_its_handle_index_until_destruction() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, made) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
     for life in 1..=100 {
@@ -86,7 +86,7 @@ fn object_keeps_its_index_until_destructed() {
 }
 
 #[test]
-fn exhausted_indexes_are_an_error() {
+fn exhausted_handle_indexes_are_an_error() {
     let subsystem = subsystem(Magazines::BySize);
     // The cache has four indexes.
     let (cache, _) = cache::<u32, 30>(&subsystem, WrapPolicy::Retire);
@@ -101,7 +101,7 @@ fn exhausted_indexes_are_an_error() {
 }
 
 #[test]
-fn exhausted_memory_is_an_error() {
+fn handle_allocation_at_the_cache_limit_is_an_error() {
     let subsystem = subsystem(Magazines::BySize);
     let builder = ObjectCache::builder("limited").ctor(|| 0_u8).limit(crate::Limit::Slabs(1));
     let cache: HandleCache<u8> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
@@ -112,7 +112,7 @@ fn exhausted_memory_is_an_error() {
 }
 
 #[test]
-fn index_retires_after_its_last_generation() {
+fn handle_index_retires_after_its_last_generation() {
     let subsystem = subsystem(Magazines::BySize);
     // An object has three lives.
     let (cache, _) = cache::<u32, 2>(&subsystem, WrapPolicy::Retire);
@@ -131,7 +131,7 @@ fn index_retires_after_its_last_generation() {
 }
 
 #[test]
-fn index_retires_once_even_if_no_replacement_exists() {
+fn handle_index_without_replacement_retires_once() {
     let subsystem = subsystem(Magazines::BySize);
     // The cache has four indexes of one life each.
     let first = Handle::<u32, 30>::LAST_GENERATION;
@@ -146,7 +146,7 @@ fn index_retires_once_even_if_no_replacement_exists() {
 }
 
 #[test]
-fn wrapping_index_accepts_an_old_handle() {
+fn old_handle_is_valid_again_after_generations_wrap() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u32, 2>(&subsystem, WrapPolicy::Wrap);
     let old = cache.alloc().unwrap();
@@ -160,7 +160,7 @@ fn wrapping_index_accepts_an_old_handle() {
 }
 
 #[test]
-fn panic_in_prepare_frees_the_object() {
+fn panic_in_the_prepare_closure_frees_the_object() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
     let prepare = || cache.alloc_with(|_| panic!("not today"));
@@ -172,7 +172,7 @@ fn panic_in_prepare_frees_the_object() {
 }
 
 #[test]
-fn dropping_the_cache_frees_used_and_leaked_objects_once() {
+fn dropped_handle_cache_frees_each_object_once() {
     let count = Arc::new(());
     let made = count.clone();
     let subsystem = subsystem(Magazines::BySize);
@@ -193,7 +193,7 @@ fn dropping_the_cache_frees_used_and_leaked_objects_once() {
 
 /// Threads share handles, each published with the number in its object. An object found by a handle must have that number.
 #[test]
-fn held_object_is_not_reused() {
+fn object_with_a_holder_is_not_reused() {
     const THREADS: u64 = 4;
     const STEPS: u64 = 20_000;
     let builder = ObjectCache::builder("shared").ctor(|| 0_u64);
@@ -245,7 +245,7 @@ fn held_object_is_not_reused() {
 }
 
 #[test]
-fn idle_objects_are_flushed_and_counted() {
+fn reap_returns_the_number_of_flushed_handle_objects() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u32, 8>(&subsystem, WrapPolicy::Retire);
     let handles: Vec<_> = (0..5).map(|_| cache.alloc().unwrap()).collect();

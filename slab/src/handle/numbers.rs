@@ -248,7 +248,8 @@ impl Numbers {
         }
     }
 
-    /// Next generation of a number's object, which the caller owns; `None` if the generations are used up.
+    /// Returns the next generation of an object's number; the caller owns the number. `None` if the generations are
+    /// used up.
     pub(super) fn next(&self, number: u32) -> Option<u32> {
         planted!("a freed object keeps its generation" => return Some(1));
         // Relaxed: the caller got the object from the thread that last changed the word.
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_contain_each_number_once() {
+    fn number_table_segments_cover_all_32_bit_numbers() {
         for (number, at) in [(0, (0, 0)), (63, (0, 63)), (64, (1, 0)), (191, (1, 127)), (192, (2, 0))] {
             assert_eq!(Numbers::at(number), at);
         }
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_taken_up_to_the_limit_and_reused() {
+    fn freed_object_numbers_are_reused_at_the_limit() {
         let numbers = numbers(200);
         for expected in 0..200 {
             assert_eq!(numbers.take(), Ok((expected, 1)));
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn last_holder_gets_the_object() {
+    fn release_by_the_last_holder_returns_the_object() {
         let entry = Entry::new();
         entry.begin(null_mut(), 3);
         assert!(entry.is_in(3) && !entry.is_in(2) && !entry.hold(2) && entry.end(4).is_none());
@@ -377,7 +378,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "an object has 2147483647 holders")]
-    fn holder_count_overflow_is_refused() {
+    fn overflow_of_the_holder_count_panics() {
         let entry = Entry::new();
         entry.word.store(1 << 32 | IN_USE | HOLDERS, Relaxed);
         entry.hold(1);

@@ -27,7 +27,7 @@
 //!   filling a magazine with cold objects touches one or two cache lines.
 //! * The node's lock protects the slab's state. An unlisted slab belongs to the thread that made or unlisted it.
 //!
-//! If the bit of a freed object is already clear, the free is a double free, which is thus detected at no cost.
+//! If a freed object's bit is already clear, the free is a double free; finding it costs nothing.
 
 use crate::debug::faults::BITMAP;
 use crate::debug::harden::Draws;
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn side_table_is_committed_up_to_the_last_bitmap_word() {
+    fn side_table_refuses_bitmap_words_beyond_its_end() {
         assert_eq!(side().memory.reserved(), 64 * SIDE_BYTES);
         assert!(side().commit_words(&Operation::new(), Pfn::new(63), 8));
         assert!(!side().commit_words(&Operation::new(), Pfn::new(63), 9), "a word beyond the end");
@@ -551,7 +551,7 @@ mod tests {
     /// A commit may run ahead by more than the bitmaps in use.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn truncated_side_table_keeps_the_remaining_pages() {
+    fn truncated_side_table_still_covers_the_remaining_pages() {
         let side = Side::new(1 << 20, None, &mut Reservation::none(Backend::Os, &Faults::default())).unwrap();
         assert_eq!(side.memory.reserved(), SIDE_BYTES << 20);
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn bitmap_uses_the_side_table_only_if_too_large_for_its_frame() {
+    fn bitmap_that_fits_its_frame_needs_no_side_table() {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
         let side = side();
@@ -578,12 +578,12 @@ mod tests {
     }
 
     #[test]
-    fn side_table_row_has_a_bit_for_each_word_of_its_page() {
+    fn side_table_row_has_a_bit_per_page_word() {
         assert_eq!(SIDE_BYTES * 8 * crate::geometry::WORD, uslab_buddy::PAGE_SIZE);
     }
 
     #[test]
-    fn random_object_order_reaches_each_bitmap_place() {
+    fn random_object_order_can_start_at_every_bitmap_index() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::ALL }).next();
         let mut drawn = [0; 256];
         for hold in 0..16 * 256 {
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn slab_view_reports_its_bitmap_and_a_wrong_head() {
+    fn slab_consistency_check_detects_a_wrong_object_count() {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
         let side =

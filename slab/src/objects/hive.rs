@@ -378,7 +378,7 @@ mod tests {
         });
     }
 
-    /// A hive of zero-sized values was once refused, although a cache of such objects was not.
+    /// Regression test: a hive of zero-sized values was refused, although a cache of zero-sized objects was not.
     #[test]
     fn zero_sized_hive_values_are_counted_and_dropped() {
         thread_local!(static DROPS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) });
@@ -400,8 +400,8 @@ mod tests {
         assert_eq!(Hive::<()>::new("unit").unwrap().iter().count(), 0);
     }
 
-    /// An iteration once took padding between objects for values. An iteration also never ended if some allocations were
-    /// samples, which are in no slab.
+    /// An iteration once took padding between objects for values. An iteration also never ended if some allocations
+    /// were samples, because samples are in no slab.
     #[test]
     fn hive_iteration_skips_red_zones_and_canaries() {
         let changes: [fn(&mut Config); 3] = [
@@ -430,7 +430,7 @@ mod tests {
 
     /// A panicking `Drop` once leaked all later values and the cache.
     #[test]
-    fn panic_in_a_values_drop_leaks_no_other_value() {
+    fn panic_dropping_a_hive_value_drops_the_remaining_values() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
         impl Drop for Panics {
             fn drop(&mut self) {
@@ -447,14 +447,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the key of another hive was used on hive")]
-    fn key_of_another_hive_panics() {
+    fn hive_panics_on_a_key_from_another_hive() {
         let (mut one, other) = (hive(), hive::<u64>());
         let key = one.insert(1).unwrap();
         other.get(&key);
     }
 
     #[test]
-    fn failed_insert_returns_the_value() {
+    fn failed_hive_insert_returns_the_value() {
         let subsystem = subsystem();
         let mut hive = Hive::new_in("one", &subsystem, Magazines::default()).unwrap();
         hive.cache = KmemCache::builder("limited", 8).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn recursive_start_of_a_static_cache_is_an_error() {
+    fn recursive_initialization_of_a_static_cache_is_an_error() {
         static CALLS: uslab_magazine::sync::Counter = uslab_magazine::sync::Counter::new(0);
         static OTHER: StaticCache<u8> = StaticCache::new(|| {
             // The cache needs itself indirectly, through another cache.

@@ -26,7 +26,7 @@ struct Range {
     base: *mut u8,
     bytes: usize,
     used: AtomicUsize,
-    /// The previous range, which is used up; null for the static range.
+    /// The range before this one, which is used up; null for the static range.
     before: *const Range,
 }
 
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bootstrap_allocations_are_disjoint_aligned_and_zero() {
+    fn bootstrap_allocations_do_not_overlap() {
         let mut held: Vec<(NonNull<u8>, usize)> = vec![];
         for i in 0..200 {
             let (size, align) = (i * 257, 1 << (i % 13));

@@ -19,7 +19,7 @@
 //!
 //! The reaper's thread also runs destructors of objects.
 //!
-//! The thread of a `Reaper` sleeps on a `parking_lot` lock, which allocations never take.
+//! The thread of a `Reaper` sleeps on a lock of `parking_lot`; allocations never take this lock.
 
 mod background;
 
@@ -197,7 +197,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn reaper_decommits_idle_memory_and_ends() {
+    fn running_reaper_decommits_idle_memory() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("burst", 256).build_in(&subsystem).unwrap();
         let burst: Vec<_> = (0..50_000).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn cgroup_under_pressure_frees_memory_at_the_next_interval() {
+    fn reaper_frees_memory_of_a_cgroup_under_pressure() {
         let (subsystem, cache, _registered, dropped) = loaded();
         let directory = std::env::temp_dir().join(format!("uslab-reaper-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn system_memory_pressure_can_be_watched() {
+    fn reaper_can_watch_the_system_memory_pressure() {
         let (subsystem, ..) = loaded();
         let psi = Psi::system(Duration::from_millis(150), Duration::from_secs(2));
         match Reaper::builder(Duration::from_secs(3600)).psi(psi).start(&subsystem) {

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn census_detects_a_frame_with_another_owner() {
+    fn census_detects_a_frame_with_the_wrong_owner() {
         let text = violation(|core, _, slab| {
             // SAFETY: the subsystem has no other user.
             unsafe { core.memory.frames().frame(Pfn::new(slab.get() + 1)).set_owner(null_mut()) };
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn census_detects_freed_pages_under_a_slab() {
+    fn census_detects_a_slab_on_freed_pages() {
         let text = violation(|core, cache, slab| {
             assert!(cache.geometry().order() > Order::ZERO);
             // SAFETY: the cache allocated the slab with this order. The census must find that the slab is in use.

@@ -1,9 +1,10 @@
 //! Memory by the call stack that allocated it, and leaks: memory that is no longer reachable, as in Solaris' `::findleaks`.
 //!
-//! The search is conservative. Every aligned word of the process's writable memory is a root: thread stacks, large blocks and
-//! pages, but not the slabs of caches with checked frees. A word that holds an address inside an object in use reaches that
-//! object, whose words are then searched, too. A leak is therefore missed if some word looks like a pointer to it. An object
-//! that only a register refers to is wrongly reported. No word of memory leads to a reported object.
+//! The search is conservative. Every aligned word of the process's writable memory is a root: thread stacks, large
+//! blocks and pages, but not the slabs of caches with checked frees. If a word holds an address inside an object in
+//! use, the word reaches this object; the words of the reached object are then searched, too. A leak is therefore
+//! missed if some word looks like a pointer to it. An object that only a register refers to is wrongly reported. No
+//! word of memory leads to a reported object.
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
@@ -81,7 +82,8 @@ impl fmt::Display for Holders {
 
 /// An object in use, as the search sees it.
 struct Object {
-    /// Address of the object with inverted bits, because the search reads this list, which must not reach the objects.
+    /// Address of the object, with all bits inverted: the search reads this list, and must not reach the object through
+    /// it.
     hidden: usize,
     asked: usize,
     usable: usize,
@@ -153,6 +155,55 @@ fn read(_at: usize, _copy: &mut [usize], _bytes: usize) -> usize {
     0
 }
 
+/// The kernel's table of the process's pages; `None` if the table cannot be used.
+struct PageMap(Option<fs::File>);
+
+impl PageMap {
+    fn open() -> Self {
+        let map = Self(fs::File::open("/proc/self/pagemap").ok());
+        // Emulators and sandboxes may show an empty table. The page of this variable is in memory.
+        let (known, mut found) = (0_u8, 0);
+        let page = (&raw const known).expose_provenance() / PAGE_SIZE * PAGE_SIZE;
+        map.each_written(page..page + PAGE_SIZE, |part| found += part.len());
+        if found == PAGE_SIZE { map } else { Self(None) }
+    }
+    /// Calls `search` with the parts of `range` whose pages are in memory or in swap space. Other pages were never written:
+    /// they hold no address, and a reading would map them.
+    #[cfg(target_os = "linux")]
+    fn each_written(&self, range: Range<usize>, mut search: impl FnMut(Range<usize>)) {
+        use std::os::unix::fs::FileExt;
+        /// Bytes of an entry of the table.
+        const ENTRY: usize = size_of::<u64>();
+        let Some(file) = &self.0 else { return search(range) };
+        let (mut start, mut at) = (None, range.start);
+        while at < range.end {
+            let mut entries = [0; 512 * ENTRY];
+            let bytes = entries.len().min((range.end.div_ceil(PAGE_SIZE) - at / PAGE_SIZE) * ENTRY);
+            let read = file.read_at(&mut entries[..bytes], (at / PAGE_SIZE * ENTRY) as u64).unwrap_or(0);
+            if read < ENTRY {
+                return search(start.unwrap_or(at)..range.end);
+            }
+            for entry in entries[..read].as_chunks::<ENTRY>().0 {
+                // Bit 63: the page is in memory. Bit 62: it is in swap space (Linux, Documentation/admin-guide/mm/pagemap.rst).
+                let is_written = u64::from_ne_bytes(*entry) >> 62 != 0;
+                if is_written {
+                    start.get_or_insert(at);
+                } else if let Some(start) = start.take() {
+                    search(start..at);
+                }
+                at = (at / PAGE_SIZE + 1) * PAGE_SIZE;
+            }
+        }
+        if let Some(start) = start {
+            search(start..range.end);
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    fn each_written(&self, range: Range<usize>, mut search: impl FnMut(Range<usize>)) {
+        search(range);
+    }
+}
+
 /// The process's private writable memory. `None` if the system does not list the memory or refuses to read it (emulators,
 /// sandboxes).
 fn writable() -> Option<Vec<Range<usize>>> {
@@ -196,18 +247,20 @@ impl Core {
             walk.objects.iter_mut().for_each(|object| object.reached = true);
             Vec::new()
         });
+        let map = PageMap::open();
         for range in ranges {
             // Blocks of pages in use are roots, except slabs whose objects are known. Objects of slabs whose objects are known
             // are searched once they are reached.
-            walk.search_range(range.start..range.end.min(first).max(range.start));
-            walk.search_range(range.start.max(end).min(range.end)..range.end);
+            for outside in [range.start..range.end.min(first), range.start.max(end)..range.end] {
+                map.each_written(outside, |part| walk.search_range(part));
+            }
             let mut at = range.start.max(first);
             while at < range.end.min(end) {
                 let frame = self.memory.frames().frame(Pfn::new(((at - first) / PAGE_SIZE) as u32));
                 let is_block = frame.state().kind() == Kind::Allocated;
                 let bytes = if is_block { frame.state().order().bytes() } else { PAGE_SIZE };
                 if is_block && !of_checked(frame.owner()) {
-                    walk.search_range(at..at + bytes);
+                    map.each_written(at..at + bytes, |part| walk.search_range(part));
                 }
                 at += bytes;
             }
@@ -263,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn leak_search_accepts_any_address_inside_an_object() {
+    fn leak_search_accepts_pointers_to_the_inside_of_objects() {
         let objects = [(1000, 100), (1100, 0), (1108, 8), (2000, 1)];
         let mine = |word: usize| objects.map(|(at, usable)| (at..at + usable.max(1)).contains(&word));
         for word in (990..1120).chain([0, 1999, 2000, 2001, usize::MAX]) {
@@ -278,7 +331,7 @@ mod tests {
 
     /// The second of three pages is inaccessible: the search must continue to the last word.
     #[test]
-    fn leak_search_continues_behind_an_unreadable_page() {
+    fn leak_search_continues_past_an_unreadable_page() {
         let (none, bytes) = (core::ptr::null_mut(), 3 * PAGE_SIZE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping, whose second page is not used.
@@ -301,6 +354,45 @@ mod tests {
         let mut walk = walk(&objects);
         walk.search_range(first..first + bytes - size_of::<usize>());
         assert_eq!(reached(&walk), [true, true, true, false], "its end");
+        // SAFETY: the test made this mapping.
+        unsafe { libc::munmap(base, bytes) };
+    }
+
+    /// Regression test: the search read memory that was never written. In a process with large reservations it took minutes.
+    #[test]
+    fn leak_search_skips_memory_that_was_never_written() {
+        const HUGE_PAGE: usize = 2 << 20;
+        let (none, bytes) = (core::ptr::null_mut(), 32 * HUGE_PAGE);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, of which one word is written.
+        let base = unsafe {
+            let base = libc::mmap(none, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            assert_ne!(base, libc::MAP_FAILED);
+            base.cast::<usize>().byte_add(bytes / 2).write(1000);
+            base
+        };
+        let range = base.expose_provenance()..base.expose_provenance() + bytes;
+        let map = PageMap::open();
+        assert!(map.0.is_some(), "/proc/self/pagemap cannot be read");
+        for range in [
+            range.clone(),
+            range.start + bytes / 2..range.end,
+            range.start + bytes / 2..range.start + bytes / 2 + 8,
+        ] {
+            let (mut walk, mut searched) = (walk(&[(1000, 8)]), 0);
+            map.each_written(range.clone(), |part| {
+                assert!(range.start <= part.start && part.end <= range.end, "{part:?}");
+                searched += part.len();
+                walk.search_range(part);
+            });
+            assert_eq!(reached(&walk), [true]);
+            assert!(searched <= HUGE_PAGE, "{searched} bytes");
+        }
+        let mut searched = 0;
+        map.each_written(range.start..range.start + bytes / 4, |part| searched += part.len());
+        assert_eq!(searched, 0, "never written, and not by a search either");
+        PageMap(None).each_written(range.clone(), |part| searched += part.len());
+        assert_eq!(searched, bytes, "without a table everything is searched");
         // SAFETY: the test made this mapping.
         unsafe { libc::munmap(base, bytes) };
     }

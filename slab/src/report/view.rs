@@ -164,7 +164,7 @@ mod tests {
     use uslab_magazine::{Cpus, on_cpu};
 
     #[test]
-    fn view_places_each_allocated_object_once() {
+    fn cache_view_shows_each_allocated_object_exactly_once() {
         let cpus = Cpus::simulated(2, 1).unwrap();
         let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus).limit(64 << 20))).unwrap();
         let magazines = Magazines::Sized { capacity: 4, stock: 1, depot_limit: 1 };

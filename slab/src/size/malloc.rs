@@ -72,7 +72,7 @@ impl Malloc {
         // SAFETY: `make` initialised the malloc.
         Ok(unsafe { place.assume_init() })
     }
-    /// Creates a malloc in `place`, which stays uninitialised on error: see [`FastPaths::make`].
+    /// Creates a malloc in the memory `place`; on an error, the memory stays uninitialised: see [`FastPaths::make`].
     pub(crate) fn make(place: &mut MaybeUninit<Self>, core: &Arc<Core>) -> Result<(), CacheError> {
         let harden = core.harden;
         let tail = if harden.canaries { CANARY } else { 0 };
@@ -233,7 +233,8 @@ impl Malloc {
         }
     }
 
-    /// Allocates during a profile whose samples have separate memory, so that frees of other objects need not be observed.
+    /// Allocates during a profile whose samples have separate memory; because of it, the profile need not observe frees
+    /// of other objects.
     #[inline]
     fn alloc_counted(&self, class: usize, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let cache = self.caches[class].cache();
@@ -497,7 +498,7 @@ mod tests {
 
     /// A C++ `delete` passes the size that the program requested, even if the aligned `new` rounded it up.
     #[test]
-    fn aligned_new_may_retry_with_a_rounded_size() {
+    fn malloc_accepts_the_unrounded_size_of_aligned_memory() {
         let harden = crate::Harden { canaries: true, ..crate::Harden::OFF };
         let subsystem = Subsystem::new(Config { harden, ..Config::default() }).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -509,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn any_layout_is_aligned_and_freed_with_or_without_its_size() {
+    fn malloc_honours_the_alignment_of_any_layout() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         let mut held: Vec<(NonNull<u8>, Layout)> = vec![];

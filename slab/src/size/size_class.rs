@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn size_class_is_aligned_to_its_largest_power_of_two_divisor() {
+    fn size_class_alignment_is_its_largest_power_of_two() {
         let promised: Vec<_> = SizeClass::all().map(SizeClass::align).collect();
         assert_eq!(promised, [8, 16, 32, 64, 32, 128, 64, 256, 512, 1024, 2048, 4096, 8192]);
     }

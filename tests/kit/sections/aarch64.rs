@@ -338,7 +338,7 @@ mod samples {
     }
 
     #[test]
-    fn checker_finds_what_a_restart_reads() {
+    fn section_checker_finds_overwritten_inputs_of_a_restart() {
         assert_eq!((verdict(&sound), verdict(&widening)), (String::new(), String::new()));
         for (sample, expected) in [
             (&register, "+0x0 `91000421`: writes Register(1)"),

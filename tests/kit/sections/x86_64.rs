@@ -276,7 +276,7 @@ mod samples {
     }
 
     #[test]
-    fn checker_finds_what_a_restart_reads() {
+    fn section_checker_finds_overwritten_inputs_of_a_restart() {
         assert_eq!((verdict(&sound), verdict(&widening)), (String::new(), String::new()));
         for (sample, expected) in [
             (&register, "`add esi,1`: writes Register(RSI)"),

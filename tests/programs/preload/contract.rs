@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use uslab_tests::{compiled_from, libuslab, libuslab_cache, workspace};
 
 #[test]
-fn preloaded_library_behaves_as_c_programs_expect() {
+fn preloaded_malloc_follows_the_c_malloc_contract() {
     let dir = tempfile::tempdir().unwrap();
     let api = compiled("api.c", dir.path());
     for rseq in ["on", "off"] {
@@ -23,7 +23,7 @@ fn preloaded_library_behaves_as_c_programs_expect() {
 }
 
 #[test]
-fn malloc_starts_after_late_dlopen_and_early_fork() {
+fn malloc_starts_after_a_late_dlopen() {
     let dir = tempfile::tempdir().unwrap();
     let starts = compiled("starts.c", dir.path());
     for options in ["check=0", "check=1"] {
@@ -102,7 +102,7 @@ fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
 /// program. Regression test: a free of a mapping read the limit on addresses, `malloc_trim` issued a membarrier, and a
 /// thread was started when memory exceeded 8 MiB.
 #[test]
-fn programs_with_system_call_filters_survive() {
+fn program_with_a_system_call_filter_continues() {
     let dir = tempfile::tempdir().unwrap();
     let data = std::fs::read_to_string(workspace().join("tests/programs/preload/filters.txt")).unwrap();
     let (header, outcomes) = filters(&data);
@@ -139,7 +139,7 @@ fn programs_with_system_call_filters_survive() {
 /// If a program defines only some forms of `operator new` and `delete`, the other forms, for arrays and with a size,
 /// call the program's forms.
 #[test]
-fn cplusplus_operators_are_replaced_consistently() {
+fn cplusplus_new_and_delete_are_replaced_consistently() {
     let Some(cc) = program("c++") else { return };
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("operators");
@@ -160,7 +160,7 @@ fn cplusplus_operators_are_replaced_consistently() {
 /// Regression test: `delete` waited for the lock of the loader. The loader held this lock while it ran a constructor,
 /// which waited for the deleting thread.
 #[test]
-fn library_constructor_can_wait_for_a_deleting_thread() {
+fn delete_does_not_wait_for_the_loader_lock() {
     let Some(cc) = program("c++") else { return };
     let dir = tempfile::tempdir().unwrap();
     let [library, opens] = ["library.so", "opens"].map(|name| dir.path().join(name));
@@ -178,7 +178,7 @@ fn library_constructor_can_wait_for_a_deleting_thread() {
 /// Regression test: the program aborted, because the C++ library was not among the libraries in which symbols are
 /// looked up later.
 #[test]
-fn cplusplus_extension_gets_bad_alloc() {
+fn cplusplus_extension_catches_bad_alloc_at_the_limit() {
     let (Some(cxx), Some(cc)) = (program("c++"), program("cc")) else { return };
     let dir = tempfile::tempdir().unwrap();
     let [library, opens] = ["extension.so", "opens"].map(|name| dir.path().join(name));
@@ -235,7 +235,7 @@ fn printed(command: &mut Command) -> String {
 }
 
 #[test]
-fn c_example_constructs_few_buffers() {
+fn c_example_program_constructs_few_buffers() {
     let Some(prefix) = installed() else { return };
     for (library, has_malloc) in [("uslab", true), ("uslab-cache", false)] {
         let said = printed(&mut Command::new(linked(prefix.path(), library, "slab/examples/requests.c")));
@@ -250,7 +250,7 @@ fn c_example_constructs_few_buffers() {
 }
 
 #[test]
-fn book_c_program_compiles_and_runs() {
+fn c_program_in_the_book_compiles_and_runs() {
     let Some(prefix) = installed() else { return };
     let page = std::fs::read_to_string(workspace().join("slab/book/src/c.md")).unwrap();
     let (_, program) = page.split_once("\n```c\n").unwrap();
@@ -267,7 +267,7 @@ fn book_c_program_compiles_and_runs() {
 /// Runs every function of the header under each mechanism, through each of the two libraries, and with threads that
 /// libc does not register.
 #[test]
-fn c_object_caches_behave_as_documented() {
+fn c_functions_of_object_caches_behave_as_documented() {
     let Some(prefix) = installed() else { return };
     for library in ["uslab", "uslab-cache"] {
         let program = linked(prefix.path(), library, "tests/programs/preload/caches.c");
@@ -284,7 +284,7 @@ fn c_object_caches_behave_as_documented() {
 
 /// The functions of the allocator are not C++, so an exception cannot pass through them.
 #[test]
-fn exception_leaving_a_cache_callback_aborts() {
+fn exception_leaving_a_cache_callback_aborts_the_program() {
     use std::os::unix::process::ExitStatusExt;
     let (Some(cxx), Some(prefix)) = (program("c++"), installed()) else { return };
     for library in ["uslab", "uslab-cache"] {
@@ -306,7 +306,7 @@ fn exception_leaving_a_cache_callback_aborts() {
 
 /// Regression test: objects in quarantine were missing in all statistics.
 #[test]
-fn objects_in_quarantine_count_as_cached() {
+fn statistics_count_objects_in_quarantine_as_cached() {
     let Some(prefix) = installed() else { return };
     let program = linked(prefix.path(), "uslab", "tests/programs/preload/caches.c");
     printed(Command::new(program).arg("quarantine").env("USLAB_OPTIONS", "reap=0,quarantine=4k"));
@@ -315,7 +315,7 @@ fn objects_in_quarantine_count_as_cached() {
 /// Regression test: the caches' library registered its fork handlers when the first cache was created, so it held its
 /// locks while older handlers of the program ran.
 #[test]
-fn earlier_fork_handlers_can_use_caches() {
+fn fork_handlers_registered_earlier_can_use_caches() {
     let Some(prefix) = installed() else { return };
     for library in ["uslab", "uslab-cache"] {
         let program = linked(prefix.path(), library, "tests/programs/preload/fork_handlers.c");
@@ -326,7 +326,7 @@ fn earlier_fork_handlers_can_use_caches() {
 /// Programs load the library under a name that contains the number of the interface. The version in `pkg-config` and in
 /// the manual page must be the version of the library.
 #[test]
-fn installed_files_match_each_other() {
+fn installed_files_have_consistent_names_and_versions() {
     let Some(prefix) = installed() else { return };
     let file = |name: &str| prefix.path().join(name);
     for (library, links) in [("uslab", "libuslab.so"), ("uslab-cache", "libuslab-cache.so")] {
@@ -352,7 +352,7 @@ fn declared() -> BTreeSet<String> {
 }
 
 #[test]
-fn manual_page_covers_the_whole_header() {
+fn manual_page_documents_the_whole_header() {
     let page = std::fs::read_to_string(workspace().join("slab/libuslab/man/uslab.3")).unwrap();
     let (_, synopsis) = page.split_once(".SH SYNOPSIS").unwrap();
     let missing: Vec<_> =
@@ -370,7 +370,7 @@ fn manual_page_covers_the_whole_header() {
 /// The header declares exactly those functions that the libraries export. One of the two libraries replaces malloc; the
 /// other library does not change the program's malloc.
 #[test]
-fn header_declares_what_the_libraries_export() {
+fn header_declares_exactly_the_exported_functions() {
     let Some(nm) = program("nm") else { return };
     let has = |library: &Path| -> BTreeSet<String> {
         let symbols = printed(Command::new(&nm).args(["-D", "--defined-only"]).arg(library));
@@ -405,7 +405,7 @@ fn ends_the_program(options: &str, wrong: &[(&str, &str)]) {
 }
 
 #[test]
-fn wrong_free_is_reported_and_aborts() {
+fn invalid_free_is_reported_and_aborts_the_program() {
     ends_the_program(
         "check=1,guard=0",
         &[
@@ -423,7 +423,7 @@ fn wrong_free_is_reported_and_aborts() {
 /// Regression test: by default, a free of an address inside an object was ignored without a message, as were `realloc`
 /// and `malloc_usable_size` of this address.
 #[test]
-fn free_of_a_non_object_aborts_without_checks() {
+fn free_inside_an_object_aborts_even_without_checks() {
     ends_the_program(
         "check=0,guard=0",
         &[
@@ -447,7 +447,7 @@ fn free_of_a_non_object_aborts_without_checks() {
 
 /// Regression test: the functions of glibc reported the heap of glibc, which was not in use.
 #[test]
-fn malloc_info_is_xml_and_malloc_stats_is_on_standard_error() {
+fn malloc_info_writes_xml_about_the_replaced_heap() {
     let dir = tempfile::tempdir().unwrap();
     let output = preloaded(Command::new(compiled("api.c", dir.path())).arg("report"), "check=0");
     let (xml, stats) = (text(&output.stdout), text(&output.stderr));
@@ -470,7 +470,7 @@ fn malloc_info_is_xml_and_malloc_stats_is_on_standard_error() {
 
 /// Regression test: mappings above 4 MiB were not counted in the limit.
 #[test]
-fn memory_limit_includes_mappings() {
+fn memory_limit_includes_large_mappings() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("budget.c", dir.path());
     for options in ["limit=64m", "limit=64m,huge_cache=0,check=1"] {
@@ -482,7 +482,7 @@ fn memory_limit_includes_mappings() {
 
 /// Regression test: the library called the `free` of glibc, which does not know the program's allocations.
 #[test]
-fn deepbind_library_frees_with_our_malloc() {
+fn library_opened_with_deepbind_uses_the_replaced_free() {
     let dir = tempfile::tempdir().unwrap();
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(dir.path().join("libdeepbind.so"));
@@ -574,7 +574,7 @@ fn stats_table_is_printed_at_exit() {
 /// Regression test: a limit that the process itself set had no effect on small memory, and left no addresses for
 /// threads and mappings. Of a limit that was set before the start, half remained unused.
 #[test]
-fn address_limit_is_shared_with_other_mappings() {
+fn heap_leaves_addresses_under_the_limit_for_mappings() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("limit.c", dir.path());
     for mib in [256, 512] {
@@ -594,7 +594,7 @@ fn address_limit_is_shared_with_other_mappings() {
 /// Regression test: at the start, the range of pages reserved three quarters of the limit. The limit was enough for 22
 /// threads and 648 blocks; with the C library's malloc it is enough for 109 threads and 841 blocks.
 #[test]
-fn address_limit_allows_thread_stacks_and_blocks() {
+fn address_limit_leaves_room_for_thread_stacks() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("addresses.c", dir.path());
     // The second option enables tags, which take an eighth of the slabs.
@@ -618,7 +618,7 @@ fn most_mappings() -> usize {
 /// had 4,159 mappings, and their number had no bound. The tags of freed slabs also remained, which were an eighth of
 /// the heap at its largest size.
 #[test]
-fn hardened_heap_has_few_mappings_and_returns_memory() {
+fn hardened_heap_creates_few_mappings() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("mappings.c", dir.path());
     for options in ["check=0", "check=1", "harden=1"] {
@@ -659,7 +659,7 @@ fn hardened_program_at_the_mapping_limit_continues() {
 }
 
 #[test]
-fn address_limit_in_a_vfork_child_spares_its_parent() {
+fn address_limit_of_a_vfork_child_spares_the_parent() {
     let dir = tempfile::tempdir().unwrap();
     let output = preloaded(Command::new(compiled("limit.c", dir.path())).arg("vfork"), "check=0");
     assert_eq!(text(&output.stdout), "100\n", "{:?} {}", output.status, text(&output.stderr));
@@ -668,7 +668,7 @@ fn address_limit_in_a_vfork_child_spares_its_parent() {
 /// Large memory may get addresses that were once the end of the range of pages. Regression test: the free of large
 /// memory at these addresses mistook the memory for a page, and reported corruption.
 #[test]
-fn large_block_at_former_page_addresses_is_freed() {
+fn large_block_at_former_page_addresses_can_be_freed() {
     let Some(python) = python() else { return };
     for mib in [100, 200, 300] {
         let script =
@@ -688,7 +688,7 @@ fn large_block_at_former_page_addresses_is_freed() {
 /// Regression test: a request that exceeded the limit used up all addresses that the range of pages had left, so later
 /// allocations failed.
 #[test]
-fn request_beyond_the_address_limit_takes_nothing() {
+fn refused_request_above_the_address_limit_reserves_nothing() {
     let Some(python) = python() else { return };
     let script = "
 try: bytearray(1 << 40)
@@ -700,7 +700,7 @@ except MemoryError: print('refused', len([bytes(1000) for _ in range(100000)]))"
 
 /// Regression test: the table was written to whatever file the program had opened under this descriptor.
 #[test]
-fn exit_report_goes_to_no_file_of_the_program() {
+fn exit_report_is_not_written_to_program_files() {
     let folder = tempfile::tempdir().unwrap();
     let script = "for n in 3 4 5 6 7 8 9; do eval \"exec $n>out$n\"; done; echo hello >&3";
     let mut bash = Command::new("bash");
@@ -713,7 +713,7 @@ fn exit_report_goes_to_no_file_of_the_program() {
 
 /// Large memory can use the part of the limit that the range of pages only reserves, and a part of the limit remains.
 #[test]
-fn large_blocks_under_an_address_limit_use_reserved_addresses() {
+fn large_blocks_use_reserved_addresses_under_an_address_limit() {
     let Some(python) = python() else { return };
     let script = "
 import mmap, resource, threading
@@ -730,7 +730,7 @@ except MemoryError: print('refused', len([str(i) for i in range(1000)]))";
 }
 
 #[test]
-fn memory_beyond_the_limit_is_refused() {
+fn allocation_beyond_the_memory_limit_is_refused() {
     let Some(python) = python() else { return };
     let script = "
 try:

@@ -25,7 +25,7 @@ fn dump(how: &str, ending: &str) -> (Option<String>, Output) {
 }
 
 #[test]
-fn signal_dump_format_follows_the_file_name() {
+fn file_extension_determines_the_signal_dump_format() {
     for ending in ["json", "prom", "txt"] {
         let (file, output) = dump("asked", ending);
         assert_eq!(text(&output.stdout), "2\n", "a thread of its own");
@@ -76,7 +76,7 @@ fn signal_dump_writes_the_heap_profile() {
 
 /// Regression test: a dump of 300 stacks took 40 MiB of memory, because it read the debug information of all files.
 #[test]
-fn dump_of_many_stacks_takes_little_memory() {
+fn profile_dump_of_many_stacks_uses_little_memory() {
     for ending in ["folded", "pb.gz"] {
         let dir = tempfile::tempdir().unwrap();
         let (file, printed) = profile(dir.path(), "stacks", ending);
@@ -93,7 +93,7 @@ fn dump_of_many_stacks_takes_little_memory() {
 
 /// Afterwards, neither the temporary file nor a part of the dump exists.
 #[test]
-fn unwritable_profile_is_reported_in_one_line() {
+fn failed_profile_write_prints_a_single_line() {
     for (options, error) in [
         ("dump=DIR/out.%p.pb.gz", "there is no profile: expected `profile=512k` or another number of bytes"),
         ("profile=1,dump=DIR/none/out.pb.gz", "No such file or directory (os error 2)"),
@@ -123,7 +123,7 @@ fn unwritable_profile_is_reported_in_one_line() {
 }
 
 #[test]
-fn dump_preserves_the_programs_signals_and_threads() {
+fn signal_dump_preserves_signals_and_threads_of_the_program() {
     assert_eq!(dump("own", "txt").0, None);
     let (file, output) = dump("fork", "txt");
     assert!(file.is_some_and(|file| file.starts_with("slabinfo - version: 2.1\n")), "{output:?}");
@@ -145,7 +145,7 @@ fn dump_preserves_the_programs_signals_and_threads() {
 }
 
 #[test]
-fn impossible_dump_is_reported_and_the_program_continues() {
+fn program_continues_after_a_failed_dump() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("dump.c", dir.path());
     let mut wrong = Command::new(&program);

@@ -37,7 +37,7 @@ impl Ended {
 /// The example server uses `Box` for its memory, and therefore the malloc of the library. The test sets and deletes
 /// keys of mixed sizes.
 #[test]
-fn server_returns_memory_deleted_by_clients() {
+fn server_decommits_the_memory_of_deleted_keys() {
     let mut command = Command::new(server());
     command.args(["--listen", "127.0.0.1:0", "--memory", "box"]).env("LD_PRELOAD", libuslab());
     let mut process = Ended(command.env("USLAB_OPTIONS", "reap=500").stdout(Stdio::piped()).spawn().unwrap());
@@ -87,7 +87,7 @@ fn server_returns_memory_deleted_by_clients() {
 
 /// If a process has no other thread, the thread of the library does not keep it alive.
 #[test]
-fn program_exits_with_its_last_thread_despite_the_reaper() {
+fn reaper_thread_does_not_keep_the_process_alive() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("last_thread.c", dir.path());
     let dump = format!("dump={}/numbers.json", dir.path().display());
@@ -108,7 +108,7 @@ fn program_exits_with_its_last_thread_despite_the_reaper() {
 
 /// Regression test: of 100 MiB, 63 were not returned, so the kernel killed the program.
 #[test]
-fn small_cgroup_gets_most_freed_memory_back() {
+fn freed_memory_is_decommitted_in_a_small_cgroup() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("group.c", dir.path());
     for mib in [32, 64, 100, 256] {

@@ -4,7 +4,7 @@ use super::{command, full, preloaded, program, run, same, say, text};
 use uslab_tests::workspace;
 
 #[test]
-fn sqlite_gives_equal_answers_with_the_library() {
+fn sqlite_output_is_unchanged_by_the_preloaded_library() {
     let Some(sqlite) = program("sqlite3") else { return };
     let queries = "
         create table t(a integer primary key, b text, c real);
@@ -19,7 +19,7 @@ fn sqlite_gives_equal_answers_with_the_library() {
 }
 
 #[test]
-fn git_gives_equal_answers_with_the_library() {
+fn git_output_is_unchanged_by_the_preloaded_library() {
     let Some(git) = program("git") else { return };
     let dir = tempfile::tempdir().unwrap();
     let in_dir = |args: &[&str]| {
@@ -57,14 +57,14 @@ fn git_gives_equal_answers_with_the_library() {
 }
 
 #[test]
-fn gcc_output_is_equal_with_the_library() {
+fn gcc_output_is_unchanged_by_the_preloaded_library() {
     let Some(gcc) = program("gcc") else { return };
     let source = workspace().join("tests/programs/preload/api.c");
     same("gcc", || command(&gcc, &["-O2", "-S", "-o", "-", &source.display().to_string()]));
 }
 
 #[test]
-fn perl_and_shell_give_equal_answers_with_the_library() {
+fn perl_and_shell_output_is_unchanged_by_preloading() {
     if let Some(perl) = program("perl") {
         let script = "my %h; $h{$_ % 997} .= \"$_,\" for 1..80000; \
                       print join(\"\\n\", map { \"$_ \" . length $h{$_} } sort { $a <=> $b } keys %h), \"\\n\"; \
@@ -81,7 +81,7 @@ fn perl_and_shell_give_equal_answers_with_the_library() {
 /// Regression test: php opens its extensions with `RTLD_DEEPBIND`; it crashed, because glibc freed memory that the
 /// library had allocated.
 #[test]
-fn php_gives_equal_answers_with_the_library() {
+fn php_output_is_unchanged_by_the_preloaded_library() {
     let Some(php) = program("php") else { return };
     same("php -v", || command(&php, &["-v"]));
     let script = "$a = []; for ($i = 0; $i < 30000; $i++) $a[$i % 997][] = str_repeat(dechex($i), $i % 7); \
@@ -93,7 +93,7 @@ fn php_gives_equal_answers_with_the_library() {
 /// The output of stress-ng contains times, so it differs between runs; but stress-ng verifies the memory that it
 /// allocates.
 #[test]
-fn stress_ng_finds_no_wrong_memory() {
+fn stress_ng_verifies_memory_of_the_library() {
     let Some(stress) = program("stress-ng") else { return };
     let dir = tempfile::tempdir().unwrap();
     let operations = if full() { "2000000" } else { "50000" };

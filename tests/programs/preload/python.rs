@@ -11,7 +11,7 @@ pub(crate) fn python() -> Option<PathBuf> {
 }
 
 #[test]
-fn python_gives_equal_answers_with_the_library() {
+fn python_output_is_unchanged_by_the_preloaded_library() {
     let Some(python) = python() else { return };
     let script = "
 import json, re, threading, subprocess, sys, os, hashlib, zlib, collections, decimal
@@ -92,7 +92,7 @@ const PYTHON_TESTS: &[&str] = &[
 ];
 
 #[test]
-fn pythons_test_suite_passes() {
+fn test_suite_of_python_passes_with_the_library() {
     if !full() {
         return say("preload: skipped python's own tests: USLAB_PRELOAD=full runs them");
     }

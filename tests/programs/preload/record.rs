@@ -93,7 +93,7 @@ const COUNTS: [(&str, [u64; 3]); 8] = [
 ];
 
 #[test]
-fn replayed_recording_has_the_programs_counts() {
+fn replayed_recording_equals_the_counts_of_the_program() {
     for rseq in ["", "off"] {
         let recorder = Recorder::new();
         let file = recorder.file();
@@ -143,7 +143,7 @@ fn replayed_recording_has_the_programs_counts() {
 }
 
 #[test]
-fn recording_orders_a_reused_address_after_its_free() {
+fn recording_shows_a_free_before_the_address_is_reused() {
     let recorder = Recorder::new();
     let (facts, recorded) = facts(&recorder.run(&["threads", "100000"], ""));
     in_order(&facts);
@@ -165,7 +165,7 @@ fn recording_orders_a_reused_address_after_its_free() {
 
 /// The test uses every way to fork; for example, a bare system call runs no fork handlers.
 #[test]
-fn child_of_a_fork_writes_a_separate_recording() {
+fn forked_child_writes_a_separate_recording() {
     for how in ["fork", "clone"] {
         let recorder = Recorder::new();
         // The child first changes its directory.
@@ -209,7 +209,7 @@ fn existing_recording_is_not_overwritten() {
 }
 
 #[test]
-fn recording_of_a_killed_program_is_a_prefix() {
+fn recording_of_a_killed_program_lacks_only_recent_events() {
     let recorder = Recorder::new();
     let mut command = Command::new(&recorder.program);
     command.arg("killed").env("LD_PRELOAD", libuslab()).stdout(Stdio::piped());
@@ -253,7 +253,7 @@ fn events_beyond_the_recording_limit_are_counted() {
 
 /// Regression test: a signal ended the recording, or prevented its growth.
 #[test]
-fn signal_during_recording_growth_loses_nothing() {
+fn signal_during_recording_growth_loses_no_event() {
     let dir = tempfile::tempdir().unwrap();
     let flags = ["-O1", "-rdynamic", "-DINTERRUPTED"];
     let program = compiled_from("tests/programs/preload/record.c", &flags, dir.path());
@@ -263,7 +263,7 @@ fn signal_during_recording_growth_loses_nothing() {
 }
 
 #[test]
-fn full_disk_ends_only_the_recording() {
+fn full_disk_stops_the_recording_but_not_the_program() {
     let recorder = Recorder::new();
     let (limited, recorded) = facts(&recorder.run(&["limited", "100000"], ""));
     assert_eq!(limited.total + recorded.lost, 200_000);
@@ -292,7 +292,7 @@ fn full_disk_ends_only_the_recording() {
 }
 
 #[test]
-fn impossible_recording_is_reported_and_the_program_continues() {
+fn program_continues_if_the_recording_cannot_be_created() {
     let recorder = Recorder::new();
     let run = |options: &str| {
         let output = preloaded(Command::new(&recorder.program).arg("fork"), options);
@@ -315,7 +315,7 @@ fn impossible_recording_is_reported_and_the_program_continues() {
 }
 
 #[test]
-fn compressed_recordings_are_read_and_truncated_ones_refused() {
+fn truncated_compressed_recording_is_refused() {
     let recorder = Recorder::new();
     let whole = std::fs::read(recorder.run(&["pairs", "1000"], "")).unwrap();
     let part = |bytes: &[u8]| {
@@ -341,8 +341,8 @@ fn compressed_recordings_are_read_and_truncated_ones_refused() {
     };
     let record = HEADER + 7 * RECORD;
     for (bytes, what) in [
-        (whole[..used - 1].to_vec(), "recorded by libuslab.so: cut short: 1999 of 2000 records are there"),
-        (whole[..HEADER].to_vec(), "recorded by libuslab.so: cut short: 0 of 2000 records are there"),
+        (whole[..used - 1].to_vec(), "recorded by libuslab.so: truncated: 1999 of 2000 records are present"),
+        (whole[..HEADER].to_vec(), "recorded by libuslab.so: truncated: 0 of 2000 records are present"),
         (whole[..HEADER - 1].to_vec(), "recorded by libuslab.so: cut within its header"),
         (with(8, 2), "recorded by libuslab.so: has format version 2; expected 1; record it again"),
         (with(record + RECORD - 1, 77), "recorded by libuslab.so: damaged: record 8 has an unknown kind"),

@@ -165,7 +165,7 @@ fn answers(programs: [&Path; 3], load: &Load, with: bool) -> String {
 }
 
 #[test]
-fn redis_gives_equal_answers_with_the_library() {
+fn redis_output_is_unchanged_by_the_preloaded_library() {
     let (Some(redis), Some(cli), Some(benchmark)) =
         (program("redis-server"), program("redis-cli"), program("redis-benchmark"))
     else {

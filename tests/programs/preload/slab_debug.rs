@@ -19,7 +19,7 @@ fn report(program: &Path, mistake: &str, options: &str) -> String {
 }
 
 #[test]
-fn memory_bug_is_reported_with_both_stacks() {
+fn memory_bug_report_has_allocation_and_free_stacks() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("damage.c", dir.path());
     let rows = [
@@ -57,7 +57,7 @@ fn memory_bug_is_reported_with_both_stacks() {
 }
 
 #[test]
-fn tracing_prints_each_allocation_and_free() {
+fn slab_debug_tracing_prints_each_allocation_and_free() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("damage.c", dir.path());
     let output =
@@ -83,7 +83,7 @@ fn tracing_prints_each_allocation_and_free() {
 /// The program allocates twenty objects whose addresses are stored nowhere, and five objects that a list reaches by
 /// addresses inside the objects.
 #[test]
-fn leaks_are_reported_at_exit_by_allocation_site() {
+fn exit_report_groups_leaks_by_allocation_site() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("damage.c", dir.path());
     for options in ["leaks=1", "leaks=1,slab_debug=FZPU"] {
@@ -106,7 +106,7 @@ fn leaks_are_reported_at_exit_by_allocation_site() {
 
 /// Shells fork, and their child processes continue to use the heap.
 #[test]
-fn forked_children_continue_with_a_debugged_heap() {
+fn forked_children_use_the_debugged_heap() {
     let script = "for i in 1 2 3; do (echo $i | cat; (echo sub $i)) ; done; echo $(echo inner | tr a-z A-Z)";
     let shell = || {
         let mut shell = Command::new("sh");
@@ -120,7 +120,7 @@ fn forked_children_continue_with_a_debugged_heap() {
 }
 
 #[test]
-fn debugged_library_behaves_as_c_programs_expect() {
+fn debugged_malloc_follows_the_c_malloc_contract() {
     let dir = tempfile::tempdir().unwrap();
     let api = compiled("api.c", dir.path());
     // Red zones double a class whose size is a power of two, because it is aligned to its size. Red zones take more

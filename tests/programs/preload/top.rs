@@ -30,7 +30,7 @@ fn top(args: &[&str]) -> Output {
 }
 
 #[test]
-fn top_shows_the_numbers_of_the_programs_file() {
+fn top_shows_the_numbers_of_the_dump_file() {
     let dir = tempfile::tempdir().unwrap();
     // The guard is disabled, because objects that it samples are in no cache.
     let options = format!("guard=0,dump={}/out.%p.json,dump_signal=USR2", dir.path().display());
@@ -75,7 +75,7 @@ fn top_shows_the_numbers_of_the_programs_file() {
 }
 
 #[test]
-fn top_names_a_program_it_cannot_signal() {
+fn top_refuses_a_program_without_a_signal_dump() {
     let refused = |args: &[&str], part: &str| {
         let output = top(args);
         let err = text(&output.stderr);
@@ -120,7 +120,7 @@ fn top_names_a_program_it_cannot_signal() {
 }
 
 #[test]
-fn top_keeps_the_last_table_of_an_ended_program() {
+fn top_keeps_the_last_table_after_the_program_exits() {
     let dir = tempfile::tempdir().unwrap();
     let (pid, child) = program(dir.path(), &format!("dump={}/out.%p.json", dir.path().display()));
     let (code, said, restored) = on_a_terminal(&["top", &pid, "--interval", "0.1"], |_| end(child));

@@ -4,7 +4,7 @@ use super::*;
 use std::path::Path;
 
 #[test]
-fn impossible_workloads_are_refused_with_accepted_values() {
+fn impossible_workload_error_lists_accepted_values() {
     refused(
         &["race", "--sizes", "often:1"],
         &["--sizes", "unknown distribution \"often\"", "uniform:MIN..MAX"],
@@ -31,7 +31,7 @@ fn impossible_workloads_are_refused_with_accepted_values() {
 }
 
 #[test]
-fn demo_refuses_an_unknown_command_before_it_begins() {
+fn demo_with_an_unknown_command_does_not_start() {
     refused(
         &["demo", "buddy", "alloc 65", "frob"],
         &["demo buddy", "`frob` is no command", "alloc BYTES [ALIGN]"],
@@ -41,7 +41,7 @@ fn demo_refuses_an_unknown_command_before_it_begins() {
 }
 
 #[test]
-fn traces_that_are_wrong_are_refused_by_file_and_line() {
+fn error_about_a_wrong_trace_names_the_line() {
     let folder = Folder::new();
     let race = |file: &str, parts: &[&str]| refused(&["race", "--trace", file], parts);
     // The file has heap, blocks, operations and weight; then the operations.
@@ -72,7 +72,7 @@ fn traces_that_are_wrong_are_refused_by_file_and_line() {
 }
 
 #[test]
-fn unknown_names_are_refused_with_the_known_ones() {
+fn unknown_name_error_lists_the_known_names() {
     refused(&["race", "--allocators", "bump"], &["bump", "first-fit", "tlsf"]);
     refused(&["explain", "bump"], &["bump", "handle-table", "linear"]);
     refused(&["alchemy"], &["alchemy", "expected one of constructors, ", ", robson, "]);
@@ -81,7 +81,7 @@ fn unknown_names_are_refused_with_the_known_ones() {
 }
 
 #[test]
-fn options_that_contradict_each_other_are_refused() {
+fn contradictory_lab_options_are_refused() {
     // The largest block exceeds the memory that may be in use.
     refused(
         &["robson", "--live", "4096", "--doublings", "12"],
@@ -100,7 +100,7 @@ fn options_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn impossible_outputs_are_refused_before_anything_is_written() {
+fn impossible_output_is_refused_before_any_write() {
     refused(&["race", "--csv", "-", "--json", "-"], &["only one of --json, --csv and --html"]);
     refused(&["race", "--csv", "--html", "-"], &["only one of --json, --csv and --html"]);
     refused(&["race", "--html", "/no/such/folder/page.html"], &["--html", "/no/such/folder"]);
@@ -122,7 +122,7 @@ fn impossible_outputs_are_refused_before_anything_is_written() {
 
 /// Regression test: each value was in its range, but runs with several such values never ended, or took all memory.
 #[test]
-fn options_that_together_need_too_much_memory_are_refused() {
+fn lab_refuses_options_that_need_too_much_memory() {
     refused(
         &["colouring", "--sets", "65536", "--ways", "64", "--sizes", "64,8192", "--quick"],
         &["--sets 65536 --ways 64 --sizes 8192: 25769803776 bytes", "1073741824 at most"],
@@ -145,7 +145,7 @@ fn options_that_together_need_too_much_memory_are_refused() {
 /// Regression test: a word after an unknown experiment was taken for the experiment, and the message listed no
 /// experiments.
 #[test]
-fn unknown_experiment_is_refused_with_the_known_ones() {
+fn unknown_experiment_error_lists_the_known_experiments() {
     for args in [&["alchemy"][..], &["alchemy", "race"]] {
         refused(args, &["alchemy", "expected one of constructors, ", ", race"]);
     }

@@ -519,7 +519,7 @@ mod tests {
 
     /// Regression test: for each crate, a crate that it depends on refused, and yet all crates counted as refusing.
     #[test]
-    fn crate_is_refused_alone_with_its_reason() {
+    fn refused_crate_must_fail_for_the_expected_reason() {
         let said = |reason: &str, of: &str| {
             format!(
                 "    Checking a\nerror: {reason}\n --> a.rs\n\nerror: could not compile {of} due to 1 previous error\n"
@@ -532,13 +532,13 @@ mod tests {
     }
 
     #[test]
-    fn field_value_follows_its_name() {
+    fn check_all_reads_a_field_by_name() {
         let row = "M1: four | threads 4 | random 1000 | pct 20 | depth 3 | 1.2s";
         assert_eq!(["threads", "random", "pct", "executions"].map(|name| field(row, name)), [4, 1000, 20, 0]);
     }
 
     #[test]
-    fn sums_use_only_lines_of_their_kind() {
+    fn check_all_sums_only_lines_with_the_prefix() {
         let mut sums = [0, 0];
         for line in [
             "stress: 7 operations, 0 violations",

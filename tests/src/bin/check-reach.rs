@@ -433,7 +433,7 @@ mod tests {
 
     /// Regression test: a program that failed to list its tests was taken for a program without tests.
     #[test]
-    fn program_that_lists_no_tests_is_an_error() {
+    fn test_program_without_listed_tests_is_an_error() {
         let program = Program { path: "false".into(), folder: "b".into(), name: "c".to_owned() };
         let error = program.tests().unwrap_err().to_string();
         assert_eq!(error, "c: exit status: 1 in place of a list of tests");
@@ -441,7 +441,7 @@ mod tests {
 
     /// Regression test: the result of a failed tool was kept, and the next run passed.
     #[test]
-    fn results_of_a_failed_tool_are_discarded() {
+    fn reach_results_of_a_failed_tool_are_discarded() {
         let folder = tempfile::tempdir().unwrap();
         let part = Part { name: "a", tools: &["stress", "units"], run: units };
         let program = Program { path: "a".into(), folder: "b".into(), name: "c".to_owned() };

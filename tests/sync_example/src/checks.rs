@@ -51,7 +51,7 @@ fn values_are_handed_over(threads: usize, slots: usize) {
 #[cfg(not(any(loom, shuttle)))]
 mod tests {
     #[test]
-    fn example_slots_serve_threads() {
+    fn example_slots_are_never_shared_by_threads() {
         super::owners_differ();
         super::values_are_handed_over(4, 2);
     }
@@ -81,16 +81,16 @@ mod stories {
     use std::process::Command;
     use uslab_sync::check::{Bound, model, plant};
 
-    /// Fails for [`failed_execution_prints_its_steps_and_can_be_repeated`].
+    /// Fails for [`failed_model_execution_prints_its_steps`].
     #[test]
     #[ignore = "fails on purpose"]
-    fn fails_on_purpose() {
+    fn child_fails_on_purpose() {
         plant("a take leaves the tag as it is");
         model("a failure", Bound::Preemptions(3), 1, super::owners_differ);
     }
 
     #[test]
-    fn failed_execution_prints_its_steps_and_can_be_repeated() {
+    fn failed_model_execution_prints_its_steps() {
         let said = |command: &mut Command| {
             let set = ["BOUND", "OM", "OM_LIST", "MODEL_ROWS", "STORY_JSON"];
             set.iter().for_each(|name| _ = command.env_remove(name));
@@ -106,7 +106,7 @@ mod stories {
         let mut test = Command::new(std::env::current_exe().unwrap());
         let first = said(test.args([
             "--exact",
-            "checks::stories::fails_on_purpose",
+            "checks::stories::child_fails_on_purpose",
             "--include-ignored",
             "--nocapture",
         ]));

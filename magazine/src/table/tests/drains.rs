@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn stack_operations_follow_their_contract() {
+fn stack_operations_respect_capacity_and_limit() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     let region = table.region(0).unwrap();
@@ -40,7 +40,7 @@ fn stack_operations_follow_their_contract() {
 }
 
 #[test]
-fn raising_its_limit_does_not_reopen_a_retired_class() {
+fn retired_class_stays_closed_after_its_limit_changes() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     table.change_limit(class, || 4);
@@ -126,7 +126,7 @@ fn retiring_a_class_leaves_unused_cpus_alone() {
 
 /// Regression: a drain gave away rounds that another drain was still giving away, so that each round had two owners.
 #[test]
-fn drain_leaves_rounds_that_another_drain_is_flushing() {
+fn drain_skips_rounds_being_flushed_by_a_concurrent_drain() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..5))));
@@ -145,7 +145,7 @@ fn drain_leaves_rounds_that_another_drain_is_flushing() {
 }
 
 #[test]
-fn drain_does_not_return_rounds_taken_by_another_drain() {
+fn rounds_are_handed_over_only_by_their_drain() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
@@ -195,7 +195,7 @@ fn reap_takes_only_idle_stacks() {
 }
 
 #[test]
-fn freed_class_number_is_closed_and_empty_on_each_cpu() {
+fn stacks_of_a_freed_class_number_are_empty() {
     let table = simulated(3, 64 << 10);
     let class = table.class(8).unwrap();
     for cpu in [0, 2] {
@@ -223,7 +223,7 @@ fn freed_class_number_is_closed_and_empty_on_each_cpu() {
 /// One stack is open and empty, and must not accept a late free. Another stack is closed with rounds on it, as after a
 /// fork. The rounds on the closed stack must not stay.
 #[test]
-fn class_number_is_freed_from_empty_and_closed_stacks() {
+fn retiring_a_class_closes_and_empties_its_stacks() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
@@ -242,7 +242,7 @@ fn class_number_is_freed_from_empty_and_closed_stacks() {
 
 /// No layer ever collects the rounds that the sweep took.
 #[test]
-fn class_number_freed_during_a_drain_serves_its_next_owner() {
+fn class_number_freed_during_a_drain_is_reusable() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
@@ -291,7 +291,7 @@ fn cpu_without_a_region_always_misses() {
 /// In the child, claims of other threads must be released. Rounds that another thread's drain had not begun to give
 /// away must be on their stacks.
 #[test]
-fn child_of_a_fork_inherits_no_claim_and_no_drain() {
+fn forked_child_inherits_no_claim_or_drain() {
     let table = simulated(2, 64 << 10);
     let [class, other] = [8, 8].map(|reach| table.class(reach).unwrap());
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..5)) && table.put(cpu, other, &rounds(5..7))));
@@ -334,7 +334,7 @@ fn child_of_a_fork_inherits_no_claim_and_no_drain() {
 #[test]
 fn fork_reads_no_record_of_a_finished_drain() {
     #[inline(never)]
-    fn child_uses_the_stack() {
+    fn old_stack_memory_is_overwritten() {
         assert!(core::hint::black_box([usize::MAX - 2; 4096])[0] > 0);
     }
     let table = simulated(1, 64 << 10);
@@ -343,7 +343,7 @@ fn fork_reads_no_record_of_a_finished_drain() {
     table.join_sweeps(class, SweepGroup::new(0));
     table.sweep(0..1, DrainScope::All, |_| true);
     assert_eq!(collected(&table, class), [3, 2, 1]);
-    child_uses_the_stack();
+    old_stack_memory_is_overwritten();
     // SAFETY: no other thread uses the table.
     unsafe { table.forget_other_threads() };
     assert_eq!(table.limits_of(class), (8, 8, 0, false));
@@ -397,7 +397,7 @@ fn drain_takes_only_used_regions() {
 // ---------------------------------------------------------------- sweeps
 
 #[test]
-fn joined_drain_returns_to_each_class_its_rounds() {
+fn joined_drain_returns_rounds_to_their_class() {
     let table = simulated(3, 64 << 10);
     let [one, two, silent] = [8; 3].map(|reach| table.class(reach).unwrap());
     for (start, class) in [(1, one), (11, two), (21, silent)] {
@@ -445,7 +445,7 @@ fn joined_drain_returns_to_each_class_its_rounds() {
 
 /// Regression: each sweep removed the classes from the list, so that a shrink after a reap found no class to sweep.
 #[test]
-fn drain_of_idle_stacks_leaves_busy_stacks_to_a_full_drain() {
+fn idle_drain_keeps_busy_classes_for_a_full_drain() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
@@ -475,7 +475,7 @@ fn drained_rounds_of_a_retired_class_are_dropped() {
 
 /// Regression: the stacks stayed closed in the child, and their rounds were lost.
 #[test]
-fn child_of_a_fork_finds_drained_rounds_on_its_stacks() {
+fn forked_child_finds_drained_rounds_on_its_stacks() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));

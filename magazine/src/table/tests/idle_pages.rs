@@ -51,7 +51,7 @@ fn noting_in(cpus: u32, region: usize) -> Table<Noting> {
 
 /// Regression: the uncommitted rest of a class's room was decommitted, too.
 #[test]
-fn decommit_leaves_memory_that_was_never_committed() {
+fn decommit_skips_memory_that_was_never_committed() {
     let table = noting_in(1, 1 << 20);
     let class = table.class(20_000).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
@@ -101,7 +101,7 @@ fn decommit_of_idle_stacks_keeps_neighbouring_stacks() {
 }
 
 #[test]
-fn stack_that_was_never_used_has_no_page_to_decommit() {
+fn unused_stack_has_no_page_to_decommit() {
     let table = noting(1);
     let [used, unused] = [700, 700].map(|reach| table.class(reach).unwrap());
     assert!(table.put(0, used, &rounds(1..9)));
@@ -164,7 +164,7 @@ fn decommit_on_another_cpu_leaves_undrained_stacks_unchanged() {
 }
 
 #[test]
-fn adjacent_pages_are_decommitted_as_one_run() {
+fn adjacent_pages_form_a_single_decommit_run() {
     let mut pages = Pages::default();
     [0, 1, 63, 64, 65, 1023].into_iter().for_each(|page| pages.add(page));
     assert_eq!(pages.runs().collect::<Vec<_>>(), [0..2, 63..66, 1023..1024]);

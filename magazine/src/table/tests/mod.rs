@@ -61,7 +61,7 @@ fn collected(table: &Table<impl Memory>, class: Class) -> Vec<usize> {
 
 /// A profile that must see only allocations closes only the inlined allocation paths.
 #[test]
-fn frees_by_address_can_stay_open_alone() {
+fn inlined_frees_stay_open_while_allocations_are_closed() {
     use crate::shadow::TestSupplier;
     use crate::test_round::TestRound;
     use crate::{Config, Layer, Mechanism};
@@ -105,7 +105,7 @@ fn frees_by_address_can_stay_open_alone() {
 /// A profile that must see all operations closes all inlined paths. A drain during the profile must leave inlined paths
 /// closed.
 #[test]
-fn closed_inlined_paths_miss_while_other_paths_use_the_stacks() {
+fn closed_inlined_paths_always_miss() {
     use crate::shadow::TestSupplier;
     use crate::test_round::TestRound;
     use crate::{Config, Layer, Mechanism};
@@ -149,7 +149,7 @@ fn closed_inlined_paths_miss_while_other_paths_use_the_stacks() {
 
 /// Checks the word for each CPU number that a section may read, including the two numbers that mean "no CPU".
 #[test]
-fn each_cpu_word_points_to_its_region_or_the_empty_region() {
+fn closed_cpu_words_point_to_the_empty_region() {
     use crate::Mechanism;
     for cpus in [Cpus::os(), Cpus::simulated(3, 1).unwrap()] {
         let (table, count) = (table(cpus), cpus.count());

@@ -18,7 +18,7 @@ fn class_numbers_are_allocated_freed_and_reused() {
 }
 
 #[test]
-fn class_needs_a_number_and_room_in_the_region() {
+fn class_count_is_limited_by_numbers_and_region_size() {
     let numbers = |region, reach| {
         let table = simulated(1, region);
         core::iter::from_fn(|| table.class(reach)).count()
@@ -69,7 +69,7 @@ fn large_stacks_begin_at_different_page_offsets() {
 
 /// A room is the smallest power of two that holds the stack at every possible offset.
 #[test]
-fn each_stack_gets_the_smallest_room_that_holds_it() {
+fn each_stack_gets_the_smallest_sufficient_room() {
     let rooms = [1, 4, 5, 12, 13, 252, 253, 388, 389, 1216].map(Table::<Heap>::room);
     let expected = [
         (64, 64),
@@ -88,7 +88,7 @@ fn each_stack_gets_the_smallest_room_that_holds_it() {
 
 /// A pop recognises the end of its stack by the null word below the stack.
 #[test]
-fn the_word_below_a_stack_stays_null() {
+fn word_below_a_stack_stays_null() {
     let table = simulated(2, 128 << 10);
     let classes = [1, 2, 7, 8, 500, 1216].map(|reach| (table.class(reach).unwrap(), usize::from(reach)));
     for cpu in 0..2 {
@@ -191,7 +191,7 @@ fn panicking_commit_counts_as_refused() {
 }
 
 #[test]
-fn refused_commit_misses_and_grows_no_stack() {
+fn refused_commit_grows_no_stack() {
     let table = refusing(1, 512 << 10);
     let [small, large] = [8, 16000].map(|reach| table.class(reach).unwrap());
     let region = table.region(0).unwrap();
@@ -211,7 +211,7 @@ fn refused_commit_misses_and_grows_no_stack() {
 }
 
 #[test]
-fn commit_doubles_the_committed_region_of_one_cpu() {
+fn commit_doubles_the_committed_part_of_a_region() {
     let table = refusing(2, 1 << 20);
     let [one, two, three] = [16000; 3].map(|reach| table.class(reach).unwrap());
     let region = table.region(1).unwrap();
@@ -230,7 +230,7 @@ fn commit_doubles_the_committed_region_of_one_cpu() {
 }
 
 #[test]
-fn stack_may_end_at_the_committed_end_of_its_region() {
+fn stack_may_end_at_the_committed_region_end() {
     let table = refusing(1, 512 << 10);
     let class = table.class(16000).unwrap();
     table.memory.granted.set((PAGE + STEP) as u64);
@@ -243,7 +243,7 @@ fn stack_may_end_at_the_committed_end_of_its_region() {
     assert!(!table.commit_places(&Operation::new(), 0, class, places as u32 + 1), "and no more is to be had");
 }
 
-/// A heap whose commit of a region lasts until another thread requests the same part.
+/// A heap in which the commit of a region does not end until another thread requests the region's memory.
 struct Slow {
     heap: Heap,
     asked: AtomicBool,
@@ -345,7 +345,7 @@ mod granting {
 /// No thread writes to the region of a CPU that was never used, or to a stack that was never used.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
 #[test]
-fn reports_only_read_unused_regions() {
+fn unused_regions_are_never_written() {
     let (cpus, region) = (Cpus::simulated(2, 1).unwrap(), 1 << 20);
     let memory = Granting::new(Table::<Granting>::footprint(&cpus, region));
     let table = Table::new(cpus, region, memory).unwrap();
@@ -408,7 +408,7 @@ fn room_for_depot_magazines_is_reused() {
 
 /// A layer whose table gets no memory allocates from its supplier, and loses no round.
 #[test]
-fn without_memory_for_regions_rounds_go_to_the_supplier() {
+fn rounds_return_to_the_supplier_without_region_memory() {
     use crate::test_round::TestRound;
     use crate::{Config, Layer, Paths, on_cpu, shadow::TestSupplier};
     on_cpu(0);

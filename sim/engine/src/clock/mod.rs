@@ -8,7 +8,7 @@
 //!   line to read it if another CPU holds it, and to write it if others share it. The [profile](Profile) prices each
 //!   distance.
 //!
-//! A [`Model`] reports each part of an operation that uses more than the CPU's own memory: its [deeds](Deed). Each deed
+//! A [`Model`] reports each part of an operation that uses more than the CPU's own memory: its [cost events](CostEvent). Each cost event
 //! names the lock that it takes, if any, the cache lines that it moves, and its work under the lock. A [`Profile`] sets
 //! the prices and names the source of each measurement.
 //!

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_arrive_in_order_of_their_times() {
+    fn sent_objects_arrive_in_time_order() {
         let mut between = SharedState { now: 0.0, sent: vec![VecDeque::new()], finished: vec![false] };
         for (then, object) in [(5.0, 'c'), (3.0, 'a'), (3.0, 'b')] {
             between.now = then;

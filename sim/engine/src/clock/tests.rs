@@ -31,7 +31,7 @@ fn did<'a>(cost_events: &'a [CostEvent], frames: &'a [u32]) -> Did<'a> {
 }
 
 #[test]
-fn hit_costs_its_work_and_its_cpu_lock() {
+fn simulated_hit_costs_its_work_and_cpu_lock() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     assert_eq!(clock.charge(0, 7.0, &did(&[], &[0])), (8.0, false));
@@ -41,7 +41,7 @@ fn hit_costs_its_work_and_its_cpu_lock() {
 }
 
 #[test]
-fn second_cpu_waits_for_the_lock_and_fetches_its_lines() {
+fn second_cpu_waits_for_the_contended_lock() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     // The CPU's own work costs 1, the lock 2, the object 3.
@@ -58,7 +58,7 @@ fn second_cpu_waits_for_the_lock_and_fetches_its_lines() {
 
 /// Two caches have two depots, two sets of slab lists, and slabs on different pages.
 #[test]
-fn caches_share_no_lock_and_no_line() {
+fn simulated_caches_share_no_lock_or_cache_line() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     let of =
@@ -72,7 +72,7 @@ fn caches_share_no_lock_and_no_line() {
 }
 
 #[test]
-fn moved_container_travels_after_the_lock_is_released() {
+fn depot_lock_is_released_before_the_magazine_travels() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     assert_eq!(clock.charge(0, 0.0, &did(&[CostEvent::Exchange], &[])), (7.0, false));
@@ -84,7 +84,7 @@ fn moved_container_travels_after_the_lock_is_released() {
 }
 
 #[test]
-fn read_lines_stay_shared_and_written_lines_become_exclusive() {
+fn written_cache_lines_become_exclusive() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     let put = did(&[CostEvent::Exchange], &[]);
@@ -111,7 +111,7 @@ fn read_lines_stay_shared_and_written_lines_become_exclusive() {
 }
 
 #[test]
-fn counter_lines_travel_with_their_objects() {
+fn counter_cache_lines_travel_with_their_objects() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     let lines = Lines { depot: 1, lists: 2, counts: 3, slabs: 1 };
@@ -138,7 +138,7 @@ fn counter_lines_travel_with_their_objects() {
 }
 
 #[test]
-fn first_object_of_a_batch_costs_the_visit() {
+fn first_object_of_a_batch_includes_the_visit_cost() {
     assert_eq!([0, 1, 5].map(|n| profile().objects_ns(n)), [0.0, 3.0, 5.0]);
     let profile = profile();
     let mut clock = Clock::new(&profile);
@@ -157,7 +157,7 @@ fn after<P: Policy>(operations: u64, knobs: P::Knobs, workload: &str, cpus: u32,
 /// "Magazines and Vmem", figure 2: with one lock, a larger number of CPUs does fewer operations in total. With
 /// magazines, throughput grows with the number of CPUs.
 #[test]
-fn single_lock_does_not_scale_but_magazines_do() {
+fn magazines_scale_better_than_a_single_lock() {
     // The run is long enough that the first slabs do not matter.
     const LONG: u64 = 20_000;
     let one =
@@ -181,7 +181,7 @@ fn depot_contention_enlarges_magazines() {
 }
 
 #[test]
-fn outcome_depends_only_on_the_seed() {
+fn simulated_outcome_depends_only_on_the_seed() {
     let of = |seed| point::<Slub>(slub::Knobs::default(), "server=500", 3, seed);
     assert_eq!(of(7), of(7));
     assert_ne!(of(7), of(8));
@@ -215,7 +215,7 @@ fn each_workload_ends_on_any_number_of_cpus() {
 }
 
 #[test]
-fn workload_is_parsed_from_its_name_and_numbers() {
+fn workload_is_parsed_from_its_name_and_parameters() {
     for (text, error) in [
         ("churn", "unknown workload `churn`; expected one of pairs, bursts=N"),
         ("pairs=2", "unknown workload `pairs=2`"),

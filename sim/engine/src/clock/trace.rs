@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_runs_each_operation_once_and_repeatably() {
+    fn stream_runs_each_operation_once() {
         fn check<P: Policy>() {
             let (stream, operations) = random(7);
             let first = outcome::<P>(&stream).unwrap();

@@ -16,7 +16,7 @@ pub struct Sheet {
     pub name: String,
     /// The seed of the numbers in the questions.
     pub seed: u32,
-    /// The answers of each lab, in the order of its questions. A missing answer is `null`.
+    /// The answers of each lab, in the order of its questions. `null` represents a missing answer.
     pub answers: BTreeMap<String, Vec<Option<u64>>>,
 }
 

@@ -50,9 +50,9 @@ pub struct Knobs {
     /// The number of objects in a sheaf, for all caches; 0 disables sheaves. `None` uses the recorded value, or else
     /// the value that the kernel computes.
     pub sheaf_capacity: Option<usize>,
-    /// The option [`slub::Knobs::cpu_partial`].
+    /// The option `cpu_partial` of `slub`.
     pub cpu_partial: Option<u32>,
-    /// The option [`slub::Knobs::min_partial`].
+    /// The option `min_partial` of `slub`.
     pub min_partial: Option<usize>,
     /// The option [`slub::Knobs::slab_min_objects`].
     pub slab_min_objects: Option<u32>,

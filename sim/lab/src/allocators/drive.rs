@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn one_workload_drives_each_allocator_without_overwrites() {
+    fn workload_drives_each_allocator_without_overwrites() {
         let workload = Workload { operations: 3000, ..Workload::default() };
         let options = Options { sample_every: 500, free_all: true, ..Options::default() };
         fn run<A: Allocator>(allocator: &mut A, workload: &Workload, options: &Options) -> Outcome {
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn workload_error_ends_the_run_and_frees_all_blocks() {
+    fn workload_error_frees_all_blocks() {
         let mut buddy = Buddy::new(1024).unwrap();
         let line = || OpsError::Late { path: "x".into(), line: 1, what: "operations", said: 1 };
         let ops = [Ok(Op::Alloc { id: 0, layout: layout(8) }), Err(line())];

@@ -159,7 +159,7 @@ mod tests {
     /// The heap with headers is the reference: with the heap's block sizes, the headerless list chooses the heap's
     /// places under every policy.
     #[test]
-    fn headerless_allocator_with_heap_rounding_uses_the_heaps_places() {
+    fn headerless_and_heap_allocators_choose_equal_places() {
         const BYTES: usize = 1 << 16;
         for fit in [Fit::First, Fit::Best, Fit::Next] {
             for order in [Order::Address, Order::Lifo] {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn byte_granularity_rounds_nothing() {
+    fn byte_granularity_rounds_no_size() {
         let mut list = Headerless::new(10, 1, Fit::First, Order::Address);
         let places = [3, 1, 6].map(|bytes| list.alloc(bytes).unwrap());
         assert_eq!((places.clone(), list.alloc(1)), ([0..3, 3..4, 4..10], None));

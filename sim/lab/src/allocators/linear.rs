@@ -333,7 +333,7 @@ mod tests {
     /// In the tutorial's listing, the sum `candidate + size > end` overflows, so the check succeeds although it should
     /// fail.
     #[test]
-    fn seed_listing_overflows_where_this_allocator_refuses() {
+    fn tutorial_listing_overflows_on_a_huge_request() {
         let listing = |head: usize, end: usize, size: usize| {
             let sum = head.wrapping_add(size);
             (sum <= end).then_some(sum)

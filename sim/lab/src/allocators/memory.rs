@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lab_memory_is_page_aligned_and_reports_accepted_sizes() {
+    fn invalid_lab_memory_size_is_refused_with_accepted_sizes() {
         let memory = Memory::new(100, 1, 1).unwrap();
         assert!(memory.slice(0..100).as_ptr().addr().is_multiple_of(Memory::ALIGN));
         let wrong = |len, least, unit| Memory::new(len, least, unit).unwrap_err().to_string();

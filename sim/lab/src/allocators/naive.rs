@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn naive_pool_loses_dead_slots_or_scans_for_them() {
+    fn naive_pool_without_reuse_loses_freed_slots() {
         let mut never = NeverReuses::new(arena(10), particle()).unwrap();
         let mut scans = ScansForFree::new(arena(10), particle()).unwrap();
         for _ in 0..10 {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn first_free_slot_keeps_live_objects_together() {
+    fn first_free_slot_policy_keeps_live_objects_together() {
         fn span<A: Allocator>(mut pool: A, walk: impl Fn(&A, &[A::Block]) -> usize) -> usize {
             // A tenth of the article's first set: 1,000 objects allocated, 950 freed, then 50 replaced at a time.
             let mut rng = 1_u64;

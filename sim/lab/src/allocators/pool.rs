@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_slots_are_reused_in_lifo_order_before_the_arena() {
+    fn freed_slots_are_reused_before_fresh_arena_memory() {
         let mut pool = pool(4, 8);
         let blocks = [8, 8].map(|size| pool.alloc(slot(size)).unwrap());
         // Rust has no null block: freeing `None` does nothing.
@@ -248,7 +248,7 @@ mod tests {
 
     /// The pool computes a slot's place from the start of the arena's first page, so it uses only this page.
     #[test]
-    fn pool_in_a_growing_arena_is_full_after_its_first_page() {
+    fn pool_uses_only_the_first_page_of_an_arena() {
         let mut pool = Pool::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();
         let mut outside = External::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();
         let blocks =
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn write_after_free_that_damages_the_free_list_is_reported() {
+    fn write_after_free_into_a_list_link_is_reported() {
         let mut pool = pool(4, 8);
         let block = pool.alloc(slot(8)).unwrap();
         pool.free(block);

@@ -185,13 +185,13 @@ fn agree<A: Allocator, B: Allocator>(make: impl Fn() -> (A, B)) {
 }
 
 #[test]
-fn tlsf_with_and_without_bitmaps_allocates_the_same_places() {
+fn tlsf_bitmaps_do_not_change_block_places() {
     let make = |search| super::Tlsf::new(BYTES, 4, search).unwrap();
     agree(|| (make(super::tlsf::Search::Bitmaps), make(super::tlsf::Search::Scan)));
 }
 
 #[test]
-fn stack_without_markers_behaves_linearly_until_a_free() {
+fn stack_places_blocks_like_a_linear_allocator() {
     // The two allocators have the same head as long as only the last free counts.
     let layouts = [(3, 1), (10, 8), (100, 64), (0, 1), (1, 4096)];
     let (mut stack, mut linear) = (super::Stack::new(BYTES).unwrap(), arena());
@@ -267,13 +267,13 @@ fn system() {
 const STEPS_OF_SLABS: usize = 12;
 
 #[test]
-fn slab_as_malloc() {
+fn slab_malloc_keeps_the_allocator_properties() {
     let shipping = super::Shipping::new(BYTES * 64).unwrap();
     hold_looking(STEPS_OF_SLABS, || shipping.malloc());
 }
 
 #[test]
-fn slab_of_one_cache() {
+fn slab_cache_keeps_the_allocator_properties() {
     let shipping = super::Shipping::new(BYTES * 64).unwrap();
     let cache = shipping.make_cache(slot()).unwrap();
     hold_looking(STEPS_OF_SLABS, || shipping.cache(&cache));

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn four_size_classes_per_doubling_serve_each_request() {
+    fn each_size_doubling_has_four_classes() {
         assert_eq!(SIZES[..10], [16, 32, 48, 64, 80, 96, 112, 128, 160, 192]);
         assert_eq!(SIZES[27], PAGE);
         assert!(SIZES.is_sorted_by(|a, b| a < b));

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn marker_is_stale_even_if_newer_blocks_end_at_its_position() {
+    fn marker_stays_stale_at_a_reused_position() {
         let mut stack = Stack::new(64).unwrap();
         let bottom = stack.mark();
         stack.alloc(layout(8)).unwrap();
@@ -403,7 +403,7 @@ mod tests {
 
     /// Regression test: the head stayed above blocks whose records were already removed.
     #[test]
-    fn block_with_a_panicking_destructor_is_popped_with_the_blocks_below() {
+    fn panicking_destructor_does_not_stop_the_pop() {
         use uslab_magazine::sync::catch_panic;
         let (say, heard) = mpsc::channel();
         let mut stack = Stack::new(64).unwrap();
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn single_blocks_are_freed_from_the_top() {
+    fn freed_block_waits_for_the_blocks_above() {
         let mut stack = Stack::new(64).unwrap();
         let [a, b, c] = [8, 8, 8].map(|size| stack.alloc(layout(size)).unwrap());
         stack.free(b);
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn free_of_a_popped_block_does_not_free_its_successor() {
+    fn freeing_a_popped_block_keeps_its_successor_allocated() {
         let mut stack = Stack::new(64).unwrap();
         let bottom = stack.mark();
         let stale = stack.alloc(layout(8)).unwrap();

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reading_a_block_does_not_move_it() {
+    fn system_block_keeps_its_address_when_read() {
         let mut system = System::default();
         let mut block = system.alloc(Layout::from_size_align(100, 64).unwrap()).unwrap();
         let at = system.range(&block).start;

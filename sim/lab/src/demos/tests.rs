@@ -50,7 +50,7 @@ fn check(name: Name, scene: &Scene) {
 }
 
 #[test]
-fn demo_scripts_run_with_complete_scenes() {
+fn each_demo_script_produces_complete_scenes() {
     for name in Name::ALL {
         let mut demo = name.make().unwrap();
         for text in name.about().script {
@@ -89,7 +89,7 @@ proptest! {
 }
 
 #[test]
-fn reset_frees_eight_blocks_of_32_bytes() {
+fn linear_demo_reset_frees_all_eight_blocks() {
     let (said, last) = run(Name::Linear, Name::Linear.about().script);
     assert_eq!(said[7], "h is at byte 224 and has 32. It took 1 look.");
     assert_eq!(said[8], "No room for 32 bytes. Free: nothing.");
@@ -133,7 +133,7 @@ fn demo_splits_and_merges_buddies() {
 }
 
 #[test]
-fn tlsf_search_starts_at_a_class_of_large_enough_blocks() {
+fn tlsf_search_starts_at_a_sufficient_class() {
     let (_, scene) = run(Name::Tlsf, &["alloc 1000"]);
     // A request of 1008 bytes with its header is rounded up to 1024: the seventh power of two from 16 on.
     assert_eq!(
@@ -143,7 +143,7 @@ fn tlsf_search_starts_at_a_class_of_large_enough_blocks() {
 }
 
 #[test]
-fn impossible_demo_command_is_refused_and_changes_nothing() {
+fn refused_demo_command_leaves_the_state_unchanged() {
     for (name, text, said) in [
         (Name::Buddy, "free a", "There is no block a; in use: none."),
         (Name::Buddy, "mark", "Only linear allocators and stacks have a head to mark."),
@@ -181,7 +181,7 @@ fn lazily_initialized_pool_links_one_block_per_allocation() {
 }
 
 #[test]
-fn slot_retires_or_wraps_after_its_last_generation() {
+fn demo_slot_retires_after_its_last_generation() {
     let (said, last) = run(Name::Handles, Name::Handles.about().script);
     assert_eq!(said[4], "a is stale: its generation differs from the slot's.");
     assert!(said[9].ends_with("is retired: it is never used again."), "{}", said[9]);
@@ -218,7 +218,7 @@ fn demo_walk_loads_whole_cache_lines() {
 }
 
 #[test]
-fn race_gives_each_allocator_the_same_requests() {
+fn race_sends_identical_requests_to_each_allocator() {
     let race = race(7, 60).unwrap();
     assert_eq!(race.commands.len(), 60);
     for (name, scenes) in &race.scenes {
@@ -244,7 +244,7 @@ fn race_gives_each_allocator_the_same_requests() {
 }
 
 #[test]
-fn demo_names_equal_the_command_lines() {
+fn demo_names_match_the_command_line_values() {
     use clap::ValueEnum;
     for name in Name::ALL {
         assert_eq!(name.to_possible_value().unwrap().get_name(), name.name());

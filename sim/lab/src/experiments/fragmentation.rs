@@ -217,7 +217,7 @@ mod tests {
     /// Regression test: only the size of the largest block was compared. The size of the largest free block mostly
     /// shows how full the memory is, and the buddy allocator uses a third more memory.
     #[test]
-    fn policies_are_compared_with_the_same_share_of_memory_in_use() {
+    fn placement_policies_are_compared_at_equal_memory_use() {
         let runs = at_equal_use(1 << 18, &loaded()).unwrap();
         let buddy = runs[0].in_use();
         assert!((30.0..80.0).contains(&buddy), "{buddy}");
@@ -233,7 +233,7 @@ mod tests {
     /// The largest free block that a buddy allocator can have is half of the memory, no matter if half or three
     /// quarters of the memory are free.
     #[test]
-    fn buddy_largest_block_is_compared_with_the_largest_possible() {
+    fn largest_buddy_block_is_compared_with_the_possible_maximum() {
         let sample = |largest, total| Sample {
             holes: crate::allocators::Holes { count: 2, largest, total },
             ..Sample::default()

@@ -436,7 +436,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantile_without_samples_is_not_shown() {
+    fn quantile_with_too_few_samples_is_not_shown() {
         let mut times = histogram().unwrap();
         (1..=1000).for_each(|nanoseconds| times.saturating_record(nanoseconds));
         assert_eq!(slowest(&times, 2), Some(500));

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_too_small_for_any_block_is_refused() {
+    fn memory_below_the_smallest_request_is_refused() {
         let layout = Layout::from_size_align(1 << 20, 16).unwrap();
         let loaded = Loaded::of(vec![Op::Alloc { id: 0, layout }], "one".to_owned()).unwrap();
         assert_eq!(

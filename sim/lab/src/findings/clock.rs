@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_compare_times_of_one_round() {
+    fn ratios_compare_times_within_a_round() {
         let (mut round, mut samples) = (0, rounds(5, 2, |_| [0.0]));
         for i in 0..5 {
             round += 1;

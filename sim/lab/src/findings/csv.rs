@@ -84,7 +84,7 @@ Steps of a search,<first fit>,steps,2000
     }
 
     #[test]
-    fn csv_has_a_row_for_each_end_of_an_interval() {
+    fn interval_bounds_are_separate_csv_rows() {
         let mut table = Table::new("Times", &["allocator", "~ns"]);
         table.row(vec!["buddy".into(), crate::findings::clock::Spread::of(vec![1.0, 2.0, 4.0]).into()]);
         let mut findings = Findings::new("example", "how long?", 7);

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn machine_description_lists_what_affects_times() {
+    fn machine_description_lists_factors_that_affect_times() {
         let machine = Machine::this();
         let shown = machine.to_string();
         assert!(

@@ -94,7 +94,7 @@ mod tests {
     use crate::findings::show::tests::example;
 
     #[test]
-    fn quick_page_verdicts_are_marked() {
+    fn quick_run_verdicts_are_marked_on_the_page() {
         let mut findings = example();
         assert!(!findings.page().unwrap().contains("quick"));
         findings.quick = true;

@@ -177,7 +177,7 @@ pub(crate) mod tests {
 
     /// Regression test: verdicts of a quick run looked like verdicts of a full run.
     #[test]
-    fn quick_text_verdict_is_marked() {
+    fn quick_run_verdict_is_marked_in_the_text() {
         let mut findings = example();
         findings.quick = true;
         let text = findings.text();

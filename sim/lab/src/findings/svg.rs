@@ -210,7 +210,7 @@ mod tests {
 
     /// In the legend, the key of a curve has the colour of the curve, and is dashed if the curve is dashed.
     #[test]
-    fn curves_beyond_the_colours_are_dashed() {
+    fn curves_beyond_the_palette_are_dashed() {
         let svg = chart(10).svg().unwrap();
         let keys: std::collections::BTreeSet<_> = svg
             .lines()
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn axis_labels_of_small_numbers_are_not_rounded_to_zero() {
+    fn small_axis_labels_are_not_rounded_to_zero() {
         let axis = Axis::logarithmic("ms");
         let marks = |scale: (f64, f64), axis: &Axis, most| {
             let marks = Marked(Scale::of(axis, scale), axis).ratios(most);

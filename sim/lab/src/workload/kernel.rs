@@ -92,7 +92,7 @@ mod tests {
     use uslab_trace::Source;
 
     #[test]
-    fn kernel_objects_become_blocks_and_unknown_frees_are_counted() {
+    fn traced_kernel_objects_become_workload_blocks() {
         let alloc = |time, ptr: u32, bytes| {
             format!(
                 "  sh-1 [000] ..... 1.{time:06}: kmalloc: call_site=f+0x1/0x2 ptr=00000000{ptr:08x} bytes_req={bytes} \

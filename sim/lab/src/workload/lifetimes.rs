@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn each_distribution_has_its_stated_values() {
+    fn drawn_values_match_each_distribution() {
         assert!(lifetimes("fixed:7").iter().all(|ticks| *ticks == Some(7)));
         assert!(lifetimes("forever").iter().all(Option::is_none));
         let uniform = lifetimes("uniform:1..999");

@@ -211,7 +211,7 @@ mod tests {
 
     /// Regression test: because each tick was processed, 2^32 ticks between two blocks took too long.
     #[test]
-    fn empty_ticks_cost_no_operation() {
+    fn empty_ticks_are_skipped() {
         let workload = Workload {
             lifetimes: "fixed:3".parse().unwrap(),
             arrivals: "burst:1,4294967296".parse().unwrap(),

@@ -252,7 +252,7 @@ mod tests {
             ("a 0 -8", "short.rep:5: no size for block 0: \"a 0 -8\"; expected 1 to 2^40 bytes"),
             (
                 "a 0 8\na 0 8",
-                "short.rep:6: block 0 is there already: \"a 0 8\"; expected an id that is not in use",
+                "short.rep:6: block 0 exists already: \"a 0 8\"; expected an id that is not in use",
             ),
             (
                 "a 0 8\nf 0\nf 0",

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn distributions_have_their_means() {
+    fn random_distributions_have_their_expected_means() {
         let mut rng = Rng::new(7);
         let mut mean =
             |of: &mut dyn FnMut(&mut Rng) -> f64| (0..100_000).map(|_| of(&mut rng)).sum::<f64>() / 100_000.0;

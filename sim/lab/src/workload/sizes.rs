@@ -103,7 +103,7 @@ fn zipf(spec: &Spec<'_>, rest: &str) -> Result<Weighted, SpecError> {
     let step = given.get(2).map_or(Ok(16), |step| spec.number("the step", step, 1, MOST))?;
     let ranks = (most - least) / step + 1;
     if ranks > RANKS {
-        return spec.wrong(format!("{ranks} sizes, and {RANKS} are the most"));
+        return spec.wrong(format!("{ranks} sizes; expected at most {RANKS}"));
     }
     // Weights are integers, so that no sum depends on its order. The first weighs 2^40, and no weight is 0.
     let weight = |rank: u64| (libm::pow(rank as f64, -exponent) * (1_u64 << 40) as f64) as u64;
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn each_distribution_has_its_stated_values() {
+    fn drawn_values_match_each_distribution() {
         assert_eq!(sizes("fixed:64", 3), [64; 3]);
         assert!(sizes("uniform:16..4096", 1000).iter().all(|size| (16..=4096).contains(size)));
         let mut normal = sizes("lognormal:100,1.2", 10_001);
@@ -220,7 +220,7 @@ mod tests {
             ("uniform:64..16", "the upper end \"16\" is no number from 64 to"),
             ("lognormal:100", "1 arguments, not 2 to 3"),
             ("lognormal:100,nan", "sigma \"nan\" is no number from 0 to 10"),
-            ("zipf:1,1..1073741824,1", "1073741824 sizes, and 1048576 are the most"),
+            ("zipf:1,1..1073741824,1", "1073741824 sizes; expected at most 1048576"),
             ("zipf:-1,16..32", "the exponent \"-1\" is no number"),
             ("", "unknown distribution \"\""),
             ("histogram:", "no file is named"),

@@ -127,7 +127,7 @@ fn drained_pages_merge_up_to_order_three() {
 }
 
 #[test]
-fn a_block_is_split_to_take_a_smaller_one() {
+fn block_is_split_for_a_smaller_allocation() {
     // From page 16 on, 16 pages are freed and merge. One page is taken from the front: 17/0, 18/1, 20/2 and 24/3
     // remain.
     let mut script = Script::default();
@@ -140,7 +140,7 @@ fn a_block_is_split_to_take_a_smaller_one() {
 }
 
 #[test]
-fn only_small_blocks_are_freed_to_a_per_cpu_list() {
+fn only_small_blocks_are_freed_to_per_cpu_lists() {
     let mut script = Script::default();
     script.taken(16, 4).alloc(16, 4).taken(32, 3).alloc(32, 3).snap("before");
     script.freed(32, 3).freed(16, 4).snap("after");
@@ -155,7 +155,7 @@ fn only_small_blocks_are_freed_to_a_per_cpu_list() {
 }
 
 #[test]
-fn orders_of_per_cpu_lists_follow_the_kernels_events() {
+fn per_cpu_list_orders_follow_kernel_events() {
     // A huge page is taken from a per-CPU list and freed to it.
     let refill = "mm_page_alloc_zone_locked: page=0 pfn=0x400 order=9 migratetype=1 percpu_refill=1";
     let mut script = Script::default();
@@ -172,7 +172,7 @@ fn orders_of_per_cpu_lists_follow_the_kernels_events() {
 }
 
 #[test]
-fn run_of_pages_without_events_moves_to_one_list() {
+fn adjacent_pages_without_events_move_together() {
     // The event that takes the last page decides for the run of pages without earlier events.
     let mut script = Script::default();
     script.freed(8, 0).freed(9, 0).freed(10, 0).freed(11, 0).snap("before").taken(11, 0).snap("after");
@@ -184,7 +184,7 @@ fn run_of_pages_without_events_moves_to_one_list() {
 }
 
 #[test]
-fn fallback_events_are_understood_for_both_kinds_of_kernels() {
+fn fallback_events_of_both_kernel_kinds_are_replayed() {
     // One kernel writes the fallback's event first, and then takes a page of the block.
     let mut script = Script::default();
     script.freed(16, 4).freed(32, 4).snap("before");
@@ -197,7 +197,7 @@ fn fallback_events_are_understood_for_both_kinds_of_kernels() {
 }
 
 #[test]
-fn simultaneous_events_of_two_cpus_may_have_any_order() {
+fn simultaneous_events_of_two_cpus_replay_in_any_order() {
     // CPU 1 took page 8, then CPU 0 freed it.
     let taken =
         |pfn| format!("mm_page_alloc_zone_locked: page=0 pfn={pfn} order=0 migratetype=0 percpu_refill=1");
@@ -218,7 +218,7 @@ fn simultaneous_events_of_two_cpus_may_have_any_order() {
 }
 
 #[test]
-fn pages_without_events_are_placed_by_events_of_their_block() {
+fn eventless_page_state_follows_from_neighbouring_events() {
     // Before the trace, 8/3 was free, and so was one block of order 3 that has no event. A page of block 8/3 is taken.
     let mut script = Script::default();
     script.snap("before").taken(8, 0).snap("after");
@@ -238,7 +238,7 @@ fn pages_without_events_are_placed_by_events_of_their_block() {
 }
 
 #[test]
-fn blocks_do_not_merge_over_the_end_of_a_zone() {
+fn blocks_do_not_merge_across_a_zone_end() {
     let mut script = Script::default();
     script.taken(1024, 9).taken(1536, 9).alloc(1024, 9).alloc(1536, 9).snap("before");
     script.freed(1024, 9).freed(1536, 9).snap("after");
@@ -391,7 +391,7 @@ proptest! {
 /// Of 1,100 pages, 700 are free at the moment `before`, ten are on CPUs' lists, and four were allocated in the trace.
 /// The other 386 pages were allocated before the trace.
 #[test]
-fn machine_has_the_kernels_zones_without_pages_held_before_the_trace() {
+fn machine_zones_exclude_pages_allocated_before_the_trace() {
     let mut script = Script::default();
     script.alloc(8, 2).alloc(4, 0).freed(4, 0).snap("before").alloc(16, 4);
     let zones = |node: u32| {

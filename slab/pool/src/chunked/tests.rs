@@ -32,7 +32,7 @@ fn fill(pool: &ChunkedPool) -> Vec<usize> {
 }
 
 #[test]
-fn full_chunks_move_to_the_back() {
+fn full_chunks_move_to_the_list_end() {
     let mut pool = pool();
     let n = pool.capacity();
     assert!((50..64).contains(&n));
@@ -177,7 +177,7 @@ fn pages<P>(
 /// touches many more pages for consecutive allocations, and as many pages for random frees.
 #[cfg_attr(miri, ignore = "a million steps")]
 #[test]
-fn chunks_keep_allocations_on_few_pages() {
+fn chunks_touch_fewer_pages_than_a_single_list() {
     let live = 256 << 10;
     let slots = SlotLayout::new(64, 8).unwrap();
     let one = pages(

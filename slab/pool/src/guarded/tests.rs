@@ -65,7 +65,7 @@ fn wrong_frees_are_reported_by_kind() {
 }
 
 #[test]
-fn write_to_a_free_object_is_detected_at_its_reuse() {
+fn write_to_a_free_object_is_detected_at_reuse() {
     for (offset, side) in
         [(0, Side::Inside), (29, Side::Inside), (-1, Side::Before), (-8, Side::Before), (30, Side::After)]
     {

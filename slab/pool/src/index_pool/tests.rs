@@ -148,7 +148,7 @@ fn lazy_pool_leaves_untouched_memory_uncommitted() {
 }
 
 #[test]
-fn blocks_of_four_bytes_and_more_hold_their_links() {
+fn blocks_of_at_least_four_bytes_hold_their_links() {
     for size in [4, 5, 6, 7, 9, 13] {
         let mut pool = pool(size, 100, Initialise::WhenEmpty);
         let taken: Vec<_> = (0..100).map(|_| pool.alloc().unwrap()).collect();
@@ -176,7 +176,7 @@ fn more_blocks_than_the_memory_holds_are_refused() {
 }
 
 #[test]
-fn wrong_addresses_are_named() {
+fn wrong_free_addresses_are_named_in_the_error() {
     let mut pool = pool(32, 4, Initialise::WhenEmpty);
     let block = pool.alloc().unwrap();
     let address = block.addr().get();

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn build_id_is_found_among_other_elf_notes() {
+    fn build_id_is_found_among_several_elf_notes() {
         let id = [7, 8, 9, 10, 11];
         let [go, abi, gnu] =
             [note(b"Go\0", b"go-id", 3), note(b"GNU\0", &[0; 16], 1), note(b"GNU\0", &id, 3)];
@@ -123,9 +123,9 @@ mod tests {
 
     /// The kernel's list of mappings must contain each code mapping, with its file and offset.
     #[test]
-    fn mappings_equal_the_kernels_list() {
+    fn profile_mappings_appear_in_proc_self_maps() {
         let all = mappings();
-        let here = mappings_equal_the_kernels_list as *const () as usize;
+        let here = profile_mappings_appear_in_proc_self_maps as *const () as usize;
         let own = &all[position(&all, here).unwrap()];
         let program = std::env::current_exe().unwrap().to_string_lossy().into_owned();
         assert_eq!((&own.file, position(&all, here), position(&all, 16)), (&program, Some(0), None));

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profile_places_start_with_a_record() {
+    fn profile_reserves_a_place_for_each_live_sample() {
         let own = Own::new(Backend::Os, &Faults::default()).unwrap();
         assert!(own.places.capacity() >= LIVE);
     }

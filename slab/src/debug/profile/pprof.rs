@@ -188,7 +188,7 @@ mod tests {
     /// Reads the message as pprof reads it: the indices of strings, mappings and locations must be valid, and each stack must
     /// have its numbers.
     #[test]
-    fn pprof_message_contains_the_profiles_numbers() {
+    fn pprof_message_contains_the_counts_of_the_profile() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
         subsystem.start_profile(1).unwrap();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn pprof_write_stops_at_a_file_error() {
+    fn pprof_write_returns_the_file_error() {
         let mut small = [0_u8; 20];
         let error = Profile::default().pprof(&mut small[..]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::WriteZero);

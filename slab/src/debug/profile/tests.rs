@@ -23,7 +23,7 @@ fn one_cpu() -> Subsystem {
 
 /// Tests the lowest rate at which samples have separate memory.
 #[test]
-fn rare_samples_have_separate_memory() {
+fn profile_with_rare_samples_uses_separate_memory() {
     for (rate, own) in [(OWN_MEMORY - 1, false), (OWN_MEMORY, HAS_OWN)] {
         let subsystem = one_cpu();
         subsystem.core().start_profile(rate, Some(7)).unwrap();
@@ -38,7 +38,7 @@ fn rare_samples_have_separate_memory() {
 }
 
 #[test]
-fn samples_of_a_stopped_profile_are_ignored() {
+fn allocations_after_a_profile_stop_are_not_recorded() {
     let subsystem = one_cpu();
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let profiler = &subsystem.core().profiler;
@@ -57,7 +57,7 @@ fn samples_of_a_stopped_profile_are_ignored() {
 }
 
 #[test]
-fn profile_start_that_fails_changes_nothing() {
+fn failed_profile_start_changes_nothing() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
     let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -88,7 +88,7 @@ fn profile_start_that_fails_changes_nothing() {
 
 /// A second thread starts a profile while the first thread is in its fence.
 #[test]
-fn profile_cannot_start_during_another_start() {
+fn profile_start_during_a_concurrent_start_is_refused() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
     let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -106,7 +106,7 @@ fn profile_cannot_start_during_another_start() {
 }
 
 #[test]
-fn one_of_two_concurrent_starts_succeeds() {
+fn only_a_single_concurrent_profile_start_succeeds() {
     let (subsystem, rounds) = (one_cpu(), 300);
     let profiler = &subsystem.core().profiler;
     let own = || Own::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -131,7 +131,7 @@ fn one_of_two_concurrent_starts_succeeds() {
 }
 
 #[test]
-fn object_at_the_sampling_distance_is_sampled() {
+fn profile_samples_the_object_at_the_sampling_distance() {
     let countdown = Countdown { left: Counter::new(10), random: Counter::new(0) };
     assert_eq!(countdown.spend(9, || None::<()>), None);
     assert_eq!(countdown.spend(9, || Some(7)), Some(7), "what had nothing to give took nothing off");
@@ -141,7 +141,7 @@ fn object_at_the_sampling_distance_is_sampled() {
 }
 
 #[test]
-fn samples_do_not_share_memory() {
+fn samples_in_separate_memory_do_not_overlap() {
     let own = Own::new(uslab_buddy::region::Backend::Os, &crate::debug::faults::Faults::default());
     assert_eq!(own.is_some(), HAS_OWN);
     let Some(mut own) = own else { return };
@@ -163,7 +163,7 @@ fn samples_do_not_share_memory() {
 /// Regression test: each sample was aligned to a page, whatever alignment was requested. Between two samples, another
 /// mapping takes the addresses that the system would give next.
 #[test]
-fn samples_are_aligned_as_the_largest_class() {
+fn samples_have_the_alignment_of_the_largest_class() {
     let (os, faults) = (uslab_buddy::Backend::Os, uslab_buddy::Faults::default());
     let point = crate::debug::faults::RESERVE;
     let pages = |n| uslab_buddy::Reserved::readable(n * PAGE_SIZE, PAGE_SIZE, os, &faults, point).unwrap();
@@ -262,7 +262,7 @@ fn of_site(profile: &Profile, site: &str) -> (Amount, Amount) {
 /// deviations.
 #[cfg(feature = "stacks")]
 #[test]
-fn profile_estimates_call_sites_without_bias() {
+fn profile_estimates_of_call_sites_are_unbiased() {
     const RATE: usize = 8192;
     const SEEDS: u64 = 20;
     let mut errors: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
@@ -317,7 +317,7 @@ fn profile_estimates_call_sites_without_bias() {
 /// At a rate of one byte nothing depends on chance: an object of 40 bytes is missed in 1 of 10^17 cases. Each object must be
 /// counted once on every path, and in the end no sample may be live.
 #[test]
-fn profile_counts_each_object_once_on_each_path() {
+fn profile_counts_each_object_once_on_every_path() {
     for cpus in
         [Cpus::os(), Cpus::simulated(1, 1).unwrap(), Cpus::simulated(2, 2).unwrap(), Cpus::os().claimed()]
     {
@@ -398,7 +398,7 @@ fn profile_counts_each_object_once_on_each_path() {
 
 /// On real CPUs, objects that threads hold are live, and objects that another thread freed are not.
 #[test]
-fn objects_exchanged_between_threads_are_counted_once() {
+fn profile_counts_objects_exchanged_between_threads_once() {
     let subsystem = subsystem(Cpus::os());
     let cache = KmemCache::builder("exchanged", 128).build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
@@ -418,7 +418,7 @@ fn objects_exchanged_between_threads_are_counted_once() {
 
 /// A free after the end of a profile changes nothing, and the next profile starts empty.
 #[test]
-fn stopped_profile_no_longer_changes() {
+fn frees_do_not_change_a_stopped_profile() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("twice", 64).build_in(&subsystem).unwrap();
     assert_eq!((subsystem.profile(), subsystem.stop_profile()), (Profile::default(), false));
@@ -436,7 +436,7 @@ fn stopped_profile_no_longer_changes() {
 }
 
 #[test]
-fn profile_counts_a_stock_until_it_is_dropped() {
+fn profile_counts_prefilled_objects_until_they_are_freed() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("stock", 64).build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
@@ -459,7 +459,7 @@ fn profile_counts_a_stock_until_it_is_dropped() {
 }
 
 #[test]
-fn profile_lists_the_largest_holder_first() {
+fn profile_lists_the_cache_with_most_bytes_first() {
     let subsystem = one_cpu();
     let [small, large] =
         [64, 1024].map(|size| KmemCache::builder(format!("of-{size}"), size).build_in(&subsystem).unwrap());
@@ -471,7 +471,7 @@ fn profile_lists_the_largest_holder_first() {
 }
 
 #[test]
-fn failed_bulk_allocation_leaves_no_live_sample() {
+fn failed_bulk_allocation_leaves_no_live_profile_sample() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("bulk", 64).limit(crate::Limit::Slabs(1)).build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
@@ -483,7 +483,7 @@ fn failed_bulk_allocation_leaves_no_live_sample() {
 }
 
 #[test]
-fn call_sites_with_equal_hashes_are_distinguished() {
+fn profile_distinguishes_call_sites_with_equal_hashes() {
     let mut noted = Noted::with_room(1).unwrap();
     let names: Vec<_> = (0..1000).map(|n| format!("cache-{n}")).collect();
     let sites = |noted: &mut Noted| -> Vec<_> {
@@ -497,7 +497,7 @@ fn call_sites_with_equal_hashes_are_distinguished() {
 }
 
 #[test]
-fn folded_lines_list_cache_then_functions_from_outermost_to_innermost() {
+fn folded_stacks_list_the_outermost_function_first() {
     let subsystem = one_cpu();
     let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
@@ -526,7 +526,7 @@ fn folded_lines_list_cache_then_functions_from_outermost_to_innermost() {
 }
 
 #[test]
-fn samples_that_find_no_room_are_counted() {
+fn samples_of_a_full_profile_are_counted_as_lost() {
     let subsystem = one_cpu();
     let cache =
         KmemCache::builder("a name of more than thirty-nine bytes, in which case".replace(' ', "-"), 64);
@@ -543,7 +543,7 @@ fn samples_that_find_no_room_are_counted() {
 /// Records of separate memory continue from one profile into the next.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn separate_samples_outlive_their_profile() {
+fn samples_in_separate_memory_outlive_their_profile() {
     use crate::debug::corruption::CorruptionKind::{DoubleFree, Foreign, Interior};
     let subsystem = one_cpu();
     let (malloc, profiler) = (Malloc::new(&subsystem).unwrap(), &subsystem.core().profiler);
@@ -589,7 +589,7 @@ fn separate_samples_outlive_their_profile() {
 
 /// On real CPUs, another thread frees samples with and without separate memory.
 #[test]
-fn frees_by_address_in_other_threads_are_counted_once() {
+fn profile_counts_cross_thread_frees_by_address_once() {
     let subsystem = subsystem(Cpus::os());
     let malloc = Malloc::new(&subsystem).unwrap();
     subsystem.core().start_profile_with(1000, None, true).unwrap();
@@ -631,7 +631,7 @@ fn profile_reserves_record_memory_before_locking() {
 
 /// The expected numbers are the first of SplitMix64 from 0, as in Vigna's `splitmix64.c` (2015).
 #[test]
-fn sampling_distances_equal_published_numbers() {
+fn sampling_distances_equal_published_splitmix64_numbers() {
     let countdown = Countdown { left: Counter::new(0), random: Counter::new(0) };
     for published in [0xe220_a839_7b1d_cdaf_u64, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f] {
         let unit = ((published >> 11) + 1) as f64 / (1_u64 << 53) as f64;
@@ -642,7 +642,7 @@ fn sampling_distances_equal_published_numbers() {
 }
 
 #[test]
-fn stopping_a_profile_opens_the_inlined_paths_once() {
+fn second_profile_stop_does_not_reopen_the_inlined_paths() {
     let profiler = Profiler::new(1);
     let mut opened = 0;
     assert!(!profiler.stop(|| opened += 1));
@@ -652,7 +652,7 @@ fn stopping_a_profile_opens_the_inlined_paths_once() {
 }
 
 #[test]
-fn page_of_a_freed_sample_is_not_marked() {
+fn freeing_a_sample_unmarks_its_page() {
     // No process can have this address in its lowest pages, whose counters few other pages share.
     let address = 7 * uslab_buddy::PAGE_SIZE;
     let is_one = |other: usize| core::ptr::eq(mark_of(address), mark_of(other));
@@ -671,7 +671,7 @@ fn page_of_a_freed_sample_is_not_marked() {
 }
 
 #[test]
-fn page_counts_its_live_samples() {
+fn page_mark_counts_the_live_samples() {
     // No process can have this address in its lowest pages.
     let page = 1019 * PAGE_SIZE;
     let at = |offset: usize| NonNull::<u8>::new(core::ptr::without_provenance_mut(page + offset)).unwrap();
@@ -705,7 +705,7 @@ fn page_counts_its_live_samples() {
 }
 
 #[test]
-fn each_cpu_starts_with_a_distance_drawn_from_the_seed() {
+fn seed_determines_the_first_sampling_distance_of_each_cpu() {
     let (profiler, seed) = (Profiler::new(3), 9);
     profiler.start(1 << 30, Some(seed), None::<fn() -> Option<Own>>, |_| true).unwrap();
     let left: Vec<_> = profiler.countdowns.iter().map(|countdown| countdown.left.get()).collect();
@@ -718,7 +718,7 @@ fn each_cpu_starts_with_a_distance_drawn_from_the_seed() {
 
 /// Reports on samples that have separate memory.
 #[test]
-fn malloc_samples_that_find_no_room_are_counted() {
+fn malloc_samples_without_a_record_are_counted_as_lost() {
     let subsystem = one_cpu();
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let profiler = &subsystem.core().profiler;
@@ -743,7 +743,7 @@ fn malloc_samples_that_find_no_room_are_counted() {
 }
 
 #[test]
-fn records_of_freed_samples_are_reused() {
+fn profile_reuses_the_records_of_freed_samples() {
     let mut noted = Noted::with_room(1).unwrap();
     let addresses: Vec<_> = (1..=1000).map(|n| 64 * n).collect();
     for _ in 0..3 {

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn smallest_fitting_mapping_is_reused_and_its_rest_kept() {
+    fn smallest_fitting_freed_mapping_is_reused() {
         let (mut freed, [small, _apart, large, _end]) = (Freed::new(), row([6, 1, 20, 1]));
         let at = [&small, &large].map(Region::base);
         assert!(freed.put(small).is_none() && freed.put(large).is_none());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn mapping_is_idle_after_two_unused_intervals() {
+    fn freed_mapping_is_idle_after_two_unused_intervals() {
         let (mut freed, [a, _x, b, _y, c]) = (Freed::new(), row([5, 1, 6, 1, 7]));
         freed.put(a);
         freed.end_interval();

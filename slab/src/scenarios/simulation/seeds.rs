@@ -137,7 +137,7 @@ fn detection() {
 
 /// Runs the scripts of fixed bugs, which the first line of each script describes.
 #[test]
-fn stored_simulation_scripts_run() {
+fn stored_simulation_scripts_pass() {
     let scripts = [
         include_str!("kept/a_block_that_is_split_at_a_fork.txt"),
         include_str!("kept/a_grace_period_that_ends_at_a_fork.txt"),
@@ -151,7 +151,7 @@ fn stored_simulation_scripts_run() {
 }
 
 #[test]
-fn scripts_round_trip_and_bad_lines_are_refused() {
+fn simulation_scripts_round_trip_through_text() {
     for seed in 1..50 {
         let script = Script::draw(seed);
         assert_eq!(Script::read(&script.to_string()).as_ref(), Ok(&script));
@@ -165,7 +165,7 @@ fn scripts_round_trip_and_bad_lines_are_refused() {
 
 /// The shrunk script has one of each part: only the operations needed to free a slab.
 #[test]
-fn failing_seed_is_shrunk_to_a_failing_script() {
+fn failing_seed_shrinks_to_a_shorter_failing_script() {
     plant("a freed slab stays charged");
     let found = (1..).find_map(|seed| {
         let script = Script::draw(seed);

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn size_classes_waste_at_most_a_fifth() {
+    fn rounding_to_size_classes_wastes_at_most_a_fifth() {
         let worst = (65..=MAX_CLASS).map(|size| 1.0 - size as f64 / size_of_class(class_of(size)) as f64);
         assert!(worst.clone().all(|w| w < 0.2), "{:?}", worst.max_by(f64::total_cmp));
         let mean = |class: &dyn Fn(usize) -> usize| {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn size_table_gives_a_class_for_each_size_and_alignment() {
+    fn size_table_maps_every_layout_to_a_class() {
         for size in 1..=MAX_CLASS {
             for align in (0..=10).map(|shift| 1 << shift) {
                 let word = word_of(size, align);

@@ -43,8 +43,8 @@ impl Stride {
     /// multiples of strides up to 2^15.
     const MOST: usize = 1 << 17;
 
-    /// Recognises objects `stride` bytes apart in slabs of `slab` bytes, a power of two. `None` for larger slabs, whose
-    /// objects are found by their frames.
+    /// Recognises objects `stride` bytes apart in slabs of `slab` bytes, a power of two. `None` for larger slabs,
+    /// because the objects of larger slabs are found by their frames.
     fn new(stride: usize, slab: usize) -> Option<Self> {
         (slab <= Self::MOST)
             .then(|| Self { mask: (slab - 1) as u32, multiples: u32::MAX / stride as u32 + 1 })
@@ -148,8 +148,8 @@ impl FastPaths {
             .and_then(|fast_path| unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
-    /// Allocates an object during a profile that observes only allocations; returns `None`, with nothing done, on a
-    /// miss, without such a profile, or for a sample.
+    /// Allocates an object during a profile that observes only allocations. If the allocation misses, no such profile
+    /// runs, or the object would be a sample, does nothing and returns `None`.
     ///
     /// # Safety
     /// The conditions of [`alloc`](Self::alloc) hold.
@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_multiples_of_the_stride_start_an_object() {
+    fn objects_start_only_at_multiples_of_the_stride() {
         for stride in (0..CLASSES).map(size_of_class) {
             for slab in [Stride::MOST, stride.next_power_of_two().max(PAGE_SIZE)] {
                 let objects = Stride::from_bits(Stride::new(stride, slab).unwrap().to_bits());
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn only_object_addresses_have_a_size() {
+    fn interior_address_has_no_size_on_fast_paths() {
         use core::alloc::Layout;
         use uslab_buddy::Gfp;
         let subsystem = crate::Subsystem::new(crate::Config::default()).unwrap();
@@ -327,7 +327,7 @@ mod tests {
     /// Slabs of an unusual order begin at other multiples, at which an address inside an object could be mistaken for
     /// an object.
     #[test]
-    fn interior_address_is_not_an_object_at_any_slab_order() {
+    fn interior_address_is_never_taken_for_an_object() {
         let pages = uslab_buddy::PageConfig::default_for(uslab_magazine::Cpus::os()).limit(4 << 20);
         let subsystem = crate::Subsystem::new(crate::Config::new(pages)).unwrap();
         let malloc = super::super::Malloc::new(&subsystem).unwrap();

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn static_paths_miss_before_they_open() {
+    fn static_paths_miss_every_operation_before_opening() {
         static PATHS: StaticPaths = StaticPaths::new();
         let memory = (&raw const PATHS).cast_mut().cast::<u8>();
         assert!((0..=2 * MAX_CLASS).all(|size| PATHS.alloc(size, 8).is_none()));

@@ -33,7 +33,7 @@ const DESCRIPTOR: &str = "magazine/src/cpu/rseq.rs";
 /// The tests that must kill the mutants: the check of the machine code, the comparison with the portable bodies, and
 /// the interruption at each instruction.
 const JUDGES: [&str; 3] = [
-    "cpu::rseq::tests::restartable_sections_write_nothing",
+    "cpu::rseq::tests::restartable_sections_do_not_modify",
     "cpu::rseq::tests::restartable_sections_agree",
     "cpu::rseq::tests::stepper::",
 ];
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_assembly_mutation_finds_its_places() {
+    fn each_assembly_mutation_rule_applies_to_some_code() {
         for (processor, file) in SECTIONS {
             let made = of_processor(processor).unwrap();
             for rule in RULES {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn mutation_skips_code_of_broken_builds() {
+    fn assembly_mutation_skips_code_of_broken_builds() {
         let text = "pub fn pop() {\nsection!([\n#[cfg(uslab_control = \"a\")]\n\"mov qword ptr [{t}], {w}\",\n\
             #[cfg(not(uslab_control = \"a\"))]\n\"9: mov qword ptr [{t}], {w}\", // commit\n\"3:\",\n] [\n";
         let made = of_sections("a.rs", text);

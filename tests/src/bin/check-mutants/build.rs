@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_removed_from_git_are_removed_from_the_copy() {
+    fn files_removed_from_git_disappear_from_the_copy() {
         let folder = tempfile::tempdir().unwrap();
         let files = |names: &[&str]| -> BTreeMap<PathBuf, Vec<u8>> {
             names.iter().map(|name| (PathBuf::from(name), name.as_bytes().to_vec())).collect()

@@ -225,7 +225,7 @@ mod tests {
     use clap::Parser;
 
     #[test]
-    fn mutant_is_recognized_on_another_line() {
+    fn mutant_is_recognized_after_its_line_moves() {
         let of = |place: &str| format!("slab/src/registry.rs:{place} remove: compare: a < b -> a <= b");
         assert_eq!(without_place(&of("12:5")), without_place(&of("17:9")));
         let line = serde_json::to_string(&(of("12:5"), Verdict::Lives)).unwrap();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn test_modules_belong_to_their_crate() {
+    fn mutation_run_excludes_test_modules() {
         let manifest = workspace().join("tests/sync_example/Cargo.toml");
         let args = Args::parse_from(["check-mutants", "--manifest-path", manifest.to_str().unwrap()]);
         let subjects = Subjects::find(&args).unwrap();

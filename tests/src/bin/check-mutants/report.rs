@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn explained_and_pending_mutants_are_not_judged() {
+    fn pending_mutants_are_not_judged() {
         let floor = || Verdict::Floor { name: "m".to_owned() };
         let mutants = vec![
             judged(Verdict::Lives, false),
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn run_without_judged_mutants_is_an_error() {
+    fn mutation_run_without_judged_mutants_is_an_error() {
         let config: Config = toml::from_str(
             "files = []\nrules = []\nmost_live = 3.0\nmost_by_floors = 0.0\nmost_by_time = 5.0",
         )
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn mutant_shards_merge_to_the_whole() {
+    fn merged_mutant_shards_equal_the_whole_run() {
         let folder = tempfile::tempdir().unwrap();
         let whole: Vec<Judged> = (0..7)
             .map(|number| {

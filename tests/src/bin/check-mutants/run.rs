@@ -266,7 +266,7 @@ mod tests {
 
     /// The models of one package may notice what the models of another do not.
     #[test]
-    fn verdicts_depend_on_the_selected_models() {
+    fn mutant_verdicts_depend_on_the_selected_models() {
         let packages: [&[&str]; 3] =
             [&["uslab-buddy"], &["uslab-magazine"], &["uslab-buddy", "uslab-magazine"]];
         let mut by = packages.map(|packages| judges(Some(packages.iter().copied()))).to_vec();
@@ -277,7 +277,7 @@ mod tests {
     /// Regression test: the first test that was too slow determined the verdict, although another test would have
     /// failed.
     #[test]
-    fn mutant_is_out_of_time_after_two_hangs_without_failure() {
+    fn mutant_times_out_after_two_hangs_without_failure() {
         let folder = tempfile::tempdir().unwrap();
         let verdict = |scripts: &[&str]| {
             let programs: Vec<Program> = scripts

@@ -88,7 +88,7 @@ macro_rules! merges {
 }
 
 #[test]
-fn wrong_merging_solutions_are_detected() {
+fn wrong_solutions_of_the_merge_exercise_are_detected() {
     merges!(Once, |lists, page, order| {
         let (mut page, mut order) = (page, order);
         if order < lists.order() && lists.remove(page ^ (1 << order), order) {
@@ -127,7 +127,7 @@ fn wrong_merging_solutions_are_detected() {
 }
 
 #[test]
-fn allocation_that_fails_early_or_returns_twice_is_detected() {
+fn wrong_buddy_allocation_solutions_are_detected() {
     #[derive(Debug)]
     struct NeverSplits;
     impl Buddy for NeverSplits {
@@ -222,7 +222,7 @@ impl<const HOW: u8> Policy for Wrong<HOW> {
 }
 
 #[test]
-fn wrong_cache_solutions_are_detected() {
+fn wrong_solutions_of_the_cache_exercises_are_detected() {
     fails_with(&partial::<Walks>(1), "looks at slabs and moves to lists, an operation");
     fails_with(&partial::<Wrong<0>>(1), "objects that nobody holds: 1, not 0");
     fails_with(&partial::<Wrong<1>>(1), "is allocated twice");
@@ -307,7 +307,7 @@ impl Reaper for MoreThanAll {
 }
 
 #[test]
-fn depot_that_flushes_half_or_all_costs_more() {
+fn flushing_half_or_all_depot_magazines_costs_more() {
     for seed in SEEDS {
         fails_with(&reaping::<All>(seed), "costs");
         fails_with(&reaping::<Half>(seed), "costs");

@@ -23,7 +23,7 @@ fn numbers(seed: u32, name: &str, question: usize) -> Vec<u64> {
 }
 
 #[test]
-fn two_magazines_absorb_alternating_operations_better_than_an_array() {
+fn two_magazines_absorb_alternating_operations() {
     for seed in SEEDS {
         let [_, m, .., rounds, operations] = numbers(seed, "two-magazines", 0)[..] else { panic!() };
         assert_eq!(
@@ -39,7 +39,7 @@ fn two_magazines_absorb_alternating_operations_better_than_an_array() {
 }
 
 #[test]
-fn depot_must_be_large_enough_for_the_burst() {
+fn magazines_beyond_the_depot_limit_are_flushed() {
     for seed in SEEDS {
         let [_, burst, _, 8, 256, short, operations] = numbers(seed, "depot", 0)[..] else {
             panic!("{:?}", numbers(seed, "depot", 0))
@@ -62,7 +62,7 @@ fn remote_frees_cost_less_with_magazines_than_with_slub() {
 }
 
 #[test]
-fn page_batches_are_63_and_normal_zone_keeps_a_reserve() {
+fn per_cpu_page_batches_have_63_pages() {
     for seed in SEEDS {
         let [_, n] = numbers(seed, "pages", 1)[..] else { panic!() };
         assert_eq!(of(seed, "pages"), [63, n.div_ceil(63), 1], "seed {seed}");
@@ -85,7 +85,7 @@ fn course_counterexample_fails_when_the_new_magazine_is_loaded() {
 }
 
 #[test]
-fn neighbouring_students_get_different_numbers() {
+fn students_with_adjacent_seeds_get_different_numbers() {
     assert_ne!(right(1), right(2));
     for lab in labs(5) {
         let Work::Questions(questions) = &lab.work else { continue };

@@ -11,7 +11,7 @@ fn play(play: impl FnOnce(&mut Script<'_, Bonwick94>)) {
 }
 
 #[test]
-fn slab_is_filled_before_the_next_is_created() {
+fn slab_is_filled_before_a_new_slab_is_created() {
     play(|script| {
         script.alloc(0, 4);
         assert_eq!((script.counts(), script.slab_of(3)), ((1, 4), 0));
@@ -22,7 +22,7 @@ fn slab_is_filled_before_the_next_is_created() {
 }
 
 #[test]
-fn slab_that_was_full_serves_the_next_allocation() {
+fn most_recently_full_slab_serves_first() {
     play(|script| {
         script.alloc(0, 12);
         script.free(0, [1, 5]);
@@ -68,7 +68,7 @@ fn empty_slabs_stay_until_memory_is_reclaimed() {
 }
 
 #[test]
-fn requests_of_all_cpus_are_treated_alike() {
+fn remotely_freed_object_serves_any_cpu() {
     play(|script| {
         script.alloc(0, 2);
         let place = script.place(0);

@@ -53,7 +53,7 @@ fn full_magazine_moves_from_one_cpu_to_another() {
 }
 
 #[test]
-fn alternating_operations_at_a_magazines_end_avoid_the_depot() {
+fn alternating_operations_at_a_magazine_boundary_avoid_the_depot() {
     play(|script| {
         script.alloc(0, 8);
         script.free(0, 0..8);

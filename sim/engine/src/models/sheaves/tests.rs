@@ -21,7 +21,7 @@ fn play(min_partial: usize, play: impl FnOnce(&mut Script<'_, Sheaves<Node>>)) {
 }
 
 #[test]
-fn miss_fills_a_sheaf_and_lists_the_rest_of_the_new_slab() {
+fn sheaf_miss_lists_the_rest_of_the_new_slab() {
     play(5, |script| {
         script.alloc(0, 1);
         assert_eq!(
@@ -84,7 +84,7 @@ fn barn_stores_ten_full_sheaves() {
 }
 
 #[test]
-fn refill_detaches_enough_slabs_and_uses_the_last_first() {
+fn refill_uses_the_last_detached_slab_first() {
     play(5, |script| {
         script.alloc(0, 16);
         let (of_first, of_second): (Vec<_>, Vec<_>) = (0..16).partition(|n| script.slab_of(*n) == 0);
@@ -117,7 +117,7 @@ fn flush_groups_nearby_objects_of_one_slab() {
 }
 
 #[test]
-fn emptied_slab_is_freed_if_the_node_has_enough_partial_slabs() {
+fn sheaves_free_an_emptied_slab_beyond_min_partial() {
     // The slab itself counts among the slabs of the list.
     for (min_partial, slabs) in [(0, 0), (1, 0), (2, 1)] {
         script(SIZE, knobs(0, min_partial), |script: &mut Script<'_, Sheaves<Node>>| {
@@ -129,7 +129,7 @@ fn emptied_slab_is_freed_if_the_node_has_enough_partial_slabs() {
 }
 
 #[test]
-fn rcu_freed_objects_wait_as_a_full_sheaf() {
+fn full_rcu_sheaf_waits_for_the_grace_period() {
     play(5, |script| {
         script.alloc(0, 4);
         script.free_after_grace(0, [0]);
@@ -172,7 +172,7 @@ fn linux_6_18_uses_sheaves_in_two_caches() {
 }
 
 #[test]
-fn sheaf_capacity_follows_object_size_or_the_recording() {
+fn recorded_sheaf_capacity_overrides_the_size_rule() {
     fn capacity<B: SlabLayer>(name: &str, size: usize, recorded: Option<u32>) -> usize {
         let info = CacheInfo {
             sheaf_capacity: recorded,

@@ -30,7 +30,7 @@ fn miss_fetches_a_batch() {
 }
 
 #[test]
-fn full_array_moves_its_oldest_objects_to_the_shared_array() {
+fn full_array_moves_oldest_objects_to_the_shared_array() {
     play(|script| {
         script.alloc(0, 6);
         let places = [0, 1].map(|number| script.place(number));
@@ -53,7 +53,7 @@ fn objects_beyond_the_shared_array_are_freed_to_their_slabs() {
 }
 
 #[test]
-fn array_unused_for_two_seconds_loses_a_fifth() {
+fn cpu_array_unused_for_two_seconds_loses_a_fifth() {
     play(|script| {
         script.alloc(0, 8);
         script.free(0, 0..4);
@@ -68,7 +68,7 @@ fn array_unused_for_two_seconds_loses_a_fifth() {
 }
 
 #[test]
-fn longest_free_slabs_beyond_the_bound_are_released_first() {
+fn free_slabs_beyond_the_limit_are_released_oldest_first() {
     play(|script| {
         script.alloc(0, 24);
         script.free(0, 0..24);
@@ -93,7 +93,7 @@ fn slabs_free_for_four_seconds_are_released() {
 
 /// Regression test: one damaged time in a trace made the model run for hours.
 #[test]
-fn clock_jump_runs_only_the_last_intervals() {
+fn clock_jump_runs_only_the_last_reap_intervals() {
     play(|script| {
         script.alloc(0, 12);
         script.free(0, 0..12);

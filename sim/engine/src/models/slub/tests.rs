@@ -38,7 +38,7 @@ fn objects_of_a_cpu_slab_count_as_active() {
 }
 
 #[test]
-fn remotely_freed_objects_of_the_current_slab_are_reused_first() {
+fn remotely_freed_objects_in_the_current_slab_serve_first() {
     play(0, 5, |script| {
         script.alloc(0, 8);
         script.free(1, [2, 3]);
@@ -50,7 +50,7 @@ fn remotely_freed_objects_of_the_current_slab_are_reused_first() {
 }
 
 #[test]
-fn freed_full_slab_joins_the_freeing_cpus_partial_list() {
+fn remote_free_adds_a_full_slab_to_cpu_partial() {
     // A slab has eight objects, so a CPU may keep one partial slab: twice four objects, divided by eight.
     play(4, 5, |script| {
         script.alloc(0, 25);
@@ -72,7 +72,7 @@ fn freed_full_slab_joins_the_freeing_cpus_partial_list() {
 }
 
 #[test]
-fn cpu_keeps_one_slab_even_with_cpu_partial_zero() {
+fn cpu_keeps_a_partial_slab_with_cpu_partial_zero() {
     play(0, 5, |script| {
         script.alloc(0, 17);
         script.free(1, [0]);
@@ -83,7 +83,7 @@ fn cpu_keeps_one_slab_even_with_cpu_partial_zero() {
 }
 
 #[test]
-fn empty_slabs_are_freed_if_the_node_has_enough_partial_slabs() {
+fn slub_frees_empty_slabs_beyond_min_partial() {
     play(0, 2, |script| {
         script.alloc(0, 33);
         // CPU 0 has four full slabs and a current slab. Each slab becomes empty on the CPU's list, and leaves the list
@@ -135,7 +135,7 @@ fn shrink_sorts_partial_slabs_fullest_first() {
 }
 
 #[test]
-fn cpu_starts_with_the_slabs_of_its_snapshot() {
+fn replayed_cpu_starts_with_its_snapshot_slabs() {
     let pages = Pages::new(CPUS).unwrap();
     let mut model = Model::<Slub>::new(&pages, knobs(8, 5)).unwrap();
     model.learn(&CacheInfo::new("cache", Kind::Named, SIZE)).unwrap();
@@ -157,7 +157,7 @@ fn cpu_starts_with_the_slabs_of_its_snapshot() {
 }
 
 #[test]
-fn large_objects_use_pages_and_no_slab() {
+fn large_objects_bypass_slabs() {
     let pages = Pages::new(CPUS).unwrap();
     let mut slub = Model::<Slub>::new(&pages, Knobs::default()).unwrap();
     let at = |cpu| At::new(cpu, 0);

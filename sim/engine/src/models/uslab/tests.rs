@@ -25,7 +25,7 @@ fn play(knobs: Knobs, play: impl FnOnce(&mut Script<'_, Uslab>)) {
 }
 
 #[test]
-fn each_fill_doubles_and_takes_listed_objects() {
+fn fill_size_doubles_with_each_miss() {
     play(Knobs::default(), |script| {
         let mut told = |expected: &[CostEvent], counts| {
             script.alloc(0, 1);
@@ -71,7 +71,7 @@ fn a_magazine_in_the_depot(script: &mut Script<'_, Uslab>) -> [(u64, u16); 2] {
 }
 
 #[test]
-fn newest_magazine_of_a_full_stack_reaches_another_cpu_by_the_depot() {
+fn full_stack_passes_a_magazine_through_the_depot() {
     play(knobs(2, 1), |script| {
         let places = a_magazine_in_the_depot(script);
         script.alloc(1, 1);
@@ -124,7 +124,7 @@ fn fullest_slab_serves_its_lowest_object_first() {
 }
 
 #[test]
-fn emptied_slab_is_freed_if_six_slabs_have_room() {
+fn emptied_slab_is_freed_beyond_six_partial_slabs() {
     play(knobs(1, 0), |script| {
         script.alloc(0, 64);
         script.free(0, 0..48);
@@ -458,7 +458,7 @@ proptest! {
 
 /// Stacks and depots of each size are filled from empty to full; then more objects are freed.
 #[test]
-fn modelled_stacks_and_depots_hold_as_much_as_the_shipping_ones() {
+fn model_stacks_and_depots_match_shipping_capacity() {
     for size in [1024, 4096, 12_000, 300_000] {
         let Sizes { capacity, reach, depot_limit, .. } = Sizes::new(size, &Knobs::default());
         let most = reach + (depot_limit + 2) * capacity;
@@ -472,7 +472,7 @@ fn modelled_stacks_and_depots_hold_as_much_as_the_shipping_ones() {
 /// The test checks only the limits on objects and magazines, because comparing this many objects after each operation
 /// would take too long.
 #[test]
-fn modelled_depots_of_small_objects_hold_as_much_as_the_shipping_ones() {
+fn model_depots_of_small_objects_match_shipping_capacity() {
     let setup = Setup { cpus: 1, sizes: vec![64], sized: None };
     let machine = Machine::with(1, setup.magazines()).expect("a machine of addresses");
     let pages = Pages::new(1).expect("a machine of addresses");
@@ -491,7 +491,7 @@ fn modelled_depots_of_small_objects_hold_as_much_as_the_shipping_ones() {
 
 /// Together, the limits of the depots are twice their common limit.
 #[test]
-fn modelled_depots_of_many_caches_hold_as_much_as_the_shipping_ones() {
+fn model_depots_of_many_caches_match_shipping_capacity() {
     let Sizes { capacity, reach, depot_limit, magazine, .. } = Sizes::new(16_384, &Knobs::default());
     let caches = 2 * (SHARED / (depot_limit as u64 * magazine)) as usize;
     let setup = Setup { cpus: 1, sizes: vec![16_384; caches], sized: None };

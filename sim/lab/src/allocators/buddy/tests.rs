@@ -43,7 +43,7 @@ fn sixty_five_bytes_take_a_block_of_128() {
 }
 
 #[test]
-fn allocation_splits_and_free_merges_with_counts() {
+fn splits_and_merges_are_counted() {
     let mut buddy = Buddy::new(1024).unwrap();
     assert_eq!(buddy.free_blocks(), [0, 0, 0, 0, 0, 0, 1]);
     let small = buddy.alloc(layout(16)).unwrap();
@@ -69,7 +69,7 @@ fn split_buddy_is_not_merged() {
 }
 
 #[test]
-fn size_that_is_no_power_of_two_is_split_into_blocks_within_it() {
+fn buddy_memory_of_112_bytes_starts_as_three_blocks() {
     let mut buddy = Buddy::new(112).unwrap();
     assert_eq!(buddy.free_blocks(), [1, 1, 1]);
     let blocks: Vec<_> = core::iter::from_fn(|| buddy.alloc(layout(1))).collect();
@@ -85,7 +85,7 @@ fn size_that_is_no_power_of_two_is_split_into_blocks_within_it() {
 /// The free function in the listing of the tutorial "Memory Allocators from Scratch". This free function continues with
 /// the lower block, keeps the merged size in a local variable, and writes neither the size nor the flag back.
 #[test]
-fn free_without_updated_header_misses_later_merges() {
+fn free_without_a_header_update_misses_later_merges() {
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Listed {
         size: usize,

@@ -41,7 +41,7 @@ fn each_fit_policy_selects_its_block() {
 
 /// Regression test: after an exact fit, the next search began where the previous search had begun.
 #[test]
-fn next_fit_continues_behind_an_exact_fit() {
+fn next_fit_continues_after_an_exact_fit() {
     let mut heap = heap(Fit::Next, Order::Address);
     let [small, _a, hit, _b, next, _c] = [8, 8, 24, 8, 24, 8].map(|size| heap.alloc(layout(size)).unwrap());
     let _rest = (0..1024).rev().find_map(|size| heap.alloc(layout(size))).unwrap();

@@ -24,7 +24,7 @@ fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, 
 }
 
 #[test]
-fn tlsf_demo_marks_both_bitmap_scans() {
+fn tlsf_demo_shows_both_bitmap_scans() {
     // The heap has two second-level bits, and its smallest block has 16 bytes. The free blocks: 48 (fl 1, sl 2), 96 (fl
     // 2, sl 2), and the rest of 1024 bytes.
     let (mut tlsf, _kept) = with_free(1024, 2, Search::Bitmaps, &[48, 96]);
@@ -46,7 +46,7 @@ fn tlsf_demo_marks_both_bitmap_scans() {
 }
 
 #[test]
-fn tlsf_skips_a_fitting_block_of_the_requests_class() {
+fn tlsf_skips_a_fitting_block_in_the_lower_class() {
     let (mut tlsf, mut kept) = with_free(512, 2, Search::Bitmaps, &[144]);
     while tlsf.holes().count > 1 {
         kept.push(tlsf.alloc(layout(300)).or_else(|| tlsf.alloc(layout(12))).unwrap());
@@ -82,7 +82,7 @@ fn search_without_bitmaps_reads_each_list_head() {
 }
 
 #[test]
-fn bitmap_search_and_scan_find_the_same_class() {
+fn bitmap_search_and_scan_find_equal_classes() {
     let sizes: Vec<_> = (1..40).map(|i| 16 * i * i).collect();
     let (tlsf, _kept) = with_free(1 << 20, 4, Search::Bitmaps, &sizes);
     for fl in 0..18 {
@@ -94,7 +94,7 @@ fn bitmap_search_and_scan_find_the_same_class() {
 }
 
 #[test]
-fn tlsf_free_merges_both_neighbours_up_to_the_end() {
+fn tlsf_free_merges_both_neighbours() {
     let mut tlsf = Tlsf::new(1024, 4, Search::Bitmaps).unwrap();
     let whole = tlsf.holes();
     assert_eq!(whole, Holes { count: 1, largest: 1004, total: 1004 });
@@ -106,7 +106,7 @@ fn tlsf_free_merges_both_neighbours_up_to_the_end() {
 }
 
 #[test]
-fn tlsf_serves_its_last_block_and_alignments() {
+fn tlsf_serves_aligned_requests() {
     let mut tlsf = Tlsf::new(8192, 5, Search::Bitmaps).unwrap();
     let aligned = tlsf.alloc(Layout::from_size_align(100, 4096).unwrap()).unwrap();
     assert_eq!((aligned.at(), tlsf.check()), (4096, Ok(())));

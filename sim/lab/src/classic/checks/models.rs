@@ -19,7 +19,7 @@ fn drain(world: &World) -> Kept {
 /// A mistake could reduce a small model to few executions, so the test counts the executions. This model shows that
 /// loom runs critical sections of the lock in every order.
 #[test]
-fn model_runs_critical_sections_in_each_order() {
+fn loom_runs_critical_sections_in_every_order() {
     static ORDERS: Counter = Counter::new(0);
     ORDERS.set(0);
     let executions = model("C1: three sections of one lock", ALL, 200, || {
@@ -238,7 +238,7 @@ pub(super) fn resized_beside_an_allocation(script: Script) {
 
 /// A thread that finds the depot locked waits and counts the wait, which makes magazines grow.
 #[test]
-fn model_reaches_lock_contention() {
+fn loom_model_reaches_lock_contention() {
     static MET: Counter = Counter::new(0);
     MET.set(0);
     let visits = || {

@@ -337,7 +337,7 @@ proptest! {
 
 /// Figure 3.1a: two allocations and two frees in a loop, beginning at any fill of the magazines.
 #[test]
-fn alternating_operations_at_a_magazines_end_do_not_thrash() {
+fn alternating_operations_at_a_magazine_boundary_do_not_thrash() {
     for fill in 0..12 {
         let numbers = Numbers::new(100);
         let cache = cache(1, fixed(3), &numbers);
@@ -431,7 +431,7 @@ fn missing_magazine_counts_as_full_and_empty() {
 }
 
 #[test]
-fn unknown_cpu_has_a_slot() {
+fn unknown_cpu_number_gets_a_slot() {
     let numbers = Numbers::new(10);
     let cache = cache(2, fixed(1), &numbers);
     on_cpu(u32::MAX);

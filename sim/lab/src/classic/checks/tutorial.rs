@@ -63,7 +63,7 @@ fn tutorial_shows_the_output_of_every_command() {
 
 /// The command `uslab story` reads this format, and the tests of this command read the stored file.
 #[test]
-fn stored_counterexample_equals_a_new_one() {
+fn stored_counterexample_is_current() {
     let program = std::env::current_exe().unwrap();
     let json = program.with_extension("story.json");
     let mut run = Command::new(&program);

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seed_listing_loses_a_slot_and_its_text_revives_a_handle() {
+    fn article_with_8_bit_generations_revives_a_handle() {
         let listing = fate(&mut Counted::in_bits(32)).unwrap();
         assert_eq!((listing.revived, listing.born_stale, listing.retired), (None, Some(256), None));
         let text = fate(&mut Counted::in_bits(8)).unwrap();
@@ -256,9 +256,9 @@ mod tests {
     /// The function `Free` in the article on pools increments the generation and loses the id: no listing adds an id to
     /// the free ids.
     #[test]
-    fn seed_articles_free_never_returns_the_id() {
-        /// `get_free_sparse_id` is not listed. The function `get_free_sparse_id` could return either the next id, or an
-        /// id that `Free` had put in a list. But `Free` in the listing puts no id in a list.
+    fn free_of_the_pool_article_leaks_the_id() {
+        /// `get_free_sparse_id` is not listed. The function could return either the next id, or an id that `Free` had
+        /// put in a list. But `Free` in the listing puts no id in a list.
         struct Ids {
             next: u32,
             returned: Vec<u32>,

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_of_hundreds_of_times_is_compared_with_each_design() {
+    fn speedup_claim_is_compared_with_each_design() {
         assert_eq!(verdict(&set_3(5, 300.0, 1.0)).0, Holds::Yes);
         let (holds, found) = verdict(&set_3(5, 1000.0, 10.0));
         assert_eq!(holds, Holds::Partly);
@@ -157,7 +157,7 @@ mod tests {
 
     /// Regression test: a claim was confirmed in one run and refuted in the next run.
     #[test]
-    fn verdict_of_one_round_is_undecided() {
+    fn verdict_after_a_single_round_is_undecided() {
         assert_eq!(verdict(&set_3(1, 300.0, 1.0)).0, Holds::Undecided);
     }
 }

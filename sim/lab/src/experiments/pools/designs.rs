@@ -242,7 +242,7 @@ mod tests {
     /// alignment.
     #[test]
     #[cfg(target_pointer_width = "64")]
-    fn seed_articles_union_grows_its_particle_to_32_bytes() {
+    fn article_union_enlarges_the_particle_to_32_bytes() {
         #[repr(C)]
         struct Before {
             active: bool,
