@@ -1,7 +1,7 @@
 //! Subjects in other processes: this program under a preloaded malloc, or a build of an older commit.
 //!
-//! A process that is kept over the rounds answers one question after the other, so that its rounds are interleaved with the
-//! rounds of all others. A separate process for each round starts with unused memory.
+//! A process that lives through all rounds answers one question after the other, so that its rounds alternate with the
+//! rounds of all other subjects. If each round has a separate process, each round starts with unused memory.
 
 use crate::rounds::Contender;
 use crate::subject::Kind;
@@ -66,7 +66,7 @@ impl Answering {
         serde_json::from_str(&answer).with_context(|| format!("it answered {answer:?}"))
     }
 
-    /// Asks as `ask` does, but kills a process that takes longer than `limit`.
+    /// Asks like `ask`, but kills the process if it takes longer than `limit`.
     fn ask_within(&mut self, limit: Duration, question: &Question) -> anyhow::Result<Vec<f64>> {
         let process = Pid::from_raw(self.child.id().try_into()?);
         let (answered, waiting) = mpsc::channel::<()>();
@@ -90,7 +90,7 @@ impl Drop for Answering {
     }
 }
 
-/// A process that is started for the first question, and not restarted after a failure.
+/// A process that is started for the first question; if the process fails, it is not started again.
 #[derive(Clone, Debug)]
 pub(crate) struct Companion {
     name: String,
@@ -102,7 +102,7 @@ impl Companion {
     pub(crate) fn new(name: &str, program: Program) -> Self {
         Self { name: name.into(), program, process: Rc::default() }
     }
-    /// Makes a contender whose rounds run in the other process, or, if `isolated`, each in a new process.
+    /// Makes a contender whose rounds run in the other process, or, if `isolated` is set, each in a new process.
     pub(crate) fn contender(
         &self,
         name: String,
@@ -154,7 +154,7 @@ impl Companion {
 /// Time limit of a process with one question. Allocators that spin on a lock may take longer with 4,096 threads.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Answers the questions on standard input until there are no more.
+/// Answers the questions on standard input until the input ends.
 ///
 /// # Errors
 /// Fails if a question cannot be parsed, or an answer cannot be written.

@@ -1,8 +1,8 @@
 //! Clocks for measurements.
 //!
-//! The cost of a loop is the CPU time of its thread. Time during which the thread is descheduled does not count, so a busy
-//! machine disturbs CPU time less than wall-clock time. Shared caches and the CPU's frequency still affect CPU time. Single
-//! operations are timed with the CPU's time stamp counter.
+//! The cost of a loop is the CPU time of its thread. Time without a CPU does not count, so a busy machine disturbs CPU
+//! time less than wall-clock time. Shared caches and the CPU's frequency still affect CPU time. Single operations are
+//! timed with the CPU's time stamp counter.
 
 use nix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};

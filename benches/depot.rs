@@ -1,5 +1,5 @@
-//! Number of magazines per second that CPUs can exchange with their shared depot, by the number of CPUs. Measures only this
-//! project's magazines, because the slow path behind the inlined path is the subject.
+//! Number of magazines per second that CPUs can exchange with their shared depot, by the number of CPUs. Measures only
+//! this project's magazines, because the subject is the slow path, which runs after a miss of the inlined path.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use uslab_benches::{Bench, Column, Contender, Kind};
 use uslab_magazine::sync::{Arc, AtomicUsize, Ordering};
 use uslab_magazine::{Config, Cpus, Heap, Layer, MAX_DEPOT, Operation, Path, Round, Supplier, Table};
 
-/// Number of rounds in a magazine: so few that exchanges are most of the work.
+/// Number of rounds in a magazine; the number is small, so that exchanges are most of the work.
 const CAPACITY: u16 = 4;
 
 /// A round that is only a number.
@@ -27,7 +27,7 @@ impl Round for TestRound {
     }
 }
 
-/// A supplier that makes rounds, and panics if a round is returned, because the depot would then be too small.
+/// A supplier that makes rounds; it panics if a round is returned, because this would mean that the depot is too small.
 struct Maker {
     made: AtomicUsize,
     flushed: AtomicUsize,

@@ -1,5 +1,5 @@
-//! Costs of pools of one size: a hot pair and batches, compared with the system's allocator; checks; making a pool, by its
-//! size; a walk over objects in use; and a page that was never accessed.
+//! Costs of pools of one size: a hot pair and batches, compared with the system's allocator; checks; making pools of
+//! several sizes; a walk over objects in use; and the first access to a page.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! Cost of a handle compared with an index, a pointer, `Arc` and `Weak`. The operations find an object, detect a freed object,
-//! replace an object, and visit all objects. Ratios are to the better of `Arc` and `Weak`, or to `Box`.
+//! Cost of a handle compared with an index, a pointer, `Arc` and `Weak`. The operations find an object, detect a freed
+//! object, replace an object, and visit all objects. Ratios are ratios to the better of `Arc` and `Weak`, or to `Box`.
 
 use rand::seq::SliceRandom;
 use std::hint::black_box;
@@ -18,8 +18,8 @@ fn value<const WORDS: usize>(stamp: usize) -> Value<WORDS> {
     value
 }
 
-/// Looks up every name in a random order, repeatedly. `find` returns the stamp of the object that it found, or 0; the sum of
-/// stamps is checked.
+/// Looks up every name in a random order, repeatedly. `find` returns the stamp of the object that it has found, or 0;
+/// the sum of all stamps is checked.
 struct LookUp {
     budget: Duration,
     objects: usize,
@@ -168,7 +168,7 @@ fn replace<const WORDS: usize>(budget: Duration) -> anyhow::Result<Vec<Contender
     ])
 }
 
-/// Adds up the remaining values of 10,000, after `freed` per cent were freed at random.
+/// Adds up the values that remain of 10,000, after `freed` per cent of the values were freed at random.
 fn visit(budget: Duration, freed: usize) -> anyhow::Result<Vec<Contender>> {
     const VALUES: usize = 10_000;
     let mut table = HandleTable::<Value<4>>::new();

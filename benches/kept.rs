@@ -1,8 +1,8 @@
 //! Passes the samples of interleaved rounds to criterion as benchmarks.
 //!
-//! Criterion alone would measure one subject after the other, and thereby compare different minutes. In these benches all
-//! rounds run first, with every subject in each round. Criterion then gets the samples, for its statistics, its report, and its
-//! saved baselines.
+//! Criterion alone would measure one subject after the other, and so would compare different times of day. In these
+//! benches all rounds run first, with every subject in each round. Criterion then gets the samples, for its statistics,
+//! its report, and its saved baselines.
 
 use crate::report::Row;
 use anyhow::Context;
@@ -123,7 +123,7 @@ fn save_run(rows: &[&Row], run: &Run, baseline: &str, directory: &Path) -> anyho
     Ok(())
 }
 
-/// Circumstances of a baseline's rows: a line for each run, with the run's rows if there are several runs.
+/// Circumstances of a baseline's rows: one line for each run; with several runs, the line also names the run's rows.
 ///
 /// # Errors
 /// Fails if a file is not a valid [`Run`].

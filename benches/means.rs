@@ -53,7 +53,8 @@ pub(crate) fn saved(directory: &Path, baseline: &str) -> anyhow::Result<Option<R
     Ok(Some(report))
 }
 
-/// Formats geometric means over the programs, of each malloc relative to the best single peer, which has the lowest mean.
+/// Formats geometric means over the programs: each malloc is compared with the best single peer, which is the peer with
+/// the lowest mean.
 pub fn means(report: &Report) -> String {
     let mut text = String::from("geometric means over the programs; the best single peer is 1\n");
     for (programs, bench) in [("benchmark programs", true), ("real programs", false)] {
@@ -72,7 +73,7 @@ pub fn means(report: &Report) -> String {
 /// Means of one column.
 struct Means {
     cases: usize,
-    /// For each malloc the mean of its ratios to the best peer in each case, lowest mean first.
+    /// For each malloc, the mean over all cases of its ratio to the best peer; the lowest mean comes first.
     means: Vec<(String, f64)>,
     /// Mean of the best peer.
     best: f64,
@@ -81,7 +82,7 @@ struct Means {
 }
 
 impl Means {
-    /// Means of the given rows; `None` unless a peer has every case.
+    /// Means of the given rows; `None` if no peer has every case.
     fn of(rows: &[&Row]) -> Option<Self> {
         let distinct = |name: fn(&Row) -> &String| {
             let mut names: Vec<_> = rows.iter().map(|row| name(row).clone()).collect();

@@ -1,7 +1,7 @@
 //! Subjects of this project: its object caches, malloc and kmalloc, and the magazine layer of 2001.
 //!
-//! Only this module names the project's items, so a build of an older commit replaces only this file and the folder of the same
-//! name.
+//! Only this module names items of the project, so that a build of an older commit has to replace only this file and
+//! the folder `ours`.
 
 mod classic;
 

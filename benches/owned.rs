@@ -1,5 +1,6 @@
-//! Cost of an object that is `Send` and `'static`, so that a task can own it. `alloc_owned` is compared with the box that
-//! borrows its cache, with the C library's memory, and with a pool that each object holds by an `Arc`. An object has 64 bytes.
+//! Cost of an object that is `Send` and `'static`, so that a task can own it. `alloc_owned` is compared with a box that
+//! borrows its cache, with memory of the C library, and with a pool that each of its objects owns through an `Arc`. An
+//! object has 64 bytes.
 
 use parking_lot::Mutex;
 use std::marker::PhantomData;

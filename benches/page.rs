@@ -9,7 +9,7 @@ pub(crate) struct Page<'r> {
     pub(crate) command: String,
     /// Saved runs, of which the last provides values and tables.
     pub(crate) runs: &'r [Report],
-    /// Rows of the last table, each with a subject that the row should contain.
+    /// Rows of the last table, each with a subject that the row should have.
     pub(crate) expected: Vec<(String, String)>,
     /// Saved runs of the whole programs, if any.
     pub(crate) programs: &'r [Report],

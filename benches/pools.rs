@@ -1,4 +1,4 @@
-//! Pools of objects of one kind, as Rust programs use them, and the floor, which is the harness without an allocator.
+//! Pools of objects of one kind, as Rust programs use them, and the floor: the harness alone, without an allocator.
 
 use crate::subject::Raw;
 #[cfg(feature = "peers")]
@@ -10,7 +10,8 @@ use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// The floor, without an allocator: objects are consecutive places of a ring. Its cost is the harness's cost.
+/// The floor, without an allocator: objects are consecutive places of a ring. The cost of the floor is the cost of the
+/// harness.
 #[derive(Debug)]
 pub struct Null {
     live: usize,
@@ -55,8 +56,8 @@ impl Local for NullLocal {
     }
 }
 
-/// Free objects in a thread-local `Vec`, with the C library behind it, as a program can write in ten lines. The list exchanges
-/// no objects between threads and frees no memory before its thread exits.
+/// Free objects in a thread-local `Vec`, and behind it the C library; a program can write this in ten lines. The list
+/// exchanges no objects between threads and frees no memory before its thread exits.
 #[derive(Debug)]
 pub struct TlsVec<const WORDS: usize>;
 

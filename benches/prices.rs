@@ -1,5 +1,5 @@
-//! Cost of each option of the malloc. Two small programs run under `libuslab.so` with one option each, under the C library's
-//! malloc, and under hardened mallocs if installed.
+//! Cost of each option of the malloc. Two small programs run under `libuslab.so` with one option at a time, under the C
+//! library's malloc, and under hardened mallocs if they are installed.
 
 use anyhow::Context;
 use std::hint::black_box;

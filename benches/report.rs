@@ -5,12 +5,12 @@ use crate::page::PRELOADED;
 use crate::subject::Kind;
 use std::fmt::{self, Write};
 
-/// Direction in which a number is better, which determines the value for comparison.
+/// The direction in which a number is better; it decides which value the number is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// Less is better: compared with the lowest median of the general allocators.
+    /// Less is better: the number is compared with the lowest median of the general allocators.
     Lower,
-    /// More is better: compared with the median of the general allocators' medians.
+    /// More is better: the number is compared with the median of the medians of the general allocators.
     Higher,
     /// The number is already a ratio, which is not compared.
     Ratio,
@@ -25,7 +25,7 @@ pub struct Column {
     pub unit: &'static str,
     /// Direction in which the column's numbers are better.
     pub better: Better,
-    /// Row of the last table in which the column counts, if not the group's row.
+    /// Row of the last table in which the column counts, if it is not the row of the group.
     row: Option<String>,
     counts: bool,
     subtract_floor: bool,
@@ -56,7 +56,7 @@ impl Column {
     pub fn ratio(name: impl Into<String>) -> Self {
         Self::new(name, "times", Better::Ratio)
     }
-    /// Makes the column count in a row of this name in the last table.
+    /// Sets the row of the last table in which the column counts.
     pub fn counts_in(self, row: impl Into<String>) -> Self {
         Self { row: Some(row.into()), ..self }
     }
@@ -64,7 +64,7 @@ impl Column {
     pub fn shown_only(self) -> Self {
         Self { counts: false, ..self }
     }
-    /// Subtracts the floor's value before the comparison, because that value is the harness's share.
+    /// Subtracts the value of the floor before the comparison, because this value is the part of the harness.
     pub fn subtract_floor(self) -> Self {
         Self { subtract_floor: true, ..self }
     }
@@ -82,8 +82,8 @@ impl Column {
             (case, name) => format!("{case}, {name}"),
         }
     }
-    /// Row of the last table in which the column counts, if any. `row` is the group's row, whose name already shows if a malloc
-    /// is preloaded.
+    /// Row of the last table in which the column counts, if any. `row` is the row of the group; its name already shows
+    /// if a malloc is preloaded.
     pub(crate) fn standing(&self, row: &str) -> Option<String> {
         let named = |name: &String| format!("{name}{}", if self.preloaded { PRELOADED } else { "" });
         self.counts.then(|| self.row.as_ref().map_or_else(|| row.to_owned(), named))
@@ -330,7 +330,7 @@ pub(crate) struct Place<'r> {
     pub(crate) ratios: Vec<f64>,
     /// Ratio in the median run.
     pub(crate) ratio: f64,
-    /// Best peer in the median run; `None` unless the ratio is to a peer.
+    /// Best peer in the median run; `None` if the ratio is not a ratio to a peer.
     pub(crate) best: Option<&'r Row>,
     run: &'r Report,
 }

@@ -1,8 +1,8 @@
 //! Runs of a bench: the command line, and rounds in which each subject has a turn.
 //!
-//! A round puts each question to each subject once. Each round starts with another subject, and rounds alternate between
-//! forward and backward order. Disturbances by the machine (other work, frequency, temperature) therefore affect all subjects
-//! alike, and no subject always follows the same subject.
+//! A round puts each question to each subject once. Each round starts with another subject, and rounds alternate
+//! between forward and backward order. Disturbances by the machine (other work, frequency, temperature) therefore
+//! affect all subjects alike, and no subject always follows one and the same subject.
 
 use crate::child::{self, Companion, Program, Question};
 use crate::kept::{self, Baselines, Run};
@@ -65,7 +65,7 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Makes a contender. `round` returns a value for each column of the group, or no values if it failed.
+    /// Makes a contender. `round` returns one value for each column of the group, or no values if the round failed.
     pub fn new(name: impl Into<String>, kind: Kind, round: impl FnMut() -> Vec<f64> + 'static) -> Self {
         Self { name: name.into(), kind, round: Box::new(round) }
     }
@@ -165,7 +165,7 @@ impl Bench {
     pub fn budget(&self) -> Duration {
         Duration::from_millis(if self.quick() { 1 } else { 20 })
     }
-    /// Returns `full`, or less if numbers do not matter.
+    /// Returns `full`, or a smaller number if the measured numbers do not matter.
     pub fn scale(&self, full: usize) -> usize {
         if self.quick() { (full / 20).max(1) } else { full }
     }
@@ -185,8 +185,8 @@ impl Bench {
         self.rows.push((name.into(), what.into()));
     }
 
-    /// Measures each group with the subject `system` again, in processes with a malloc preloaded, in a separate row. The
-    /// preloaded mallocs are this project's and its peers.
+    /// Measures each group again, in a separate row: with the subject `system`, in processes with a malloc preloaded.
+    /// The preloaded mallocs are this project's and its peers.
     pub fn preloads(&mut self) {
         self.preloads = true;
     }
@@ -201,7 +201,7 @@ impl Bench {
         self.add(case.into(), columns.into_iter().collect(), contenders, false);
     }
 
-    /// Adds cases as [`group`](Self::group) does, with each contender's rounds in new processes.
+    /// Adds cases as [`group`](Self::group) does, but each round of a contender runs in a new process.
     pub fn isolated(
         &mut self,
         case: impl Into<String>,
@@ -480,8 +480,8 @@ impl Bench {
     }
 }
 
-/// Order of the contenders in a round. Each round begins with another contender, alternating forward and backward order, so
-/// that no contender always follows the same one.
+/// Order of the contenders in a round. Each round begins with another contender, and rounds alternate between forward
+/// and backward order, so that no contender always follows one and the same contender.
 fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |i| {
         let i = (i + round) % contenders;

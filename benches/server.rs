@@ -1,5 +1,5 @@
-//! A server's memory as its users see it. The example server runs on object caches and on `Box`; with `Box` it uses `Uslab`,
-//! the C library's malloc, and its peers. `redis-benchmark` loads each server.
+//! A server's memory as its users see it. The example server runs on object caches and on `Box`; for `Box` it uses
+//! `Uslab`, the C library's malloc, or one of their peers. `redis-benchmark` loads each server.
 //!
 //! Each round starts the server anew. The server gets values of four sizes under the same random keys, one size after the
 //! other, so that most values replace a value of another size. At the end of a round every key is deleted and all clients
@@ -18,8 +18,8 @@ use uslab_benches::{Bench, Column, Contender, Kind};
 /// Sizes of values in bytes: three in size classes, and one of whole pages.
 const SIZES: [u32; 4] = [16, 200, 1000, 10_000];
 const CLIENTS: u32 = 50;
-/// Time after the load at which the remaining memory is read: several intervals of this project's reaper, and longer than other
-/// mallocs' delays.
+/// Time between the load and the reading of the remaining memory: several intervals of this project's reaper, and more
+/// than the delays of other mallocs.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// A server, and the command that starts it.

@@ -1,5 +1,5 @@
-//! Cost that checks, statistics and missing magazines add to a hot pair. Counting itself cannot be switched off, because it is
-//! part of the magazine's word. Only reading the counts therefore has a price.
+//! Cost that checks, statistics and missing magazines add to a hot pair. Counting itself cannot be switched off,
+//! because the counts are part of the magazine's word. Therefore only reading the counts has a price.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Subjects of comparisons. A [`Subject`] allocates objects of one size for any number of threads. Each thread uses the subject
 //! through its own [`Local`], which for most subjects is only a reference.
 //!
-//! All subjects do the same work for an object: they allocate it, write its first word, and free it. The first word is a
-//! *stamp*. Before the timing starts, [`Checked`] compares the stamps written with the stamps read back. A subject that
-//! allocates one object twice, or an optimiser that removed the work, therefore cannot win.
+//! All subjects do the same work for an object: they allocate it, write its first word, and free it. The first word is
+//! a *stamp*. Before the timing starts, [`Checked`] compares the stamps written with the stamps read back. Therefore
+//! neither a subject that allocates one object twice, nor an optimiser that removes the work, can win.
 
 use std::cell::OnceCell;
 use std::mem::MaybeUninit;
@@ -29,7 +29,7 @@ pub enum Kind {
     Ours,
     /// A subject of this project at an older commit.
     Before,
-    /// A general allocator: ratios refer to the best general allocator.
+    /// A general allocator; ratios are ratios to the best general allocator.
     General,
     /// A pool of objects of one kind.
     Pool,
@@ -72,7 +72,7 @@ pub trait Local {
     fn alloc(&mut self, stamp: u64) -> Self::Object;
     /// Reads the first word of an object.
     fn stamp(&self, object: &Self::Object) -> u64;
-    /// Address of the first word, if others may write to it while the object is in use.
+    /// Address of the first word, if code outside of the subject may write to the word while the object is in use.
     fn address(&self, _object: &Self::Object) -> Option<NonNull<u64>> {
         None
     }
@@ -111,10 +111,10 @@ impl Raw {
     }
 }
 
-/// Returns the same address, but hides from the compiler that it is the same.
+/// Returns the address, but the compiler cannot know that the result equals the argument.
 ///
-/// The compiler must assume that the object was read, so it can remove neither the stamp nor an allocation whose free it sees.
-/// Hiding an address costs no instruction, whereas `black_box` goes through memory.
+/// The compiler must assume that the object is read, so it can remove neither the stamp nor an allocation whose free it
+/// sees. Hiding an address costs no instruction, whereas `black_box` goes through memory.
 #[inline(always)]
 pub fn hide<T>(address: NonNull<T>) -> NonNull<T> {
     #[cfg(target_arch = "x86_64")]
@@ -188,7 +188,7 @@ impl<L: Local> Local for Checked<'_, L> {
     }
 }
 
-/// A subject that is created when it is first used, so that a baseline can be measured earlier.
+/// A subject that is created at its first use, so that a baseline can be measured before.
 #[derive(Debug)]
 pub struct Made<S> {
     subject: OnceCell<S>,

@@ -56,8 +56,8 @@ impl Team {
         })
     }
 
-    /// Waits for the other threads, then returns CPU nanoseconds per operation of `chunk`. No thread stops before all threads
-    /// have used the budget, so each thread is measured while the others run.
+    /// Waits for the other threads, then returns CPU nanoseconds per operation of `chunk`. No thread stops before all
+    /// threads have used the budget, so each thread is measured while all others are running.
     pub fn measure(&self, chunk: impl FnMut() -> u64) -> f64 {
         self.barrier.wait();
         let mut counted = false;

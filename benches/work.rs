@@ -17,14 +17,14 @@ pub fn below(rng: &mut SmallRng, bound: usize) -> usize {
     ((u64::from(rng.next_u32()) * bound as u64) >> 32) as usize
 }
 
-/// Returns the same reference, but the compiler must assume that its address is known elsewhere. Without this function the
-/// compiler could keep the local's fields in registers through the whole loop, unlike in real programs.
+/// Returns the given reference, but the compiler must assume that other code knows its address. Without this function,
+/// the compiler could keep fields in registers during the whole loop, which it could not do in real programs.
 #[inline(always)]
 fn known_elsewhere<L>(local: &mut L) -> &mut L {
     std::hint::black_box(local)
 }
 
-/// Runs hot pairs: the same object over and over.
+/// Runs hot pairs: one object is allocated and freed over and over.
 #[inline(always)]
 pub fn pairs<L: Local>(local: &mut L, count: u64) -> u64 {
     let local = known_elsewhere(local);
@@ -67,7 +67,8 @@ impl Batch {
     pub fn size(&self) -> usize {
         self.order.len()
     }
-    /// Creates a place for each object and writes to it, so that pages and cache lines are present before the clock starts.
+    /// Creates a place for each object and writes to the place, so that its page and cache line are present before the
+    /// clock starts.
     pub fn places<L: Local>(&self, _of: &L) -> Places<L::Object> {
         Places::new(self.size())
     }
@@ -116,7 +117,8 @@ impl<O> Places<O> {
     }
 }
 
-/// Many live objects, some of which are replaced in bursts: frees of random objects, then as many allocations.
+/// Many live objects, some of which are replaced in bursts: a burst frees random objects and then allocates equally
+/// many.
 #[derive(Debug)]
 pub struct Churn<O> {
     objects: Vec<O>,

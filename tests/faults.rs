@@ -1,10 +1,10 @@
-//! Tests every public operation against every refusal. For each `n`, the test tries three rules: the `n`-th call of any
-//! fault point fails; that call and all later calls fail; that call and all later calls of the same point fail. An
-//! operation under a rule returns an error, or succeeds without the refused resource. Nothing is lost, all counts
-//! agree, and the same operation succeeds without faults.
+//! Tests that every public operation survives every refused resource. For each number `n`, the test tries three rules:
+//! the `n`-th call of any fault point fails; this call and all later calls fail; this call and all later calls of its
+//! fault point fail. Under a rule, an operation returns an error, or succeeds without the resource that was refused. No
+//! object is lost, all counts agree, and without faults the operation then succeeds.
 //!
-//! The test runs alone in its process. The operations wait until no reader is left, and readers are counted for the
-//! whole process.
+//! The test runs alone in its process. The operations wait until the process has no reader, and tests in one process
+//! would count each other's readers.
 #![cfg(not(any(loom, shuttle)))]
 
 #[allow(dead_code)]
@@ -24,7 +24,7 @@ use uslab_buddy::Order;
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::catch_panic;
 
-/// One operation under one rule.
+/// One operation that runs under one rule.
 struct Trial {
     subsystem: Subsystem,
     faults: Faults,
@@ -34,7 +34,8 @@ struct Trial {
 }
 
 impl Trial {
-    /// Runs `operation` under the rule. A failed operation must change nothing, and must succeed without faults.
+    /// Runs `operation` under the rule. An operation that fails must change nothing, and must succeed when it is
+    /// repeated without faults.
     fn may_fail<R, E: Display>(&self, operation: impl FnMut() -> Result<R, E>) -> R {
         let mut operation = operation;
         let before = self.subsystem.check().unwrap();
@@ -53,7 +54,7 @@ impl Trial {
         self.said.borrow_mut().insert(said);
         operation().unwrap_or_else(|error| panic!("without faults: {error}"))
     }
-    /// Runs an operation that returns no error as `may_fail` does.
+    /// Runs an operation, as `may_fail` does, that never returns an error.
     fn must_work<R>(&self, operation: impl FnOnce() -> R) -> R {
         self.faults.arm(vec![self.rule.clone()]);
         let done = operation();
@@ -80,11 +81,11 @@ fn plain() -> KmemCacheBuilder {
 fn constructed() -> KmemCacheBuilder {
     KmemCache::builder("constructed", 1000).ctor(|bytes| bytes.fill(1))
 }
-/// Returns a cache with more objects in a slab than a frame has bits for.
+/// Returns a cache whose slabs have more objects than a frame has bits.
 fn tiny() -> KmemCacheBuilder {
     KmemCache::builder("tiny", 8)
 }
-/// Returns a cache with slabs of a high order, and a smaller order to fall back to.
+/// Returns a cache whose slabs have a high order, and can have a smaller order if memory is short.
 fn wide() -> KmemCacheBuilder {
     KmemCache::builder("wide", 2500)
 }
@@ -269,7 +270,7 @@ const OPERATIONS: &[Operation] = &[
 /// Totals of all trials.
 #[derive(Default)]
 struct Sum {
-    /// The calls that were the first to be refused in a trial.
+    /// The calls that a trial refused first.
     points: u64,
     /// All refused calls.
     injections: u64,
@@ -278,8 +279,8 @@ struct Sum {
 }
 
 impl Sum {
-    /// Adds the calls that were refused. Returns `false` if no call was refused, because the operation makes fewer
-    /// calls.
+    /// Adds the calls that were refused to the sum. Returns `false` if no call was refused, because the operation makes
+    /// fewer calls than the rule requires.
     fn add(&mut self, faults: &Faults) -> bool {
         let fired: Vec<_> = faults.tally().into_iter().filter(|tally| tally.fired > 0).collect();
         for tally in &fired {
@@ -291,7 +292,7 @@ impl Sum {
     }
 }
 
-/// Returns the rules to try: what is refused from the `n`-th call on, for all `n`.
+/// Returns the rules to try: for each `n`, the rules that refuse calls from the `n`-th call on.
 fn modes() -> impl Iterator<Item = Rule> {
     let once = Rule { times: Some(1), ..Rule::every(None) };
     [once, Rule::every(None)].into_iter().chain(POINTS.map(|point| Rule::every(Some(point))))
@@ -321,7 +322,7 @@ fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut Sum) {
     }
 }
 
-/// A subsystem that is refused a resource while it starts is smaller, or its error names the resource.
+/// If a resource is refused while a subsystem starts, the subsystem is smaller, or the error names the resource.
 fn start(mode: &Rule, sum: &mut Sum) {
     for n in 1.. {
         let faults = Faults::new(n);
@@ -391,7 +392,7 @@ fn injected_faults_can_be_limited_to_large_orders() {
     assert_all_given_back(&subsystem);
 }
 
-/// A slab of boxed objects needs a table with a word for each page.
+/// A slab of boxed objects needs a table that has one word for each page.
 #[test]
 fn byte_limit_of_a_fault_includes_the_side_table() {
     let mut config = config(1, 1, 16 << 20);

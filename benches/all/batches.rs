@@ -1,4 +1,5 @@
-//! Cost of a pair with a thousand objects in use: they are allocated in a row, then freed in three orders.
+//! Cost of a pair with a thousand objects in use, which are first allocated in a row, and then freed in one of three
+//! orders.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;

@@ -1,4 +1,4 @@
-//! Cost of a pair among 100,000 live objects, which are replaced in random bursts of 1 to 256 objects.
+//! Cost of a pair among 100,000 live objects; random bursts replace 1 to 256 objects at a time.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;

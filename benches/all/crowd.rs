@@ -26,7 +26,7 @@ struct Crowd {
     turns: usize,
 }
 
-/// Allocates a batch and frees it, [`TURN`] times. Returns the CPU time used.
+/// Allocates a batch and frees the batch, [`TURN`] times. Returns the CPU time used.
 fn turn<S: Subject>(local: &mut S::Local<'_>) -> Duration {
     let start = clock::cpu();
     for _ in 0..TURN {
@@ -82,8 +82,8 @@ impl Crowd {
     }
 }
 
-/// MiB of threads that do not call malloc. Threads of the standard library do call it, and their memory counts for every
-/// subject.
+/// MiB of threads that do not call malloc. Threads of the standard library call malloc, and their memory counts for
+/// every subject.
 fn alone(threads: usize) -> f64 {
     extern "C" fn member(barrier: *mut c_void) -> *mut c_void {
         // Uses about as much of the stack as other members use outside the malloc.

@@ -1,4 +1,5 @@
-//! Duration of single operations on one cache while other caches are disturbed: each quantile relative to a quiet run.
+//! Duration of single operations on one cache while other caches are disturbed; each quantile is divided by the
+//! quantile of a quiet run.
 
 use crate::tails::{COUNTED, Tail, Ticks};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
@@ -71,7 +72,7 @@ impl Disturbance {
     }
 }
 
-/// Calls `action` once in each interval; after a delay, calls it more often to catch up. Returns the number of calls.
+/// Calls `action` once in each interval; if a call is late, the next calls follow sooner. Returns the number of calls.
 fn every(interval: Duration, stopped: &impl Fn() -> bool, mut action: impl FnMut()) -> u32 {
     let mut next = Instant::now() + interval;
     let mut times = 0;

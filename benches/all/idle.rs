@@ -10,7 +10,7 @@ struct Idle {
 }
 
 impl Idle {
-    /// Resident bytes per thread, including its stack, after each thread has run `once` and waits.
+    /// Resident bytes per thread, including the thread's stack, when each thread has run `once` and is waiting.
     fn bytes(&self, once: impl Fn() + Sync) -> f64 {
         let (barrier, once) = (&Barrier::new(self.threads + 1), &once);
         let before = resident();

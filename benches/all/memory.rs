@@ -63,7 +63,8 @@ impl Work for Million {
     }
 }
 
-/// Frees the objects in the places `of`. Each place must be filled, and named once.
+/// Frees the objects in some places; the slice `of` has the indices of these places. Each of these places must contain
+/// an object, and may be named only once.
 pub(crate) fn free<S: Subject, L: Local>(local: &mut L, places: &mut Places<L::Object>, of: &[u32]) {
     for &place in of {
         // SAFETY: `of` is a part of one permutation of the places, all of which are filled.

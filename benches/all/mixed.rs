@@ -11,7 +11,7 @@ use uslab_benches::{Bench, Column, clock, work};
 enum Sizes {
     /// All sizes are equally likely.
     Uniform,
-    /// Each doubling is equally likely, so that small sizes prevail, as in most programs.
+    /// Each doubling is equally likely, so that small sizes are more frequent, as in most programs.
     LogUniform,
 }
 

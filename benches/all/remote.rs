@@ -6,7 +6,7 @@ use uslab_benches::team::{self, cpus};
 use uslab_benches::{Bench, Column, Local, Made, Subject, Work, contenders};
 
 const RING: usize = 1024;
-/// Number of objects in a segment, which is timed as one.
+/// Number of objects in a segment; the time of a whole segment is measured.
 const SEGMENT: u64 = 10_000;
 
 #[derive(Clone)]

@@ -6,7 +6,7 @@ use uslab_benches::ours::sync::Mutex;
 use uslab_benches::team::{Team, cpus, mean};
 use uslab_benches::{Bench, Column, Local, Made, Subject, Work, contenders};
 
-/// Number of objects of each thread: several cache lines.
+/// Number of objects that each thread has; the objects cover several cache lines.
 const OBJECTS: usize = 32;
 /// Number of writes to each object before it is freed and another object allocated.
 const WRITES: u64 = 100;
@@ -15,8 +15,9 @@ const WRITES: u64 = 100;
 enum Handed {
     /// Threads allocate their own objects from the start (active sharing: cache-thrash).
     No,
-    /// One thread allocates the first objects for all threads alternately, so that neighbours belong to different threads.
-    /// Other threads free their first objects, and may get the same objects again (passive sharing: cache-scratch).
+    /// One thread allocates the first objects of all threads in turn, so that neighbouring objects belong to different
+    /// threads. Other threads free their first objects, and may get the same objects again (passive sharing:
+    /// cache-scratch).
     Yes,
 }
 

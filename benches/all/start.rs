@@ -4,7 +4,8 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 use uslab_benches::{Bench, Column, Contender, Kind};
 
-/// The only contender starts processes with this process's malloc, so the row compares only the preloaded mallocs.
+/// Only one contender starts processes, with the malloc of this process, so the row compares only the preloaded
+/// mallocs.
 pub(crate) fn row(bench: &mut Bench) {
     bench.row("start", "wall us for `true`, from its start to its end");
     let times = bench.scale(200);

@@ -1,4 +1,4 @@
-//! Duration of single operations under churn, up to the slowest operation.
+//! Duration of single operations under churn; the quantiles go up to the slowest operation.
 
 use hdrhistogram::Histogram;
 use std::cell::OnceCell;
@@ -9,11 +9,11 @@ use uslab_benches::{Bench, Column, Local, Made, Subject, Work, clock, contenders
 
 const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
-/// The quantiles that count in the last table. Of a million operations, a hundred are slower than the highest of these
+/// The quantiles that count in the last table. Of a million operations, a hundred take longer than the higher of these
 /// quantiles.
 pub(crate) const COUNTED: [(&str, f64); 2] = [QUANTILES[2], QUANTILES[3]];
 
-/// Histogram of ticks with two digits of precision, in few enough pages that recording disturbs the caches little.
+/// Histogram of ticks, with a precision of two digits; it uses few pages, so that recording hardly disturbs the caches.
 pub(crate) type Ticks = Histogram<u32>;
 
 /// Churn whose operations are all timed individually.

@@ -1,4 +1,4 @@
-//! Cost of a pair when several threads allocate at the same time, each for itself.
+//! Cost of a pair when several threads allocate at the same time; each thread frees only its own objects.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;

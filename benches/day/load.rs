@@ -21,10 +21,10 @@ const CLIENTS: usize = 200;
 /// Number of requests of a connection, after which the client opens a new one.
 const REQUESTS: usize = 400;
 const KEYS: u64 = 100_000;
-/// Smallest and largest size of a value in bytes; each doubling is equally likely. The server would send a value larger than
-/// its buffer of 8 KiB in parts, without `TCP_NODELAY`, so that only the network's timers would be measured.
+/// Smallest and largest size of a value in bytes; each doubling is equally likely. The server would send a value larger
+/// than its buffer of 8 KiB in parts, without `TCP_NODELAY`; the network's timers would then determine the time.
 const SIZES: (f64, f64) = (64.0, 8000.0);
-/// Mean lifetimes of values in days: of most values, and of one in ten.
+/// Mean lifetimes of values in days: the lifetime of most values, and the lifetime of one value in ten.
 const LIVES: (f64, f64) = (1.0 / 20.0, 1.0 / 5.0);
 
 /// The load over the day.

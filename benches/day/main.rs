@@ -2,9 +2,9 @@
 //! the same time under the same load. `.ci/adopt servers` builds the servers; `slab/examples/adopt/README.md` describes the
 //! changes.
 //!
-//! Clients connect in the morning and leave in the evening. Each client sends requests at random times, half of them `SET` with
-//! a time to live, half `GET`. A request's time is measured from the time at which it was due, so a request that waits behind a
-//! slow request is slow, too.
+//! Clients connect in the morning and leave in the evening. Each client sends requests at random times, half of them
+//! `SET` with a time to live, half `GET`. The time of a request begins when the request is due, so a request that waits
+//! behind a slow request is slow, too.
 
 mod load;
 mod picture;
@@ -46,7 +46,8 @@ struct Options {
 
 /// Order of the servers: this project's servers, then the servers for comparison. Unknown servers follow.
 const ORDER: [&str; 5] = ["object-caches", "uslab", "jemalloc", "mimalloc", "system"];
-/// Number of this project's servers. The table shows the ratios of this project's servers to the best other server.
+/// Number of this project's servers. The table shows the ratio of each of this project's servers to the best of the
+/// other servers.
 const OURS: usize = 2;
 /// Number of intervals in a day, each with separate quantiles.
 const INTERVALS: usize = 40;
@@ -222,7 +223,8 @@ const COLUMNS: Columns = [
     ("CPU, s", |day| day.cpu),
 ];
 
-/// Makes a table with a row for each server. Rows of this project have, in brackets, the ratio to the best other server.
+/// Makes a table with a row for each server. In rows of this project, the ratio to the best of the other servers is in
+/// brackets.
 fn table(days: &[Day]) -> String {
     let is_ours = |day: &Day| ORDER[..OURS].contains(&day.name.as_str());
     let mut text = format!("| server | {} | requests |\n|---|", COLUMNS.map(|(name, _)| name).join(" | "));

@@ -200,7 +200,8 @@ pub(crate) fn java(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// Runs a Go program whose goroutines call malloc by cgo. The program is built first, by gcc with the same malloc.
+/// Runs a Go program whose goroutines call malloc by cgo. The program is first built by gcc, which runs with the malloc
+/// that is measured.
 pub(crate) fn go(work: &Work<'_>) -> Result<Cost, Failure> {
     let source = format!(
         "package main

@@ -16,7 +16,8 @@ use wait4::Wait4 as _;
 /// Maximum time until a server's first answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Starts `server`, waits until `answers` returns `true`, times `load`, and ends the server with the signal `end`.
+/// Starts `server`, waits until `answers` returns `true`, measures the time of `load`, and ends the server with the
+/// signal `end`.
 fn serve(
     mut server: Command,
     end: Signal,

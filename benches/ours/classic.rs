@@ -1,5 +1,5 @@
-//! The magazine layer of 2001 ([`uslab_lab::classic`]) on this project's slabs. Shows the cost of the CPU layer if each
-//! operation takes its CPU's lock, as in the paper.
+//! The magazine layer of 2001 ([`uslab_lab::classic`]) on this project's slabs. Shows the cost of a CPU layer in which
+//! each operation takes the lock of its CPU, as in the paper.
 
 use super::give_back_all;
 use crate::subject::{Kind, Local, Raw, Subject};

@@ -1,4 +1,4 @@
-//! Replaces random blocks, some places much more often than others, and writes and reads each block from end to end.
+//! Replaces random blocks, some of them much more often than others, and writes and reads each block from end to end.
 //!
 //! After S. Ignatchenko, D. Ligoum and N. Iwatani, "Testing memory allocators: ptmalloc2 vs tcmalloc vs hoard vs jemalloc"
 //! (ithare.com, 2018). Places are chosen by a Pareto distribution, and sizes by powers of two. A chosen place is filled if it
@@ -40,8 +40,8 @@ pub(crate) const PROGRAM: Program = Program {
     },
 };
 
-/// A random number below `bound`, in the first fifth with a probability of four fifths, and so on within that fifth, up to six
-/// times.
+/// Returns a random number below `bound`: with a probability of four fifths it is in the first fifth, and within this
+/// fifth the rule is applied again, up to six times.
 fn pareto(random: &mut Random, mut bound: usize) -> usize {
     for _ in 0..6 {
         let first = bound.div_ceil(5);

@@ -245,10 +245,10 @@ fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
     std::process::exit(1);
 }
 
-/// Maximum number of steps, above the need of any number that can be factored in minutes.
+/// Maximum number of steps; a number that can be factored in minutes needs fewer.
 const STEPS: u32 = 1 << 24;
 
-/// The first primes modulo which the number is a square, so that they can be divisors.
+/// The first primes for which the number is a square modulo the prime, because only these can be divisors.
 fn base(number: &Natural, primes: usize) -> Vec<u32> {
     let prime = |n: &u32| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     let square = |p: &u32| {
@@ -258,7 +258,7 @@ fn base(number: &Natural, primes: usize) -> Vec<u32> {
     (2..).filter(prime).filter(square).take(primes).collect()
 }
 
-/// The exponent of -1 and the exponents of the base's primes, for a number that has only these factors.
+/// The exponent of -1 and the exponents of the primes in the base, for a number that has no other factors.
 fn smooth(number: &Natural, sign: u32, base: &[u32], divisions: &mut u64) -> Option<Vec<u32>> {
     let mut left = number.clone();
     let mut exponents = Vec::new();
@@ -280,7 +280,8 @@ fn smooth(number: &Natural, sign: u32, base: &[u32], divisions: &mut u64) -> Opt
     })
 }
 
-/// A proper factor, from relations whose product has only even exponents, found by Gaussian elimination modulo 2.
+/// A proper factor, computed from relations whose product has only even exponents; Gaussian elimination modulo 2 finds
+/// these relations.
 fn combine(number: &Natural, base: &[u32], relations: &[Relation]) -> Option<Natural> {
     // Each row has its exponents, and the relations that were multiplied.
     let mut rows: Vec<(Vec<bool>, Vec<bool>)> = (0..relations.len())

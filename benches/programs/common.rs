@@ -148,8 +148,8 @@ impl Api for Malloc {
     }
 }
 
-/// Memory with its owner's stamp at both ends, which is checked when the block is freed. The check detects a block that the
-/// allocator gave to two owners, or wrote into.
+/// Memory with its owner's stamp at both ends, which is checked when the block is freed. The check finds blocks that
+/// the allocator gave to two owners, and blocks into which the allocator wrote.
 pub(crate) struct Block<A: Api = Malloc> {
     memory: NonNull<u8>,
     size: u32,
@@ -180,7 +180,8 @@ impl<A: Api> Block<A> {
         block.write(size - 4);
         block
     }
-    /// Expected word at `offset`: the stamp's bytes, repeated, so that overlapping words agree.
+    /// Expected word at `offset`: the bytes of the stamp, repeated, so that two words that overlap have equal bytes in
+    /// common.
     #[inline(always)]
     fn word(&self, offset: usize) -> u32 {
         self.stamp.rotate_right(8 * (offset % 4) as u32)

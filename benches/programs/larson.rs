@@ -1,5 +1,5 @@
-//! Imitates a server's threads: each thread replaces blocks of random sizes at random places, and leaves its blocks to its
-//! successor.
+//! Imitates the threads of a server: each thread replaces blocks of random sizes at random places, and its blocks pass
+//! to its successor.
 //!
 //! After P. Larson and M. Krishnan, "Memory allocation for long-running server applications" (ISMM 1998), section 4.1. A thread
 //! starts with blocks that exited threads allocated; the first threads start with blocks of the main thread. A second variant

@@ -1,4 +1,5 @@
-//! Starts threads that exit again, keep some blocks until they exit, and exchange other blocks through shared places.
+//! Starts threads that soon exit. A thread keeps some blocks until it exits, and exchanges other blocks through shared
+//! places.
 //!
 //! After D. Leijen's description of mimalloc's stress test. Most blocks are small, a few blocks are a hundred times as large,
 //! and one block in eight is zeroed.

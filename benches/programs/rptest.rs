@@ -1,7 +1,8 @@
-//! Runs threads that replace some of their blocks in each loop, and pass some blocks to the next thread, which frees them.
+//! Runs threads that, in each loop, replace some of their blocks and pass other blocks to the next thread, which frees
+//! them.
 //!
-//! After M. Jansson's description of rpmalloc's benchmark. Sizes are up to 16,000 bytes, with small sizes more likely in linear
-//! measure. In every second loop, blocks are freed on other threads.
+//! After M. Jansson's description of rpmalloc's benchmark. Sizes are at most 16,000 bytes; the probability of a size
+//! decreases linearly. In every second loop, blocks are freed on other threads.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
 use std::sync::mpsc::sync_channel;
@@ -53,5 +54,5 @@ pub(crate) const PROGRAM: Program = Program {
     },
 };
 
-/// Maximum number of batches that wait for a thread. With more batches, the peak would depend on scheduling.
+/// Maximum number of batches that wait for a thread. With more waiting batches, the peak would depend on scheduling.
 const WAITING: usize = 8;

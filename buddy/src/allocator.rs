@@ -238,9 +238,9 @@ impl PageAllocator {
         }
     }
 
-    /// Allocates up to `max` single pages, many per acquisition of a lock, and passes each page to `put`, which runs
-    /// without a lock. Returns the number of allocated pages. `alloc_bulk` returns fewer than `max` pages if memory
-    /// runs out, and none if the node does not exist.
+    /// Allocates up to `max` single pages, many under one acquisition of a lock, and passes each page to `put`; no lock
+    /// is held while `put` runs. Returns the number of allocated pages. `alloc_bulk` returns fewer than `max` pages if
+    /// memory runs out, and none if the node does not exist.
     pub fn alloc_bulk(&self, gfp: Gfp, node: Option<u32>, max: usize, mut put: impl FnMut(Pfn)) -> usize {
         let Ok(zonelist) = self.zonelist(gfp, node) else { return 0 };
         let (mobility, op) = (self.mobility(gfp), &self.operation(OperationKind::Alloc));
@@ -454,7 +454,7 @@ impl PageAllocator {
     /// the system, including locked memory whose contents the system kept.
     ///
     /// Cost: up to three system calls per maximal block, and two per run of free pages next to pages in use. Each
-    /// system call runs under its zone's lock, which is released between calls.
+    /// system call runs under its zone's lock; between two calls, the lock is released.
     pub fn decommit(&self) -> usize {
         self.flush_all(&self.operation(OperationKind::Reclaim), self.cached_zones.iter());
         self.tables.decommit_idle();
@@ -607,7 +607,7 @@ impl PageAllocator {
         self.shared.record_foreign_bytes(has);
     }
 
-    /// Returns `true` if some pages lack addresses, which a commit would map.
+    /// Returns `true` if some pages have no addresses; a commit would map addresses for these pages.
     #[doc(hidden)]
     pub fn has_unmapped_pages(&self) -> bool {
         let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
@@ -733,8 +733,8 @@ impl PageAllocator {
     pub fn discards_pages(&self) -> bool {
         self.shared.discard_from == Order::ZERO
     }
-    /// Returns the memory of some pages of an allocated block to the system. The caller keeps the pages, which then
-    /// read as zero.
+    /// Returns the memory of some pages of an allocated block to the system. The caller keeps the pages; afterwards the
+    /// pages read as zero.
     ///
     /// # Safety
     /// The pages must belong to an allocated block, and no thread may read or write them during the call.

@@ -50,8 +50,8 @@ impl<'p> PageBlock<'p> {
         core::mem::ManuallyDrop::new(self).pfn
     }
 
-    /// Splits the block into blocks of `order`, lowest address first, which are freed separately. Returns only the
-    /// block itself if the block is not larger than `order`.
+    /// Splits the block into blocks of the order `order`, lowest address first; the new blocks are freed separately.
+    /// Returns only the block itself if the block is not larger than `order`.
     pub fn split(self, order: Order) -> Vec<PageBlock<'p>> {
         if order >= self.order {
             return vec![self];

@@ -235,7 +235,7 @@ impl Walk<'_> {
     }
 
     /// Walks the free lists. The frame of each listed block must agree, and all listed blocks together must have
-    /// `listed` pages. A block that is listed twice makes a cycle, which has too many pages.
+    /// `listed` pages. If a block is listed twice, the list has a cycle, so the list counts too many pages.
     fn lists(&self, listed: u64) -> Result<(), Violation> {
         let mut found = 0;
         for order in Order::ZERO.through(self.shared.max_order) {

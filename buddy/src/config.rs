@@ -52,7 +52,7 @@ pub struct PageConfig {
     pub max_order: Order,
     /// Order of a pageblock, the unit of grouping by migrate type, and at most `max_order`.
     pub pageblock_order: Order,
-    /// Handler of invalid frees, which runs under no lock.
+    /// Handler of invalid frees; it is called without a lock.
     pub corruption: corruption::Handler,
     /// The faults to inject.
     pub faults: Faults,
@@ -169,8 +169,8 @@ impl PageConfig {
         Ok(())
     }
 
-    /// Returns all nodes, nearest to `node` first. Among equally far nodes, the nodes after `node` come first, so that
-    /// not all nodes fall back to node 0.
+    /// Returns all nodes, nearest to `node` first. Among nodes at equal distances, the nodes after `node` come first,
+    /// so that not all nodes fall back to node 0.
     pub(crate) fn nearest(&self, node: u32) -> Vec<u32> {
         let distance = |other: u32| match self.distances.get(node as usize) {
             _ if other == node => 0,

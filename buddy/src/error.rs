@@ -25,7 +25,7 @@ pub enum Limit {
     Injected,
 }
 
-/// Error of a failed allocation, which changed nothing.
+/// Error of a failed allocation; the failed call has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct AllocError {

@@ -20,8 +20,9 @@
 //! # Cost
 //!
 //! All points are on slow paths, after a miss of the magazines. Without faults, a point costs a null check. Disarmed
-//! faults cost one more `Relaxed` load, and armed faults cost a lock. The lock of armed faults is a leaf under which
-//! nothing is allocated, so a point may be under any other lock. A process must not `fork` while faults are armed.
+//! faults cost one more `Relaxed` load, and armed faults cost a lock. The lock of armed faults is a leaf: nothing is
+//! allocated while it is held, so a fault point may be reached while any other lock is held. A process must not `fork`
+//! while faults are armed.
 
 use crate::pfn::Order;
 use core::ops::RangeInclusive;
@@ -52,7 +53,7 @@ pub const PAGE: Point = Point { name: "page", what: "a zone gives no block of pa
 /// The fault points of the page allocator.
 pub const POINTS: [Point; 5] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE];
 
-/// A call of a fault point, which may be refused.
+/// A call of a fault point; the call may be refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     point: Point,

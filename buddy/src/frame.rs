@@ -14,8 +14,8 @@
 //! | `head` | none | none | written before the block is handed out; any thread reads |
 //! | `owner`, `data` | none | none | the owner of the block |
 //!
-//! `state` is one word, so that a free can claim the block by one compare-and-exchange. If two threads free one block,
-//! one thread gets a double-free error. Frames of never-committed memory read as zero, which is
+//! `state` is one word, so that a free can claim the block with one compare-and-exchange. If two threads free one
+//! block, one thread gets a double-free error. Frames of never-committed memory read as zero, which is
 //! [`Kind::Inside`]: reading the frame of any page in the range never faults.
 //!
 //! The frames of a block are committed and decommitted with the block. 64 bytes per page are 1.6 % of the memory in
@@ -71,7 +71,7 @@ impl State {
             _ => Kind::Allocated,
         }
     }
-    /// The block's order, which is meaningless for [`Kind::Inside`].
+    /// The block's order; it has no meaning for [`Kind::Inside`].
     pub const fn order(self) -> Order {
         match Order::new((self.0 >> 2 & 15) as u8) {
             Some(order) => order,
@@ -82,7 +82,8 @@ impl State {
     pub const fn migrate_type(self) -> MigrateType {
         MigrateType::from_bits(self.0 >> 6)
     }
-    /// Returns `true` for a compound block, whose pages all record the first page ([`Gfp::COMP`](crate::Gfp::COMP)).
+    /// Returns `true` for a compound block; all pages of a compound block record its first page
+    /// ([`Gfp::COMP`](crate::Gfp::COMP)).
     pub const fn is_compound(self) -> bool {
         self.0 >> 8 & 1 == 1
     }
@@ -413,8 +414,8 @@ pub struct FrameList {
 }
 
 impl FrameList {
-    /// For debuggers: size of a list in bytes, and the byte offsets of its first page number (valid unless the list is
-    /// empty) and of its length.
+    /// For debuggers: the size of a list in bytes, the byte offset of its first page number (valid unless the list is
+    /// empty), and the byte offset of its length.
     #[doc(hidden)]
     pub const LAYOUT: [usize; 3] = {
         // SAFETY: a `Some` of a number without padding has no uninitialised bytes.

@@ -1,7 +1,7 @@
 //! The free blocks of one order: two lists for each migrate type.
 //!
-//! The memory of a free block is *backed* (it may have physical pages) or *discarded* (returned to the system until the
-//! next touch, which finds zeros). Backed and discarded blocks are on separate lists, so that the next block to
+//! The memory of a free block is *backed* (it may have physical pages) or *discarded* (it was returned to the system;
+//! at the next touch, it reads as zero). Backed and discarded blocks are on separate lists, so that the next block to
 //! allocate and the next block to discard are found in O(1).
 
 use crate::frame::{FrameList, FrameTable, Kind, State};

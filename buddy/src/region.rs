@@ -70,7 +70,7 @@ impl Phantom {
 }
 
 impl Backend {
-    /// Returns the backend of the tables that describe the pages, which is always memory.
+    /// Returns the backend for the tables that describe the pages; these tables always need memory.
     pub(crate) fn of_tables(self) -> Self {
         match self {
             Self::Phantom(_) => Self::default(),
@@ -612,7 +612,7 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Granularity of commits in bytes, so that not every new page costs a system call.
+    /// Granularity of commits in bytes; because of it, not every new page costs a system call.
     const STEP: usize = 64 << 10;
     /// Maximum number of bytes by which a commit runs ahead. A commit doubles the committed bytes, and adds at most
     /// `MOST`.
@@ -666,8 +666,8 @@ impl Reserved {
         region.advise(HugePages::Never);
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
-    /// Returns the addresses after the first `bytes` bytes to the system, except the addresses by which a commit may
-    /// run ahead (at most 1 MiB and 64 KiB). Returned addresses cannot be committed before the region
+    /// Returns the addresses after the first `bytes` bytes to the system, except those that a commit may already have
+    /// taken in advance (at most 1 MiB and 64 KiB). Returned addresses cannot be committed before the region
     /// [grows](Self::grow).
     ///
     /// # Safety

@@ -108,9 +108,9 @@ impl Tables {
         made.tables.lock().push(first);
         Some(made)
     }
-    /// Creates a table. The first table is committed as it is used, which makes two mappings of each region. Further
-    /// tables are committed as a whole if that costs only addresses. The number of mappings does not grow with caches
-    /// times CPUs.
+    /// Creates a table. The first table is committed as it is used; therefore each of its regions consists of two
+    /// mappings. Further tables are committed as a whole if that costs only addresses. The number of mappings does not
+    /// grow with caches times CPUs.
     fn make(&self, addresses: Option<&mut Reservation>) -> Option<Arc<Table<StackMemory>>> {
         let (cpus, backend) = (self.cpus, self.backend);
         let on_heap = !MAPPED || backend.of_tables() == Backend::Heap;

@@ -1397,7 +1397,7 @@ fn idle_decommit_returns_memory_free_for_an_interval() {
     pages.check().unwrap();
 }
 
-/// Of two free blocks of one order, the backed block is allocated first.
+/// If two free blocks have one order, the backed block is allocated first.
 #[test]
 fn resident_blocks_are_allocated_before_discarded_blocks() {
     let config = PageConfig { per_cpu_pages: false, ..PageConfig::default_for(Cpus::os()) };

@@ -44,9 +44,9 @@ pub(crate) fn min_free_pages(lowmem: u64) -> u64 {
 const PCP_TYPES: u64 = 3;
 
 /// Returns the number of pages that the kernel's huge-page daemon keeps free (`set_recommended_min_free_kbytes`). Each
-/// of `zones` zones keeps two pageblocks, so that one is free while another is filled. Each zone also keeps a pageblock
-/// for each pair of migrate types that may mix. The reserve for huge pages is at most a 20th of `lowmem`. The kernel
-/// takes the 20th of the pages above the high watermarks, which is slightly less.
+/// of the `zones` zones keeps two pageblocks free, so that one remains free while the other is filled. Each zone also
+/// keeps a pageblock for each pair of migrate types that may mix. The reserve for huge pages is at most a 20th of
+/// `lowmem`. The kernel takes a twentieth of the pages above the high watermarks, which is slightly less.
 pub(crate) fn huge_page_free_pages(pageblock: u64, zones: u64, lowmem: u64) -> u64 {
     (pageblock * zones * (2 + PCP_TYPES * PCP_TYPES)).min(lowmem / 20)
 }

@@ -32,7 +32,7 @@
 //! and committed, and its pages are backed anew at the next touch. The zone uses `MADV_DONTNEED`, not `MADV_FREE`, so
 //! that the process's memory use falls immediately. One system call discards adjacent free blocks, up to [`CHUNK`]
 //! pages or one block. A freed block is backed, and so is the block into which it merges. The halves of a split block
-//! keep the block's state. Of two blocks of one order, a backed block is allocated first.
+//! keep the block's state. If two blocks have one order, a backed block is allocated before a discarded block.
 //!
 //! The counter `backed` has the number of free backed pages. The largest blocks are returned first:
 //! * frees return the pages above the *surplus*, down to three quarters of the surplus. The surplus is an eighth of the
@@ -102,8 +102,8 @@ impl ZoneShared {
         if self.mobility { MigrateType::Movable } else { MigrateType::Unmovable }
     }
 
-    /// Discards `pages`, which stay committed. Returns `false` if the system keeps the pages, because they are locked
-    /// (`mlock`). If the system keeps pages, the zone uses more memory than expected.
+    /// Discards `pages`; the pages stay committed. Returns `false` if the system keeps the pages, because they are
+    /// locked (`mlock`). If the system keeps pages, the zone uses more memory than expected.
     ///
     /// # Safety
     /// The pages must be free and committed, and no thread may take them during the call.
@@ -466,7 +466,7 @@ impl Zone {
 
     // --- Free lists ------------------------------------------------------------------------------------------
 
-    /// Lists a block, whose `state` must be free.
+    /// Puts a block on its list; the `state` of the block must be free.
     fn insert(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, end: ListEnd) {
         let order = state.order();
         inner.listed += order.pages();
@@ -1048,7 +1048,7 @@ impl Zone {
     }
 
     /// Number of pages that are not in the largest free block that their place allows: pages in use, and free pages
-    /// that could not merge because of them.
+    /// that could not merge because of pages in use.
     pub(crate) fn pages_not_in_maximal_blocks(&self, shared: &ZoneShared, inner: &Inner) -> u32 {
         let mut maximal = inner.uncommitted + inner.area(shared.max_order).len() * shared.max_order.pages();
         if inner.tail_committed {

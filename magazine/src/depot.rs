@@ -1,11 +1,11 @@
 //! The depot: full magazines of one class that the CPUs of a node share under one lock.
 //!
-//! A CPU visits the depot at most once per magazine, so a plain lock suffices. Contention costs the transfer of cache
-//! lines; a lock-free pair of stacks was not faster. The depot copies magazines in and out. One visit takes the lock
-//! once, and the depot keeps no empty magazines. Finding an empty depot costs no lock, because the length is readable
-//! without the lock. The table's memory holds the magazines. A depot requests more memory as it grows, and returns
-//! unused memory at a reap. An allocator may be built on this crate, so a visit to the depot allocates nothing. An
-//! unused depot takes only a few words of memory.
+//! A CPU visits the depot at most one time per magazine, so a plain lock is fast enough. Contention costs the transfer
+//! of cache lines; a lock-free pair of stacks was not faster. The depot copies magazines in and out. One visit takes
+//! the lock once, and the depot keeps no empty magazines. Finding an empty depot costs no lock, because the length is
+//! readable without the lock. The table's memory holds the magazines. A depot requests more memory as it grows, and
+//! returns unused memory at a reap. An allocator may be built on this crate, so a visit to the depot allocates nothing.
+//! An unused depot takes only a few words of memory.
 //!
 //! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last reap. A
 //! magazine below the minimum length was not needed during the whole interval, and is *surplus*.
@@ -22,7 +22,8 @@ use crate::sync::{AtomicU32, Counter, MutexGuard, Rank, planted, tell};
 use crate::tracepoints::{Operation, Step};
 use core::ptr::NonNull;
 
-/// Space for one magazine, in the memory of a table. A block is on one list at a time, whose owner owns the block.
+/// Space for one magazine, in the memory of a table. A block is on one list at a time; the owner of the list owns the
+/// block.
 #[derive(Debug)]
 pub(crate) struct Block(NonNull<Slot>);
 #[derive(Debug)]

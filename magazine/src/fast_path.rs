@@ -36,8 +36,8 @@ impl<R, M> Clone for FastPath<R, M> {
 impl<R, M> Copy for FastPath<R, M> {}
 
 impl<R: Round, M: Memory> FastPath<R, M> {
-    /// Creates a fast path of no layer, which always misses. A disabled path is for an owner whose slow path must see
-    /// each round.
+    /// Creates a fast path that belongs to no layer, so it always misses. A disabled path is for an owner whose slow
+    /// path must see each round.
     pub fn disabled() -> Self {
         Self { pcpu: PcpuPtr::disabled(), table: None, class: NO_CLASS, rounds: PhantomData }
     }
@@ -221,8 +221,8 @@ fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>) -> bool {
     claimed::push(table, class, round)
 }
 
-/// The offset of a class's stack, which is all that a fast path needs of a class. Under a checker, the class number
-/// finds the class's cells instead.
+/// The offset of a class's stack; a fast path needs nothing else of a class. Under a checker, the class number finds
+/// the class's cells instead.
 #[derive(Clone, Copy, Debug)]
 struct Stack {
     #[cfg(any(loom, shuttle))]

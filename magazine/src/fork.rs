@@ -23,8 +23,8 @@ use crate::sync::rank::held_for_a_fork;
 /// Dropping the claim of a live thread would give one object to two threads. Locks that are never released stop every
 /// other thread. It cannot be checked exactly whether the other threads live. A child that shares its parent's memory
 /// (`vfork`, `clone(CLONE_VM)`) has another process id although the threads live. A child in a new PID namespace may
-/// have its parent's process id although the threads do not live. Only the caller of `fork`, which is itself `unsafe`,
-/// knows whether the threads live.
+/// have its parent's process id although the threads do not live. Only the caller of `fork` knows if the threads live;
+/// `fork` is therefore `unsafe`.
 ///
 /// ```compile_fail,E0133
 /// # use uslab_magazine::Fork;

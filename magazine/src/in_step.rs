@@ -1,11 +1,12 @@
 //! Compares the model of the protocol (`tests/protocol/model.rs`) with the code.
 //!
-//! A random script of actions runs through the model and the code. Each thread of the model has a thread of the code,
-//! which stops at *gates*: before the layer calls its supplier, and at every [`inject_yield`](crate::layer). Between
-//! two gates, the code's thread runs alone on the CPU that the script selects. The model takes the thread's actions up
-//! to the next gate. After each step, the states of model and code must agree: stacks, places, limits, rounds taken by
-//! drains, the depot, the supplier, the class, and the owner of each round. A fork continues as the parent or as the
-//! child, as the script chooses. In the child of a fork, no other thread continues.
+//! A random script of actions runs through the model and the code. Each thread of the model has a thread of the code.
+//! The code's thread stops at *gates*: before the layer calls its supplier, and at every
+//! [`inject_yield`](crate::layer). Between two gates, the code's thread runs alone on the CPU that the script selects.
+//! The model takes the thread's actions up to the next gate. After each step, the states of model and code must agree:
+//! stacks, places, limits, rounds taken by drains, the depot, the supplier, the class, and the owner of each round. A
+//! fork continues as the parent or as the child, as the script chooses. In the child of a fork, no other thread
+//! continues.
 //!
 //! The code uses the claimed slot. No thread stops inside a section or under a lock. Interruptions of sections are
 //! covered by the loom models, which run the same bodies, and by the stepper.
@@ -253,7 +254,7 @@ fn look(protocol: &Protocol, s: &State) -> Vec<(String, String)> {
     parts
 }
 
-/// Returns `true` if the code has a gate at `pc`, which the model's thread reached from `before`.
+/// Returns `true` if the code has a gate at `pc`; the model's thread has come from `before`.
 fn is_gate(pc: Pc, before: Pc) -> bool {
     match pc {
         Pc::Enter(stage) => !matches!(stage, model::Stage::Pop | model::Stage::Push),

@@ -86,7 +86,8 @@ pub struct Config {
     pub first_fill: u16,
     /// Number of magazines that a CPU's stack holds in addition to the required two.
     ///
-    /// A stack should hold the whole batch of rounds that a CPU cycles through, which then never leaves the stack.
+    /// A stack should hold the whole batch of rounds that a CPU allocates and frees repeatedly, so that the batch never
+    /// leaves the stack.
     pub stock: u16,
     /// Number of magazines that each node's depot keeps, up to [`MAX_DEPOT`]. The supplier gets all magazines above the
     /// depot's limit.
@@ -102,7 +103,7 @@ pub const MAX_DEPOT: u32 = 1 << 12;
 const MAX_REACH: u32 = 1 << 14;
 
 impl Config {
-    /// Creates a configuration with magazines of `capacity` rounds, which the first fill fills completely.
+    /// Creates a configuration with magazines of `capacity` rounds; the first fill already fills a magazine completely.
     pub fn new(capacity: u16, stock: u16, depot_limit: u32) -> Self {
         let capacity = capacity.clamp(1, MAX_CAPACITY);
         Self { capacity, first_fill: capacity, stock, depot_limit, round_bytes: 0 }
@@ -596,8 +597,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Takes the rounds of `cpus` away and gives them to the supplier. The CPUs continue concurrently, and may hold
     /// rounds again when `drain` returns.
     ///
-    /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs. Fast paths wait neither for the
-    /// lock of drains nor for the fence.
+    /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs. A fast path waits for nothing:
+    /// not for the lock of drains, and not for the fence.
     pub fn drain(&self, supplier: &impl Supplier<R>, cpus: Range<u32>) {
         self.drain_in(&self.operation(OperationKind::Reclaim), supplier, cpus, DrainScope::All);
     }

@@ -16,8 +16,8 @@
 //! leaves the cache and when it is returned, and not in between. A deferred free counts when it is executed.
 //!
 //! Fast paths do not write these counts. A slow path passes an [`Operation`] down to the page allocator. Each
-//! [`Step`](crate::tracepoints::Step) with a level raises the operation to that level. The count of level `cpu` is the
-//! remainder: all operations, which the stack heads count, minus the operations of higher levels.
+//! [`Step`](crate::tracepoints::Step) with a level raises the operation to that level. The count of the level `cpu` is
+//! a difference: the number of all operations (counted in the stack heads) minus the operations of all higher levels.
 
 use crate::sync::Counter;
 use crate::tracepoints::Operation;

@@ -100,7 +100,7 @@ impl Class {
     }
 }
 
-/// Where a body ends: after its commit, or before its commit, which only the model of restartable sequences uses.
+/// Where a body ends: after its commit, or before it; only the model of restartable sequences uses the second case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
     Done,
@@ -373,7 +373,7 @@ impl Region<'_> {
         }
     }
     /// Returns the number of pops and pushes that the class has served, and the number of rounds on its stack. The two
-    /// counts are one snapshot, which any thread may take.
+    /// counts are one snapshot, and any thread may take the snapshot.
     pub(crate) fn served(&self, class: Class) -> (u64, u64) {
         loop {
             // Acquire: pairs with the second Release in `set_aside`.

@@ -4,8 +4,8 @@ use core::ptr::NonNull;
 
 /// A value in a magazine: anything that fits a pointer.
 ///
-/// Another thread of the same CPU may allocate a round that one thread freed. Rounds must be `Send`, and threads may
-/// share any layer.
+/// Two threads may share a CPU: one thread may allocate a round that the other thread has freed. Rounds must be `Send`,
+/// and threads may share any layer.
 ///
 /// ```compile_fail,E0277
 /// use core::{cell::Cell, ptr::NonNull};

@@ -53,11 +53,11 @@
 //!
 //! ## Addresses
 //!
-//! Each CPU's region is at most [`REGION`] bytes of addresses, which read as zero until the CPU's first miss. An idle
-//! CPU costs no memory. A region is committed from its start upwards as the CPU uses classes. The rooms of classes have
-//! power-of-two sizes and never move. Rooms smaller than a page share pages with rooms of the same size. A returned
-//! class number keeps its room for the next class of that size. [`Table::decommit_idle`] decommits the pages of idle
-//! stacks.
+//! Each CPU's region has at most [`REGION`] bytes of addresses; until the CPU's first miss, these bytes read as zero.
+//! An idle CPU costs no memory. A region is committed from its start upwards as the CPU uses classes. The rooms of
+//! classes have power-of-two sizes and never move. Rooms smaller than a page share pages with rooms of the same size. A
+//! returned class number keeps its room for the next class of that size. [`Table::decommit_idle`] decommits the pages
+//! of idle stacks.
 //!
 //! The magazines of all depots follow the regions, and are committed on first use.
 
@@ -417,9 +417,9 @@ impl<M: Memory> Table<M> {
         self.numbers[class.index as usize].magazine.set(rounds.into());
     }
 
-    /// Returns the size of the room for a stack of `reach` places, a power of two of cache lines, and the number of its
-    /// first bytes in which the stack may begin. Stacks at equal offsets of different pages would compete for the same
-    /// sets of the processor's cache. Stacks of a page or more begin at different offsets.
+    /// Returns the size of the room for a stack of `reach` places (a power of two of cache lines), and the number of
+    /// bytes at the start of the room in which the stack may begin. Stacks at equal offsets of different pages would
+    /// compete for the same sets of the processor's cache. Stacks of a page or more begin at different offsets.
     fn room(reach: u16) -> (usize, usize) {
         let stack = SEEN + NULL + (usize::from(reach) + 1) * ROUND;
         let mut bytes = stack.next_power_of_two().max(LINE);
@@ -433,7 +433,7 @@ impl<M: Memory> Table<M> {
     }
 
     /// Sets the number of usable places of the class's stacks. A limit of 0 closes the class permanently. `limit` is
-    /// called under the lock, so that the last caller with a new result wins.
+    /// called under the lock, so that the result of the last call is the one that remains.
     ///
     /// Rounds above the limit stay until they are used, or a drain takes them.
     pub(crate) fn set_limit(&self, class: Class, limit: impl FnOnce() -> u16) {

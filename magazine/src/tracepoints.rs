@@ -15,8 +15,8 @@
 //! number, and the address and length of the name, which is not null-terminated. A probe costs a `nop`, and registers
 //! for its arguments.
 //!
-//! Comparison with the kernel: tracepoints (`include/linux/tracepoint.h`) record under locks into ring buffers, which
-//! are read later and lose overwritten entries.
+//! Comparison with the kernel: its tracepoints (`include/linux/tracepoint.h`) take locks and write into ring buffers; a
+//! reader reads the buffers later, and overwritten entries are lost.
 
 use crate::cpu::Cpus;
 use crate::paths::Path;
@@ -129,7 +129,7 @@ steps! {
     /// The operation returned blocks to the zone, the last block at `page`, with `merges` merges of buddies.
     BlocksGiven { blocks: u16, order: u8, page: u32, merges: u16 } => Pages,
         "gives {blocks} blocks of order {order} back, with {merges} merges";
-    /// The operation requested memory from the system, which supplied `pages` pages.
+    /// The operation requested memory from the system, and got `pages` pages.
     Committed { pages: u32 } => Commit, "committed {pages} pages of memory";
     /// The operation returned `pages` pages to the system.
     Decommitted { pages: u32 } => Commit, "decommitted {pages} pages";
@@ -221,7 +221,7 @@ impl<'t> Operation<'t> {
     pub const fn is_cold(&self) -> bool {
         self.cold
     }
-    /// Runs a part of the operation in another layer, which counts that part separately.
+    /// Runs a part of the operation in another layer; this layer counts the part separately.
     #[doc(hidden)]
     pub fn below<R>(&self, part: impl FnOnce(&Self) -> R) -> R {
         let before = self.dearest.replace(Path::Cpu);

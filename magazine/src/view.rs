@@ -49,8 +49,9 @@ pub struct MagazineView<T> {
     pub capacity: u32,
 }
 
-/// For debuggers: byte offset from a stack's head, whose low 16 bits are the number of rounds, to its lowest round. The
-/// other three offsets are in a depot's slot: the next slot's address, the magazine's length, and the rounds.
+/// For debuggers: the offset in bytes from the head of a stack to the lowest round of the stack; the head's low 16 bits
+/// are the number of rounds. The other three offsets are in a depot's slot: the next slot's address, the magazine's
+/// length, and the rounds.
 #[doc(hidden)]
 pub const LAYOUT: [usize; 4] = {
     let [next, len, rounds] = Slot::LAYOUT;
@@ -63,8 +64,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn homes(&self) -> [usize; 3] {
         self.table.homes()
     }
-    /// For debuggers, four numbers: the address of the first node's stack offset, the address of the pointer to its
-    /// depot's first slot, the distance to the next node's fields, and the number of nodes.
+    /// For debuggers, four numbers about nodes: the address of the first node's stack offset, the address of the
+    /// pointer to the first slot of its depot, the distance to the fields of the next node, and the number of nodes.
     #[doc(hidden)]
     pub fn places(&self) -> [usize; 4] {
         let [stack, depot] =

@@ -4,7 +4,7 @@
 //! is lost or duplicated, and the layer's counts agree. No single setting of the test finds every bug. Each setting was
 //! tried against planted bugs (see `.ci/controls`). Long undisturbed runs find sections that are not restarted. Tiny
 //! magazines, with yields between a miss and its batch, find drains that do not own the rounds that they take. During
-//! each run, another layer is repeatedly created and dropped in the same table, so that class numbers are reused.
+//! each run, another layer is created and dropped in the table, over and over, so that class numbers are reused.
 //!
 //! `USLAB_STRESS=full` runs each setting with 20 times as many operations, the first setting with 1,200 million.
 //! `USLAB_STRESS=tenth`, and `small` (a 200th), are for slow machines such as an emulator or valgrind.
@@ -86,7 +86,7 @@ fn size(usual: usize) -> usize {
     }
 }
 
-/// Repeatedly creates and drops a layer, which must never see rounds of other layers.
+/// Creates and drops a layer, over and over; the layer must never see rounds of other layers.
 fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
     let supplier = TestSupplier::new(64);
     for turn in 0.. {
@@ -291,7 +291,7 @@ fn stress_on_a_claimed_slot_loses_no_round() {
     stress("claimed", Cpus::os().claimed(), Setting { operations: 5_000_000, ..TINY });
 }
 
-/// The layer uses the expected mechanism, which served the operations.
+/// The layer must use the expected mechanism, and this mechanism must have served the operations.
 #[test]
 fn layer_uses_the_expected_mechanism() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -376,7 +376,7 @@ fn program_contains_rseq_assembly_only_if_enabled() {
 
 // ---------------------------------------------------------------- environments with another choice
 
-/// Runs a test of this file in another process, which `prepare` sets up. Returns the stderr of the other process.
+/// Runs a test of this file in another process; `prepare` sets the process up. Returns the stderr of the other process.
 fn in_a_process(test: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) -> String {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "--include-ignored", "--nocapture", test]);

@@ -1,4 +1,5 @@
-//! Records the compiler's version for results with times, because a program cannot find out which compiler built it.
+//! Records the compiler's version, which belongs to results with times; a program cannot find out which compiler built
+//! it.
 
 use std::env::var;
 use std::process::Command;

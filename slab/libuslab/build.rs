@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-/// True if the linker finds the unwinder as an archive (`libgcc_eh.a`), which clang's own toolchains do not have.
+/// True if the linker finds the unwinder as an archive (`libgcc_eh.a`); toolchains of clang alone do not have this
+/// archive.
 fn has_unwinder_archive() -> bool {
     let linker = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());
     let found = Command::new(linker).arg("-print-file-name=libgcc_eh.a").output();

@@ -17,8 +17,8 @@ use uslab_magazine::sync::abandoned;
 /// An owned object of a [`KmemCache`] or [`Mempool`], or an owned allocation of a [`Kmalloc`] or [`Malloc`].
 ///
 /// Dropping the block frees the memory on the CPU that drops it. A block zeroes its bytes when they are first read, so
-/// unused memory stays untouched. An object of a cache with a constructor is not zeroed: it is as constructed, or as
-/// its last user left it.
+/// unused memory stays untouched. An object of a cache with a constructor is not zeroed: it contains what the
+/// constructor or its last user wrote.
 ///
 /// ```
 /// use uslab::{Gfp, Subsystem};
@@ -86,7 +86,7 @@ impl<'c> Block<'c> {
         Self { memory, layout, origin, initialised }
     }
 
-    /// Converts a block of `cache` into its object, which the caller then owns; returns any other block unchanged.
+    /// Converts a block of `cache` into an object that the caller owns; returns a block of any other cache unchanged.
     fn into_object(self, cache: &KmemCache) -> Result<NonNull<u8>, Self> {
         match self.origin {
             Origin::Cache(own) if core::ptr::eq(own.cache(), cache.cache()) => {

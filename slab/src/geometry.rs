@@ -9,8 +9,8 @@
 //!    1/8, then 1/4, then 1/2.
 //! 3. An object that is larger than the largest ordinary slab gets the smallest order that holds one object.
 //!
-//! Hence **the CPU count is an input**: the same object size gets another order on a machine with another CPU count. A
-//! comparison with a kernel must use the kernel's CPU count.
+//! Therefore **the CPU count is an input**: objects of one size get another order on a machine with another CPU count.
+//! A comparison with a kernel must use the kernel's CPU count.
 //!
 //! The stride is the object size rounded up to a word, then to the alignment. Linux puts a free-list pointer behind objects
 //! that have a constructor or are type-stable. In uslab, bitmaps outside the slab replace free lists, so no object needs a
@@ -168,8 +168,8 @@ impl Geometry {
         let objects = usize::from(objects);
         index(bytes.start).min(objects)..(index(bytes.end - 1) + 1).min(objects)
     }
-    /// Returns `true` if these objects can replace `other`'s by the rule of Linux's `find_mergeable`: less than a word
-    /// larger, and at least as aligned.
+    /// Returns `true` if these objects can replace the objects of `other` by the rule of Linux's `find_mergeable`: they
+    /// are larger by less than a word, and their alignment is at least as large.
     pub(crate) fn serves(&self, other: &Self) -> bool {
         let excess = self.object_size.checked_sub(other.object_size);
         excess.is_some_and(|excess| (excess as usize) < WORD)
@@ -420,7 +420,7 @@ mod tests {
             }
         }
 
-        /// Red zones surround each object, and no object extends beyond its slab.
+        /// Red zones surround each object, and no object extends beyond the end of its slab.
         #[test]
         fn objects_with_zones_are_inside_aligned_and_disjoint(
             size in 1_usize..=1 << 20, align in 0_u32..=16, cpus in 1_u32..256, index in 0_usize..MAX_OBJECTS,

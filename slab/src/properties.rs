@@ -599,7 +599,7 @@ fn memory_fuzzing_corpus_agrees_with_the_reference_model() {
     corpus("memory", memory::fuzz);
 }
 
-/// The charge of a freed mapping that could not be listed was once lost.
+/// Regression test: if a freed mapping could not be listed, its charge was lost.
 #[test]
 fn freed_mapping_is_uncharged_if_listing_fails() {
     use memory::{Step, Way};

@@ -29,8 +29,8 @@ pub(crate) struct List<T> {
 }
 
 impl<T> List<T> {
-    /// For debuggers: the offset of `place`; the bytes of an entry; and two offsets, of the `Arc`'s address in an entry
-    /// (null once removed) and of the value in the `Arc`'s memory.
+    /// For debuggers: the offset of `place`; the bytes of an entry; the offset of the `Arc`'s address in an entry (null
+    /// after the removal); and the offset of the value in the `Arc`'s memory.
     pub(crate) const LAYOUT: [usize; 4] = [
         core::mem::offset_of!(Self, place),
         size_of::<(u64, Option<Weak<T>>)>(),
@@ -140,7 +140,7 @@ impl<T> fmt::Debug for Registry<T> {
 mod tests {
     use super::*;
 
-    /// A walk once skipped an entry after an earlier entry was removed.
+    /// Regression test: after an earlier entry was removed, a walk skipped an entry.
     #[test]
     fn registry_walk_skips_no_entry_after_a_removal() {
         let registry = Registry::new(Rank::Caches);

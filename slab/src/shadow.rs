@@ -22,9 +22,10 @@ pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
     config
 }
 
-/// Makes the C library map large memory anew for each allocation. A world takes megabytes from the heap and touches few of
-/// them. Freshly mapped memory is zero, and costs only for touched pages. Reused memory must be cleared, which took three
-/// quarters of the time of these tests. By default the C library keeps freed large memory from the first large free on.
+/// Makes the C library map large memory anew for each allocation. A world takes megabytes from the heap and touches few
+/// of them. Freshly mapped memory is zero, and costs only for touched pages. Reused memory would have to be cleared,
+/// which would take three quarters of the time of these tests. By default the C library keeps freed large memory from
+/// the first large free on.
 fn map_what_is_large() {
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     // SAFETY: this option of the C library's heap may be set at any time.
@@ -33,7 +34,8 @@ fn map_what_is_large() {
     }
 }
 
-/// Magazines so small that a few steps reach the depot. Large magazines would be reserved, which fills them with zeros.
+/// Magazines so small that a few steps reach the depot. Large magazines would have to be reserved, which fills them
+/// with zeros.
 const SMALL: Magazines = Magazines::Sized { capacity: 2, stock: 1, depot_limit: 1 };
 
 /// Refuses calls of the fault point `point`, from the `nth` call on; a number that is too large means all points.

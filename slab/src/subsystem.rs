@@ -1,7 +1,8 @@
 //! A subsystem: a page allocator, the caches on its pages, and kmalloc.
 //!
-//! Several subsystems may coexist (tests, the simulator). The plain API uses one global subsystem, which its first use makes. A
-//! cache keeps its subsystem alive. A subsystem keeps no cache alive, and only lists caches for reports and memory pressure.
+//! Several subsystems may coexist (tests, the simulator). The plain API uses one global subsystem, which is made when
+//! the API is first used. A cache keeps its subsystem alive. A subsystem keeps no cache alive, and only lists caches
+//! for reports and memory pressure.
 
 use crate::cache::Account;
 pub use crate::cache::config::{Config, KEEP_FREE};
@@ -89,8 +90,8 @@ impl Subsystem {
         global::get()
     }
 
-    /// Makes the global subsystem with the program's [`Config`], which must happen before the first use of the global
-    /// subsystem.
+    /// Makes the global subsystem with the program's [`Config`]; the call must happen before the first use of the
+    /// global subsystem.
     ///
     /// ```standalone_crate
     /// use uslab::{Config, KmemCache, StartError, Subsystem};
@@ -219,8 +220,8 @@ impl Subsystem {
     pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
         self.core.start_profile(rate, None)
     }
-    /// Starts a heap profile whose random draws begin at `seed`. With one seed, the same program on the same CPUs gets the same
-    /// samples.
+    /// Starts a heap profile whose random draws begin at `seed`. With equal seeds, two runs of one program on equal
+    /// CPUs get equal samples.
     ///
     /// # Errors
     /// Fails as [`start_profile`](Self::start_profile) does.

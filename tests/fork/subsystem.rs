@@ -1,5 +1,5 @@
-//! Forks while other threads use a whole subsystem. The child can use the whole subsystem, and its census reports what
-//! was lost.
+//! Forks while other threads use a whole subsystem. The child can use the whole subsystem, and a census in the child
+//! reports the lost objects.
 
 use crate::rounds::Rng;
 use nix::libc;
@@ -18,14 +18,14 @@ const WORKERS: u64 = 4;
 /// The number of allocations that a worker holds.
 const HELD: usize = 300;
 
-/// Returns mostly small layouts; one in 512 is larger than the largest block.
+/// Returns layouts that are mostly small; one layout in 512 is larger than the largest block.
 fn layout(dice: &mut Rng) -> Layout {
     let most = [64, 64, 500, 500, 500, 5000, 20_000, 200_000][dice.below(8)];
     let size = if dice.below(512) == 0 { 5 << 20 } else { 1 + dice.below(most) };
     Layout::from_size_align(size, 1 << dice.below(8)).unwrap()
 }
 
-/// An allocation with the stamp that its owner wrote to its first byte.
+/// An allocation, and the stamp that the allocation's owner wrote to its first byte.
 type Piece = (NonNull<u8>, Layout, u8);
 
 fn take(malloc: &Malloc, dice: &mut Rng, stamp: u8) -> Piece {
@@ -61,7 +61,7 @@ fn work(malloc: &Malloc, cache: &KmemCache, stop: &AtomicBool, me: u64) {
     held.into_iter().for_each(|piece| give(malloc, piece, true));
 }
 
-/// Runs in the child of a fork, whose parent had four threads in the subsystem.
+/// Runs in the child of a fork; at the fork, four threads of the parent were in the subsystem.
 fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
     let mut dice = Rng(i + 1000);
     let held: Vec<_> = (0..100).map(|_| take(malloc, &mut dice, 0xc)).collect();
@@ -130,8 +130,8 @@ fn forked_child_of_a_busy_process_uses_its_subsystem() {
     }
 }
 
-/// Runs `busy` on a thread until it waits in the given `Stop`, then forks and runs `child` in the child. `child`
-/// returns `true` if all its checks hold.
+/// Runs `busy` on a thread until it waits in the `Stop` that it gets; then forks, and runs `child` in the child.
+/// `child` returns `true` if all checks in the child succeed.
 fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(Stop) + Send, child: impl FnOnce() -> bool) {
     let _alone = crate::ALONE.lock();
     let stop = Stop::default();
@@ -185,7 +185,7 @@ fn until(set: &AtomicBool) {
     }
 }
 
-/// An observer call of another thread, in progress at the fork, ends only in the parent.
+/// If another thread is calling the observer at the fork, the call ends only in the parent.
 #[test]
 fn forked_child_does_not_wait_for_a_running_observer() {
     let subsystem = Subsystem::new(Config::new(PageConfig::default_for(Cpus::os()))).unwrap();
@@ -204,7 +204,7 @@ fn forked_child_does_not_wait_for_a_running_observer() {
     forked_beside(&subsystem, busy, child);
 }
 
-/// A drain of another thread, in progress at the fork, leaves no stack closed in the child.
+/// If another thread is draining at the fork, no stack stays closed in the child.
 #[test]
 fn fork_during_a_drain_leaves_no_stack_closed() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
@@ -232,7 +232,7 @@ fn fork_during_a_drain_leaves_no_stack_closed() {
     }
 }
 
-/// Regression test: in debug builds the lock-order check compared locks of two subsystems, and aborted the program.
+/// Regression test: in debug builds, the lock-order check compared the locks of two subsystems and aborted the program.
 #[test]
 fn fork_can_hold_the_locks_of_two_subsystems() {
     let _alone = crate::ALONE.lock();

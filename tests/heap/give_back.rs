@@ -1,5 +1,6 @@
-//! Freed memory is returned to the system although blocks of pages are partly in use. With the allocator's thread, the
-//! program needs no call. Each test runs alone in a process whose heap is `Uslab`.
+//! Freed memory returns to the system, even if some objects of its page blocks are still in use. The allocator's thread
+//! returns the memory, so the program need not call a function. Each test runs alone in a process that has `Uslab` as
+//! its heap.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 use crate::process;
@@ -11,7 +12,7 @@ use uslab::{Config, ObjectCache, ReaperThread, Subsystem, Uslab};
 
 const MIB: u64 = 1 << 20;
 
-/// Runs a test of this file alone in a process, with options of the heap.
+/// Runs a test of this file alone in a process; `options` are options of the process's heap.
 #[track_caller]
 fn alone(test: &str, options: &str) {
     process::alone(&format!("give_back::{test}"), &format!("USLAB_OPTIONS={options}"));
@@ -21,7 +22,7 @@ fn alone(test: &str, options: &str) {
 fn resident() -> u64 {
     process::resident() as u64
 }
-/// Returns the bytes of the allocator's pages that may be backed by memory.
+/// Returns the number of bytes in the allocator's pages for which the system may hold memory.
 fn backed() -> u64 {
     Uslab.info().unwrap().pages.backed_bytes()
 }
@@ -30,7 +31,8 @@ fn random(state: &mut u64) -> usize {
     (*state >> 33) as usize
 }
 
-/// Returns 20,000 vectors of four sizes, created and replaced at random indices: some 250 MiB.
+/// Returns 20,000 vectors of four sizes, which were created and replaced at random indices; together they have some 250
+/// MiB.
 fn load() -> Vec<Vec<u8>> {
     let mut vectors: Vec<Vec<u8>> = (0..20_000).map(|_| Vec::new()).collect();
     let mut state = 1;
@@ -101,7 +103,7 @@ fn child_keeps_a_thousand_scattered_objects() {
     Uslab.check().unwrap().unwrap();
 }
 
-/// Waits until `so` returns `true`. The limit of a minute only ends a failing test, so no time is asserted.
+/// Waits until the function `so` returns `true`. The limit of one minute only ends a failing test; no time is checked.
 #[track_caller]
 fn wait(what: &str, so: impl Fn() -> bool) {
     for _ in 0..6000 {
@@ -139,7 +141,7 @@ fn child_waits_for_its_reaper_thread_to_sleep() {
     assert_eq!(reaper().refused, 0);
 }
 
-/// Returns the bytes of mappings above 4 MiB: in use, and freed but kept.
+/// Returns the bytes of mappings above 4 MiB: mappings in use, and mappings that were freed but kept.
 fn huge() -> (u64, u64) {
     let info = Uslab.info().unwrap().huge;
     (info.pages * 4096, info.cached_pages * 4096)
@@ -242,7 +244,7 @@ fn child_frees_mappings_under_an_address_limit() {
     Uslab.check().unwrap().unwrap();
 }
 
-/// The child of a fork has no reaper thread, and starts one.
+/// The child of a fork has no reaper thread, so it starts one.
 #[test]
 fn forked_child_starts_a_separate_reaper_thread() {
     alone("child_forks_with_a_running_reaper_thread", "reap=20");
@@ -277,8 +279,8 @@ fn child_forks_with_a_running_reaper_thread() {
     drop(vectors);
 }
 
-/// Without a reaper thread, frees still return memory beyond the bound, and the start of the thread is retried at twice
-/// the size.
+/// Without a reaper thread, frees still return the memory that exceeds the bound; when the size has doubled, the start
+/// of the thread is tried again.
 #[test]
 fn frees_return_memory_without_a_reaper_thread() {
     alone("child_fails_to_start_threads", "reap=20");
@@ -377,8 +379,8 @@ fn child_drops_a_subsystem_with_a_reaper_thread() {
     wait("the thread has ended", || threads() == 0);
 }
 
-/// Regression test: each byte was written, and ten times as many blocks took 922, 1,222 and 257 MiB. The blocks now
-/// take 23, 23 and 15 MiB, most of it for page descriptors.
+/// Regression test: each byte of zeroed memory was written. With ten times as many blocks as in this test, the memory
+/// grew by 922, 1,222 and 257 MiB; it now grows by 23, 23 and 15 MiB, mostly for page descriptors.
 #[test]
 fn zeroed_allocation_does_not_write_to_fresh_pages() {
     alone("child_allocates_zeroed_memory", "check=0");

@@ -25,7 +25,7 @@ fn boxes_are_allocated_by_the_global_allocator() {
     assert!(boxes.iter().all(|boxed| usable(boxed) == 8));
 }
 
-/// A thread-local whose destructor allocates, after everything else in the thread.
+/// A thread-local value whose destructor allocates after everything else in the thread has ended.
 struct Last(Vec<String>);
 impl Drop for Last {
     fn drop(&mut self) {
@@ -80,7 +80,7 @@ fn blocks_of_each_size_and_alignment_can_be_resized() {
     }
 }
 
-/// The test runs alone in its process, because objects of other tests would keep blocks from being returned.
+/// The test runs alone in its process, because objects of other tests would prevent blocks from being returned.
 #[test]
 fn memory_of_a_freed_burst_is_decommitted_automatically() {
     alone("global_alloc::child_frees_a_burst_of_allocations", "");
@@ -162,7 +162,7 @@ fn forked_children_can_allocate_while_parent_threads_allocate() {
     });
 }
 
-/// Object caches belong to another subsystem than the program's heap, and reports distinguish the two.
+/// Object caches belong to a different subsystem than the program's heap, and reports show the two separately.
 #[test]
 fn process_report_separates_the_object_and_malloc_heaps() {
     let cache = uslab::ObjectCache::builder("told-apart").ctor(|| 0_u64).build().unwrap();
@@ -177,8 +177,8 @@ fn process_report_separates_the_object_and_malloc_heaps() {
     drop(object);
 }
 
-/// Regression test: the census counted a cache's slabs, then allocated the cache's name, and found one slab more: the
-/// slab of that name.
+/// Regression test: the census counted the slabs of a cache and then allocated the cache's name, so it found one more
+/// slab, which held the name.
 #[test]
 fn census_ignores_allocations_made_by_the_census() {
     alone("global_alloc::child_takes_a_census", "");

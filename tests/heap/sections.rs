@@ -1,5 +1,6 @@
-//! Checks the restartable sequences of a program that uses the library: the library's own, and the copies inlined into
-//! the program. The magazines' own tests check their sequences and interrupt them (`magazine/src/cpu/rseq_stepper.rs`).
+//! Checks the restartable sequences of a program that uses the library: the sequences of the library, and their copies
+//! that were inlined into the program. The tests of the magazine crate check and interrupt that crate's sequences
+//! (`magazine/src/cpu/rseq_stepper.rs`).
 
 #![cfg(all(
     not(any(miri, uslab_no_rseq, uslab_heap)),

@@ -1,12 +1,12 @@
-//! Tests which inlined paths serve the process's malloc, and that each path works.
+//! Tests which inlined paths serve the malloc of the process, and that each of these paths works.
 
 use crate::process::alone;
 use std::alloc::{Layout, alloc, dealloc};
 use uslab::Uslab;
 use uslab_magazine::{Cpus, Mechanism};
 
-/// Allocates and frees objects of many sizes in several threads; the main thread frees the rest. No object may be
-/// allocated twice.
+/// Allocates objects of many sizes in several threads and frees some of them there; the main thread frees all others.
+/// No object may be allocated twice at a time.
 fn used() {
     let threads: Vec<_> = (1..=4_u8)
         .map(|own| {
@@ -79,7 +79,7 @@ fn child_expects_closed_static_paths() {
     assert!(!static_paths_serve());
 }
 
-/// Objects allocated on static paths are freed on the other paths.
+/// Objects that static paths allocated are freed on other paths.
 #[test]
 fn static_paths_close_when_an_address_limit_is_set() {
     alone("static_paths::child_limits_its_addresses_and_frees_objects", "USLAB_OPTIONS=check=0");
@@ -96,7 +96,8 @@ fn child_limits_its_addresses_and_frees_objects() {
     assert!(!static_paths_serve());
 }
 
-/// A cache that the program creates belongs to another table. Such a cache does not use the malloc's per-CPU words.
+/// A cache that the program creates belongs to a different table than the malloc's caches. Therefore the cache does not
+/// use the per-CPU words of the malloc.
 #[test]
 fn program_caches_do_not_use_malloc_cpu_words() {
     alone("static_paths::child_allocates_from_a_separate_cache", "USLAB_OPTIONS=check=0");

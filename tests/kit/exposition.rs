@@ -1,9 +1,9 @@
-//! A strict reader of Prometheus' text format 0.0.4, which accepts what a server accepts and its linter does not
-//! criticise.
+//! A strict reader of Prometheus' text format 0.0.4: it accepts only text that a server accepts and the format's linter
+//! does not criticise.
 
 use std::collections::BTreeMap;
 
-/// Returns the values of a text by series: name and labels as the text has them.
+/// Returns the values of a text for each series; a series is the name and the labels as they are in the text.
 ///
 /// # Errors
 /// Fails with the first invalid line.
@@ -59,7 +59,7 @@ fn is_name(name: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// Parses labels such as `{a="b",c="d"}`. Each name may occur once.
+/// Parses labels such as `{a="b",c="d"}`. Each label name may occur only once.
 pub(crate) fn read_labels(text: &str) -> Option<BTreeMap<String, String>> {
     let mut rest = text.strip_prefix('{')?;
     let mut labels = BTreeMap::new();

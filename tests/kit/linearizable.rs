@@ -1,18 +1,18 @@
 //! Checks that a history of concurrent operations is linearizable. Each operation must have one point in time between
-//! its call and its return, such that a sequential specification allows all results in that order.
+//! its call and its return, so that a sequential specification allows all results in the order of these points.
 //!
-//! The search is Wing and Gong's (1993) with Lowe's cache of visited states (2017): a state after the same set of
-//! operations is searched once. A history of independent objects is checked one object at a time, which is equivalent
-//! by locality (Herlihy and Wing 1990): see [`check_each`].
+//! The search is Wing and Gong's (1993), with Lowe's cache of visited states (2017): two equal states after equal sets
+//! of operations are searched only once. If the objects of a history are independent, each object is checked alone,
+//! which is equivalent because of locality (Herlihy and Wing 1990): see [`check_each`].
 //!
-//! `uslab-magazine` and `uslab` also include this file, for histories of schedules. The imports of this file are
-//! therefore from the including module.
+//! The crates `uslab-magazine` and `uslab` also include this file, to check the histories of their schedules. This file
+//! therefore gets its imports from the including module.
 
 use super::sync::{AtomicU64, Mutex, Ordering::SeqCst, thread::yield_now};
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
 
-/// A recorded operation with its result, and the clock's values at its call and after its return.
+/// A recorded operation with its result, and the values of the clock before the call and after the return.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call<O> {
     pub(crate) called: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Call<O> {
 /// The sequential specification of an object.
 pub(crate) trait Spec: Clone + Eq + Hash {
     type Op;
-    /// Applies `op` and returns `true` if its result is allowed in this state.
+    /// Applies the operation `op`, and returns `true` if its result is allowed in this state.
     fn allows(&mut self, op: &Self::Op) -> bool;
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn check<S: Spec>(start: &S, history: &[Call<S::Op>]) -> Result<(), u
     }
 }
 
-/// Checks a history object by object.
+/// Checks a history separately for each object.
 ///
 /// # Errors
 /// Fails with the object whose history has no valid order, and the call as in [`check`].
@@ -104,7 +104,7 @@ where
     Ok(())
 }
 
-/// An object that is owned or free, with the operations of its owners.
+/// An object that is owned or free; its operations change its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Object {
     pub(crate) owned: bool,
@@ -129,7 +129,7 @@ impl Spec for Object {
     }
 }
 
-/// A recorder of threads' calls.
+/// A recorder for the calls that threads make.
 pub(crate) struct Recorder<O> {
     clock: AtomicU64,
     calls: Mutex<Vec<Call<O>>>,
@@ -139,8 +139,8 @@ impl<O> Recorder<O> {
     pub(crate) fn new() -> Self {
         Self { clock: AtomicU64::new(0), calls: Mutex::new(vec![]) }
     }
-    /// Runs `call`, and records the operation that `op` derives from its result, if any. Every fifth call yields, so
-    /// that calls overlap.
+    /// Runs `call`, and records the operation that `op` derives from the call's result, if `op` returns one. Every
+    /// fifth call yields the CPU, so that calls of several threads overlap.
     pub(crate) fn call<R, N: Into<Option<O>>>(
         &self,
         call: impl FnOnce() -> R,
@@ -170,7 +170,7 @@ impl<O> Recorder<O> {
 mod tests {
     use super::*;
 
-    /// A register that is written and read.
+    /// A register that threads write and read.
     #[derive(Clone, PartialEq, Eq, Hash)]
     struct Register(u32);
     #[derive(Clone, Copy, Debug)]
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    /// Without the cache of visited states this search would not end.
+    /// Without the cache of visited states, this search would take for ever.
     #[test]
     fn linearizability_checker_handles_hundreds_of_overlapping_calls() {
         let calls = |last: u32| {

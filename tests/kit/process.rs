@@ -1,12 +1,12 @@
-//! Runs tests in separate processes, so that a measurement or limit concerns one test.
+//! Runs tests in separate processes, so that a measurement or a limit affects only one test.
 
 // Not every target uses every function.
 #![allow(dead_code)]
 
 use std::process::Command;
 
-/// Runs the test with the full name `test` in a separate process of this program. `before` precedes the command in a
-/// shell: limits or variables. Returns the text that the process printed.
+/// Runs the test whose full name is `test` in a separate process of this program. `before` is shell text in front of
+/// the command: limits or variables. Returns the text that the process printed.
 #[track_caller]
 pub(crate) fn alone(test: &str, before: &str) -> String {
     let script = format!("{before} exec \"$0\" --exact {test} --include-ignored --nocapture");
@@ -24,8 +24,8 @@ pub(crate) fn resident() -> usize {
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-/// Returns `true` if this process runs `test` alone. In any other process, `is_alone` runs the test in a process of its
-/// own, and returns `false` when the test has passed there.
+/// Returns `true` if this process runs only the test `test`. Otherwise, `is_alone` runs the test in a separate process,
+/// and returns `false` when the test has passed in that process.
 #[track_caller]
 pub(crate) fn is_alone(test: &str) -> bool {
     let variable = "USLAB_TEST_ALONE";

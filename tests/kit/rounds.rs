@@ -1,4 +1,4 @@
-//! Rounds that are stamped and counted, for stress tests of the magazines.
+//! Rounds for stress tests of the magazines; the rounds are stamped and counted.
 
 use uslab_magazine::sync::{Arc, AtomicU64, Mutex, Ordering::AcqRel, Ordering::Relaxed};
 use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier, Table, sync};
@@ -7,7 +7,7 @@ use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier
 mod test_round;
 pub(crate) use test_round::{TestRound, table};
 
-/// The free rounds, and for each round the stamp of its owner, 0 without an owner.
+/// The free rounds, and for each round the stamp of its owner; the stamp is 0 if the round has no owner.
 pub(crate) struct TestSupplier {
     pub(crate) free: Mutex<Vec<usize>>,
     stamps: Vec<AtomicU64>,
@@ -20,11 +20,11 @@ impl TestSupplier {
             stamps: (0..=rounds).map(|_| AtomicU64::new(0)).collect(),
         }
     }
-    /// Stamps a round; returns `true` if the round had no owner.
+    /// Writes a stamp on a round; returns `true` if the round had no owner before.
     pub(crate) fn stamp(&self, round: TestRound, me: u64) -> bool {
         self.stamps[round.0].swap(me, AcqRel) == 0
     }
-    /// Removes the stamp of a round; returns `true` if the round belonged to `me`.
+    /// Removes the stamp of a round; returns `true` if the owner was `me`.
     pub(crate) fn unstamp(&self, round: TestRound, me: u64) -> bool {
         self.stamps[round.0].swap(0, AcqRel) == me
     }
@@ -55,7 +55,7 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
-/// Creates a layer with the given sizes.
+/// Creates a layer whose magazines, stacks and depot have the given sizes.
 pub(crate) fn layer(
     table: &Arc<Table<Heap>>,
     capacity: u16,

@@ -1,8 +1,8 @@
-//! A sandbox that a running process enters: the kernel then refuses what it granted at the start.
+//! A sandbox that a running process enters: afterwards, the kernel refuses system calls that it granted before.
 
 use nix::libc;
 
-/// Makes the kernel refuse `membarrier` to this thread from now on, and to threads and programs that it starts.
+/// From now on, the kernel refuses `membarrier` to this thread, and to threads and programs that this thread starts.
 pub(crate) fn refuse_membarrier() -> std::io::Result<()> {
     let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let mut steps = [

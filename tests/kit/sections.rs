@@ -1,19 +1,19 @@
-//! Finds and checks the restartable sequences of the running program in its memory: all of them, from every crate, with
-//! the inlined copies. The instructions of each processor are described in a separate file.
+//! Finds the restartable sequences of the running program in its memory, and checks them: the sequences of every crate,
+//! and all inlined copies. The instructions of each processor architecture are described in a separate file.
 //!
 //! [`check`] verifies the properties on which the kernel and a restart rely. A section may be aborted before any of its
 //! instructions. An aborted section runs again from its *restart label*, with the registers and memory of the aborted
 //! attempt. A place is *live* at the restart label if it is read from there on before it is written. A section must not
 //! write a live place before its commit, because the second attempt would read the changed value.
 //!
-//! One store is an exception: a batch that widens its stack writes the new `cap` in the word next to the head that it
-//! commits. Every reader accepts any `cap` computed from what the section has read. The section must store `cap` and
-//! not add to it.
+//! There is one exception for stores: a batch that widens its stack writes the new `cap` to the word next to the head,
+//! and then commits the head. Every reader accepts any value of `cap` that a section has computed from what it has
+//! read. The section must store a new value to `cap`, and may not add to the old value.
 //!
-//! Liveness is computed on the machine code, from the restart label through the section and beyond, along all direct
-//! jumps. The analysis ends at calls, returns, indirect jumps and unknown instructions. Registers and flags are tracked
-//! exactly. A place in memory is identified by the operand that names it, so two operands for one address count as
-//! different places.
+//! Liveness is computed on the machine code: from the restart label, through the section and beyond, along all direct
+//! jumps. The analysis of a path ends at a call, a return, an indirect jump or an unknown instruction. Registers and
+//! flags are tracked exactly. A place in memory is identified by the operand that names the place, so two different
+//! operands for one address count as two places.
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -47,7 +47,7 @@ pub(crate) struct Section {
     descriptor: usize,
 }
 
-/// The operation of a section; see `PcpuPtr` of the magazines.
+/// The operation of a section; see `PcpuPtr` in the magazine crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pop,
@@ -56,31 +56,32 @@ pub(crate) enum Kind {
     PopBatch,
 }
 
-/// The registers that hold a section's operands, by their names in the source. The registers are all different.
+/// The registers that hold the operands of a section; the fields have the operands' names in the source. All of these
+/// registers are different.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operands {
     pub(crate) kind: Kind,
     pub(crate) area: Register,
     pub(crate) words: Register,
     pub(crate) stack: Register,
-    /// The register `round` that a pop writes, or `rounds` or `into` of a batch.
+    /// The register `round` that a pop writes, or the register `rounds` or `into` of a batch.
     pub(crate) rounds: Register,
     /// The register `count` of a batch.
     pub(crate) count: Option<Register>,
 }
 
-/// The place where execution continues after an instruction.
+/// Where execution continues after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
     Next,
-    /// A conditional branch, and an unconditional jump, to an address.
+    /// The instruction is a conditional branch, or an unconditional jump, to an address.
     Branch(usize),
     Jump(usize),
-    /// A call, a return, or a jump to an address that the instruction does not contain.
+    /// The instruction is a call, a return, or a jump to an address that the instruction does not contain.
     Away,
 }
 
-/// A place that an instruction reads or writes.
+/// A place, such as a register, that an instruction reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
     /// A whole register.
@@ -89,7 +90,7 @@ enum Place {
     Memory(Memory),
 }
 
-/// The effects of one instruction. The places that the instruction always writes are also in `may_write`.
+/// The effects of one instruction. Places that the instruction always writes are in `may_write`, too.
 #[derive(Clone, Debug, Default)]
 struct Effect {
     reads: HashSet<Place>,
@@ -107,8 +108,8 @@ pub(crate) fn all() -> Vec<Section> {
     sections
 }
 
-/// Returns the array `__rseq_cs_ptr_array`, which the linker gathers, and in which every section announces its
-/// descriptor.
+/// Returns the array `__rseq_cs_ptr_array`, which the linker collects; every section puts its descriptor into this
+/// array.
 fn descriptors() -> &'static [&'static Descriptor] {
     unsafe extern "C" {
         #[link_name = "__start___rseq_cs_ptr_array"]
@@ -142,7 +143,7 @@ impl Section {
         Self { code, instructions, abort, descriptor }
     }
 
-    /// Returns the name of a section's instruction for messages.
+    /// Returns the name that messages use for an instruction of a section.
     pub(crate) fn name(&self, instruction: &Instruction) -> String {
         let at = instruction.ip() - self.code.start;
         format!("section at {:#x}, +{at:#x} `{instruction}`", self.code.start)
@@ -152,9 +153,9 @@ impl Section {
         instruction.effect().unwrap_or_else(|| panic!("{}: not known here", self.name(instruction)))
     }
 
-    /// Returns the instructions from the abort address to the start of the section, in the order in which they run, and
-    /// the restart label's address: the target of the first jump. The instructions before that jump run only after an
-    /// abort; the instructions from the restart label on also run without one.
+    /// Returns the instructions from the abort address to the start of the section, in the order in which they run; and
+    /// the address of the restart label, which is the target of the first jump. The instructions before the first jump
+    /// run only after an abort; the instructions after the restart label also run without an abort.
     fn abort_path(&self) -> (Vec<Instruction>, usize) {
         let (mut way, mut restart, mut ip) = (vec![], None, self.abort);
         while ip != self.code.start {
@@ -175,19 +176,19 @@ impl Section {
         (way, restart.unwrap_or(self.code.start))
     }
 
-    /// Returns the label where the section starts, and where it runs again after an abort.
+    /// Returns the restart label, at which the section starts, and restarts after an abort.
     pub(crate) fn restart(&self) -> usize {
         self.abort_path().1
     }
 
-    /// Returns all instructions from the restart label on.
+    /// Returns all instructions after the restart label.
     fn whole(&self) -> Vec<Instruction> {
         let (way, restart) = self.abort_path();
         let ahead = way.into_iter().filter(|one| (restart..self.code.start).contains(&one.ip()));
         ahead.chain(self.instructions.iter().copied()).collect()
     }
 
-    /// Returns the address to which the section jumps without a commit, other than its end.
+    /// Returns the address, other than its end, to which the section jumps without a commit.
     pub(crate) fn miss(&self) -> Option<usize> {
         let mut out = self.instructions.iter().filter_map(|instruction| match instruction.flow() {
             Flow::Branch(target) if target != self.code.end && !self.code.contains(&target) => Some(target),
@@ -202,8 +203,8 @@ impl Section {
         miss
     }
 
-    /// Reads the section's operation and operand registers from its instructions. The result is heuristic: callers must
-    /// verify that the section does this with these registers.
+    /// Finds the operation and the operand registers of the section from its instructions. The result is a guess:
+    /// callers must verify that the section does this operation with these registers.
     pub(crate) fn operands(&self) -> Operands {
         let operands = self.read_operands().unwrap_or_else(|what| {
             panic!("the section at {:#x} has no {what}", self.code.start);
@@ -215,7 +216,7 @@ impl Section {
         operands
     }
 
-    /// Returns the compare before a backward jump, which ends the loop of a batch.
+    /// Returns the comparison before a backward jump; the jump ends the loop of a batch.
     fn loop_end(&self) -> Option<&Instruction> {
         let back = |one: &&[Instruction]| {
             matches!(one[1].flow(), Flow::Branch(target)
@@ -224,7 +225,7 @@ impl Section {
         self.instructions.windows(2).find(back).map(|one| &one[0])
     }
 
-    /// Returns the description that a proof needs.
+    /// Returns the description of a section that a proof needs.
     fn json(&self) -> Value {
         let (abort_path, restart) = self.abort_path();
         let Operands { kind, area, words, stack, rounds, count } = self.operands();
@@ -250,8 +251,9 @@ impl Section {
         })
     }
 
-    /// Returns the places that are read before they are written, from the restart label on. The result is the least
-    /// solution of `live = reads + (live after it - writes)` over all reachable instructions.
+    /// Returns the places that are read before they are written, on paths that begin at the restart label. The result
+    /// is the least solution of `live = reads + (live after - writes)` over all reachable instructions, where `live
+    /// after` belongs to the next instructions.
     fn live(&self) -> HashSet<Place> {
         let restart = self.restart();
         let (mut code, mut todo) = (BTreeMap::new(), vec![restart]);
@@ -298,8 +300,8 @@ impl Section {
         }
     }
 
-    /// Panics unless the section can be restarted at any of its instructions. Returns the number of places that the
-    /// section writes and that survive an abort.
+    /// Panics if the section cannot be restarted at each of its instructions. Returns the number of places that the
+    /// section writes before its commit, so that the values survive an abort.
     fn check(&self) -> usize {
         let start = self.code.start;
         assert!(!self.code.contains(&self.abort), "the section at {start:#x}: its abort address lies in it");
@@ -343,8 +345,8 @@ impl Section {
     }
 }
 
-/// Writes all sections of this program to the file that `USLAB_SECTIONS` names, for their proof
-/// (`tests/sections/prove.py`). `beside` holds the other fields that the proof needs.
+/// Writes all sections of this program to the file that `USLAB_SECTIONS` names; a script proves the sections
+/// (`tests/sections/prove.py`). `beside` contains all other fields that the proof needs.
 pub(crate) fn write_down(mut beside: Value) {
     beside["architecture"] = std::env::consts::ARCH.into();
     beside["sections"] = all().iter().map(Section::json).collect();
@@ -357,11 +359,12 @@ pub(crate) fn write_down(mut beside: Value) {
 pub(crate) struct Checked {
     pub(crate) sections: usize,
     pub(crate) instructions: usize,
-    /// The number of stores before a commit that survive an abort.
+    /// The number of stores before a commit whose values survive an abort.
     pub(crate) survive: usize,
 }
 
-/// Checks that every section of this program can be restarted at any of its instructions. Prints and returns the totals.
+/// Checks that every section of this program can be restarted at each of its instructions. Prints the totals and
+/// returns them.
 ///
 /// # Panics
 /// Panics if a section cannot be restarted.
@@ -376,7 +379,7 @@ pub(crate) fn check() -> Checked {
     Checked { sections: sections.len(), instructions, survive }
 }
 
-/// Returns the check's message about a sample section that never runs; empty if it passes.
+/// Returns the message of the check for a sample section that never runs; the message is empty if the check passes.
 fn verdict(sample: &'static Descriptor) -> String {
     let checked = uslab_sync::catch_panic(|| Section::of(sample).check());
     checked.err().map_or(String::new(), |said| *said.downcast::<String>().expect("a message"))

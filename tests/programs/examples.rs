@@ -1,4 +1,4 @@
-//! The examples run, and print what their documentation promises.
+//! Tests that the examples run, and print what their documentation promises.
 
 use std::process::Command;
 use uslab_tests::workspace;

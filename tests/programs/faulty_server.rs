@@ -1,5 +1,5 @@
-//! Mistakes with the example server's memory (`faulty_server/`), one for each run. Each mistake ends the server. The
-//! report names the mistake, the object's cache, and the code that allocated and freed the object.
+//! Mistakes that use the memory of the example server (`faulty_server/`); each run makes one mistake. Each mistake ends
+//! the server. The report names the mistake, the cache of the object, and the code that allocated and freed the object.
 
 use crate::server::{Client, Server};
 use std::io::Read;
@@ -7,22 +7,22 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use uslab_tests::faulty_server;
 
-/// Requests sent after a mistake, until the server ends.
+/// The requests that are sent after a mistake, until the server ends.
 #[derive(Clone, Copy, Debug)]
 enum Then {
     /// No request: the mistake is noticed immediately.
     AtOnce,
     /// Deletes the key.
     Delete,
-    /// Sends other commands, then deletes the key.
+    /// Sends other commands, and then deletes the key.
     DeleteLater,
-    /// Sets more keys to values of the same size.
+    /// Sets more keys to values of the size of the first value.
     Set,
-    /// Sets and deletes more keys with values of the same size.
+    /// Sets and deletes more keys whose values have the size of the first value.
     Renew,
-    /// Makes the same mistake with another value.
+    /// Makes the mistake again, with another value.
     Again,
-    /// Requests a reply that is larger than the connection's buffer.
+    /// Requests a value that is larger than the buffer of the connection.
     GetLarge,
 }
 use Then::*;
@@ -51,7 +51,7 @@ impl Then {
     }
 }
 
-/// Returns the server's messages about a mistake, until the server ends.
+/// Makes a mistake, and returns the messages that the server writes until it ends.
 fn said(mistake: &str, options: &[&str], then: Then) -> String {
     let mut server = Server::of(
         Command::new(faulty_server()).args(options).env("USLAB_OPTIONS", "check=1").stderr(Stdio::piped()),
@@ -73,7 +73,7 @@ fn said(mistake: &str, options: &[&str], then: Then) -> String {
     text
 }
 
-/// Returns the line that begins with `begin`, and the indented lines of the stack after it.
+/// Returns the line that begins with `begin`, and the indented lines after it, which are a stack.
 fn part<'t>(text: &'t str, begin: &str) -> Option<&'t str> {
     let start = text.find(&format!("\n{begin}"))? + 1;
     let part = &text[start..];
@@ -81,15 +81,16 @@ fn part<'t>(text: &'t str, begin: &str) -> Option<&'t str> {
     Some(&part[..end.map_or(part.len(), |(at, _)| at)])
 }
 
-/// Functions that must be on the stacks of the allocation, of the free, and of the detection. The entries and the
-/// connection's buffer were not freed earlier.
+/// Functions that must be on three stacks: of the allocation, of the free, and of the detection. In these mistakes, the
+/// entry and the buffer of the connection were not freed before.
 type Stacks = [Option<&'static str>; 3];
 const VALUE: Stacks = [Some("Store"), Some("Store"), Some("Store")];
 const FREED_TWICE: Stacks = [Some("Store"), Some("the_first_free"), Some("the_second_free")];
 const ENTRY: Stacks = [Some("the_entry"), None, Some("the_end_of")];
 const NONE: Stacks = [None; 3];
 
-/// The mistakes: the requests that follow, the cache of the object, a part of the report, and its stacks.
+/// The mistakes, each with the requests that follow, the cache of the object, a part of the report, and the report's
+/// stacks.
 const MISTAKES: [(&str, Then, &str, &str, Stacks); 22] = [
     ("overflow_by_1", Delete, "malloc-112", "Right Redzone overwritten", VALUE),
     ("overflow_by_8", Delete, "malloc-112", "Right Redzone overwritten", VALUE),
@@ -208,15 +209,15 @@ fn server_bug_report_has_allocation_and_free_stacks() {
     std::thread::scope(|scope| MISTAKES.chunks(11).for_each(|some| _ = scope.spawn(|| work(some))));
 }
 
-/// A freed object is kept from reuse for some time, and is overwritten in that time.
+/// After an object is freed, it is not reused for some time; during this time, the object is overwritten.
 #[test]
 fn write_to_a_quarantined_object_is_reported_on_reuse() {
     let text = said("write_after_free", &["FZPU", "4096"], Renew);
     is_named("write_after_free", &text, "malloc-112", "Poison overwritten", VALUE);
 }
 
-/// Regression test: when the guard sampled one allocation in two or three, the server ended in the middle of the
-/// report. Rust's threads have a small stack for signal handlers.
+/// Regression test: if the guard sampled one allocation in two or three, the server ended in the middle of its report.
+/// The threads of Rust programs have a small stack for signal handlers.
 #[test]
 fn read_after_free_of_a_sample_is_reported() {
     let text = said("read_after_free", &["heap"], Again);

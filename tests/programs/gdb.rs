@@ -1,5 +1,5 @@
-//! Tests the gdb script on a core of the example server, made here, and on live programs. The tests are skipped without
-//! gdb, or if gdb may not trace other processes.
+//! Tests the gdb script: on a core of the example server that the test makes, and on live programs. The tests are
+//! skipped if gdb is missing or may not trace other processes.
 
 use crate::server::Server;
 use nix::sys::signal::{Signal, kill};
@@ -11,10 +11,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use uslab_tests::{faulty_server, libuslab, libuslab_cache, server, workspace};
 
-/// The message of a gdb that may not trace another process.
+/// The message of gdb when it may not trace another process.
 const MAY_NOT: &str = "ptrace: Operation not permitted";
 
-/// Returns a gdb command with the script loaded, and further commands.
+/// Returns a gdb command that loads the script and runs further commands.
 fn with_script(arguments: &[&str], commands: &[&str]) -> Command {
     // A file is limited to 4 GiB, in units of 512 bytes, because a core that contains reserved memory would fill the
     // disk.
@@ -47,13 +47,14 @@ fn gdb(arguments: &[&str], commands: &[&str]) -> Option<String> {
     Some(said + &errors)
 }
 
-/// Returns commands that show the magazines of each CPU, including CPUs that the test may not run on.
+/// Returns commands that show the magazines of each CPU, also of CPUs on which the test may not run.
 fn magazines() -> impl Iterator<Item = String> {
     let cpus = sysconf(SysconfVar::_NPROCESSORS_CONF).unwrap().unwrap();
     (0..cpus).map(|cpu| format!("uslab magazines {cpu}"))
 }
 
-/// Returns the rows of a table that `uslab` printed after `echo NAME`: numbers, by their first column.
+/// Returns the rows of a table that `uslab` printed after `echo NAME`: the numbers of each row, by the row's first
+/// column.
 fn rows<'s>(said: &'s str, name: &str) -> BTreeMap<&'s str, Vec<usize>> {
     let mut lines = said.lines().skip_while(|line| *line != name).skip(1);
     assert!(lines.next().is_some_and(|header| header.starts_with("cache ")), "{said}");
@@ -63,7 +64,7 @@ fn rows<'s>(said: &'s str, name: &str) -> BTreeMap<&'s str, Vec<usize>> {
     rows.map(|cells| (cells[0], numbers(&cells[1..]))).collect()
 }
 
-/// Returns the word after `before`.
+/// Returns the word that follows the text `before`.
 fn word<'s>(said: &'s str, before: &str) -> &'s str {
     let (_, behind) = said.split_once(before).unwrap_or_else(|| panic!("no {before} in {said}"));
     behind.split_whitespace().next().unwrap()
@@ -137,8 +138,8 @@ fn gdb_commands_read_a_core_dump_of_the_server() {
     assert!(gdb(&core, &["uslab whatis $sp"]).unwrap().contains("in no subsystem's pages"));
 }
 
-/// The server writes to a value that it has freed, and aborts. The core shows whose memory was overwritten, and what
-/// leaked earlier.
+/// The server writes to a value that it has already freed, and then aborts. The core shows which object was
+/// overwritten, and which objects leaked before.
 #[test]
 fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     let mut command = Command::new(faulty_server());
@@ -218,7 +219,7 @@ fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     assert!(holder.lines().next().is_some_and(|line| line.contains("the_leak")), "{said}");
 }
 
-/// Starts a C program under the libraries, and waits for its first line.
+/// Starts a C program with the libraries preloaded, and waits for the program's first line.
 fn preloaded(libraries: &[&Path], dir: &Path) -> Child {
     let (source, program) = (workspace().join("tests/programs/gdb.c"), dir.join("program"));
     let mut cc = Command::new("cc");
@@ -236,8 +237,8 @@ fn preloaded(libraries: &[&Path], dir: &Path) -> Child {
     child
 }
 
-/// Regression test: blocks of pages were no roots if another library's subsystem came first. Objects that only they
-/// referred to were reported as leaks.
+/// Regression test: if another library's subsystem came first, blocks of pages did not count as roots. Objects to which
+/// only these blocks referred were therefore reported as leaks.
 #[test]
 fn gdb_finds_leaks_with_a_stripped_library() {
     let dir = tempfile::tempdir().unwrap();

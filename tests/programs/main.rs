@@ -1,4 +1,4 @@
-//! Programs on the allocator: the examples, and real programs under the preload library.
+//! Programs that use the allocator: the examples, and real programs under the preload library.
 #![cfg(not(any(loom, shuttle, uslab_heap, uslab_no_rseq)))]
 
 mod examples;

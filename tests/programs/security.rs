@@ -1,8 +1,9 @@
-//! Programs that make mistakes, and the outcome of each. `security/expected.txt` lists the outcomes, for four ways to
-//! run the library.
+//! Programs that make mistakes, and the outcome of each. The file `security/expected.txt` lists the outcomes of these
+//! programs, for four ways to run the library.
 //!
-//! Each run has a seed, which determines the order of objects. `USLAB_PRELOAD=full` makes 20 runs of each program and
-//! checks how many of them ended. By default, 3 runs must each have an outcome that the table allows.
+//! Each run has a seed, which determines the order in which objects are allocated. With `USLAB_PRELOAD=full`, each
+//! program runs 20 times, and the test checks how many of the runs ended the program. By default, each program runs 3
+//! times, and each run must have an outcome that the table allows.
 
 use crate::preload::{full, preloaded, say, text};
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ const MODES: [(&str, &str); 4] = [
 ];
 const SIZES: [usize; 3] = [24, 1000, 100_000];
 
-/// Returns the outcome of a run: the program was ended, the mistake had an effect, or it had none.
+/// Returns the outcome of a run: the program was ended, or the mistake had an effect, or the mistake had no effect.
 fn outcome(program: &Path, kind: &str, size: usize, options: &str) -> char {
     let mut command = Command::new(program);
     let output = preloaded(command.args([kind, &size.to_string()]), options);
@@ -34,8 +35,8 @@ fn outcome(program: &Path, kind: &str, size: usize, options: &str) -> char {
     }
 }
 
-/// In a cell, `x` means that each run ended. In a cell, `x5!.` means that at least 5 runs in 20 ended; the other runs
-/// had an effect (`!`) or none (`.`).
+/// In a cell of the table, `x` means that every run ended the program. In a cell of the table, `x5!.` means that at
+/// least 5 of 20 runs ended the program; in all other runs the mistake had an effect (`!`) or no effect (`.`).
 fn agrees(cell: &str, seen: &BTreeMap<char, usize>) -> bool {
     let least: usize = cell.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
     let runs: usize = seen.values().sum();
@@ -43,7 +44,7 @@ fn agrees(cell: &str, seen: &BTreeMap<char, usize>) -> bool {
     seen.keys().all(|outcome| cell.contains(*outcome)) && (runs < 20 || ended >= least)
 }
 
-/// Returns the rows: a kind of mistake, and a cell for each mode and size.
+/// Returns the rows of the table: a kind of mistake, and one cell for each mode and size.
 fn table() -> Vec<(String, Vec<String>)> {
     let file = workspace().join("tests/programs/security/expected.txt");
     let text = std::fs::read_to_string(file).unwrap();
@@ -105,7 +106,7 @@ fn each_memory_bug_has_the_documented_outcome() {
     }
 }
 
-/// A report must name the mistake, with the stacks of the allocation and of the free.
+/// A report must name the mistake, and show the stacks of the allocation and of the free.
 #[test]
 fn guard_report_of_each_bug_has_call_stacks() {
     let dir = tempfile::tempdir().unwrap();
@@ -154,7 +155,7 @@ fn guard_report_of_each_bug_has_call_stacks() {
     );
 }
 
-/// Faults elsewhere still reach the program's own handler.
+/// Faults outside of the guard's memory still reach the program's own handler.
 #[test]
 fn unrelated_page_faults_reach_the_handler_of_the_program() {
     let dir = tempfile::tempdir().unwrap();

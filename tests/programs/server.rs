@@ -1,5 +1,6 @@
-//! Tests the example server over sockets: requests in one piece and in many, large and invalid requests, many clients,
-//! the memory limit, and the statistics of its caches. `redis-benchmark` loads the server, if the machine has it.
+//! Tests the example server over sockets: requests in one piece and in many pieces, large and invalid requests, many
+//! clients, the memory limit, and the statistics of its caches. If the machine has `redis-benchmark`, it puts load on
+//! the server.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -8,14 +9,14 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 use uslab_tests::server;
 
-/// A time longer than any request takes on a busy machine.
+/// A time that is longer than any request takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server on a free port, which is killed on drop.
+/// A server on a free port; when this value is dropped, the server is killed.
 pub(crate) struct Server {
     pub(crate) process: Child,
     address: SocketAddr,
-    /// The server's output before it listened.
+    /// The output of the server until it began to listen.
     said: String,
 }
 
@@ -23,7 +24,7 @@ impl Server {
     pub(crate) fn start(options: &[&str]) -> Self {
         Self::of(Command::new(server()).args(["--listen", "127.0.0.1:0"]).args(options))
     }
-    /// Starts a program that prints the address on which it listens.
+    /// Starts a program, which must print the address on which it listens.
     pub(crate) fn of(command: &mut Command) -> Self {
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -112,7 +113,8 @@ impl Client {
         self.send(&request(arguments));
         self.reply()
     }
-    /// Sends the words of a text as arguments to a server that may abort. Returns `true` if the server answered.
+    /// Sends the words of a text as the arguments of a request to a server that may abort. Returns `true` if the server
+    /// answered.
     pub(crate) fn is_answered(&mut self, words: &str) -> bool {
         let arguments: Vec<_> = words.split(' ').map(str::as_bytes).collect();
         let sent = self.stream.write_all(&request(&arguments));
@@ -122,7 +124,7 @@ impl Client {
         }
         answered
     }
-    /// Sends the words of a text as arguments.
+    /// Sends the words of a text as the arguments of a request.
     pub(crate) fn say(&mut self, words: &str) -> Reply {
         let arguments: Vec<_> = words.split(' ').map(str::as_bytes).collect();
         self.bytes(&arguments)
@@ -140,7 +142,7 @@ impl Client {
             other => panic!("{other:?}"),
         }
     }
-    /// Returns the number called `field` of a line of `INFO`; 0 without the line.
+    /// Returns the number in the field `field` of a line in `INFO`; 0 if the line does not exist.
     fn number(&mut self, line: &str, field: &str) -> u64 {
         let info = self.info("INFO");
         let Some(fields) = info.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':')) else {
@@ -149,7 +151,7 @@ impl Client {
         let value = fields.split(',').find_map(|pair| pair.strip_prefix(field)?.strip_prefix('='));
         value.unwrap_or_else(|| panic!("no {field} in {fields}")).parse().unwrap()
     }
-    /// Returns the objects in use in the caches of the data: entries, strings, and blocks of pages.
+    /// Returns the number of objects in use in the caches that hold data: entries, strings, and blocks of pages.
     fn data_in_use(&mut self) -> u64 {
         let info = self.info("INFO");
         let lines = info.lines().filter(|line| line.starts_with("data_"));
@@ -159,7 +161,7 @@ impl Client {
     }
 }
 
-/// Waits until `done` returns `true`, which may take one or two intervals of the reaper.
+/// Waits until the function `done` returns `true`, which may take one or two intervals of the reaper.
 fn wait(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -168,7 +170,7 @@ fn wait(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Runs the test with both memories, which must answer alike.
+/// Runs the test with the server's two kinds of memory, which must give equal answers.
 fn on_both(test: impl Fn(&Server)) {
     for memory in ["uslab", "box"] {
         println!("--memory {memory}");
@@ -176,8 +178,8 @@ fn on_both(test: impl Fn(&Server)) {
     }
 }
 
-/// One page for Prometheus has the caches and tokio's own statistics. The program's malloc is the C library's, so it is
-/// not on the page.
+/// One page for Prometheus contains the statistics of the caches, and tokio's own statistics. The page does not contain
+/// the program's malloc, which is the malloc of the C library.
 #[test]
 fn server_metrics_page_includes_caches_and_tokio() {
     let server = Server::start(&["--threads", "2", "--metrics", "127.0.0.1:0"]);
@@ -231,8 +233,8 @@ fn server_answers_requests_with_slab_debugging_enabled() {
     assert_eq!(client.say("FLUSHALL"), Status("OK".into()));
 }
 
-/// The server has more clients than it allows connections: each is served when another disconnects. Clients may be
-/// served in another order than they connected in, so each disconnects as soon as it has its answer.
+/// More clients connect than the server allows: a waiting client is served when another client disconnects. Clients may
+/// be served in another order than they connected in, so each client disconnects as soon as it has its answer.
 #[test]
 fn clients_beyond_the_connection_limit_wait() {
     let server = Server::start(&["--max-clients", "100"]);

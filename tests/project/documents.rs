@@ -1,5 +1,6 @@
-//! Checks what the project's pages state about the project. Links lead somewhere, named files and commands exist, the
-//! book has the pages of its summary, and ARCHITECTURE.md has the right numbers of shipping lines.
+//! Checks the statements that the project's pages make about the project. Links must lead somewhere, named files and
+//! commands must exist, the book must have the pages of its summary, and ARCHITECTURE.md must state the right numbers
+//! of lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -13,19 +14,19 @@ const BOOK: &str = "slab/book/src";
 
 /// The crates that make up the allocator.
 const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
-/// Parts of these crates that are counted in separate rows: separate products, and code that finds mistakes and does
-/// nothing unless enabled. Each part has the row in which its lines are counted. Two files that find mistakes are in
-/// higher rooms, where they may import caches.
+/// Parts of these crates that have their own rows: separate products, and code that finds mistakes and does nothing
+/// unless it is enabled. Each part has the name of the row in which its lines are counted. Two files that find mistakes
+/// are in higher rooms, because they import caches.
 const APART: [(&str, &str); 4] = [
     ("slab/src/debug", "slab/src/debug"),
     ("slab/src/cache/debugged.rs", "slab/src/debug"),
     ("slab/src/report/leaks.rs", "slab/src/debug"),
     ("slab/src/handle", "slab/src/handle"),
 ];
-/// The number of lines by which a row of ARCHITECTURE.md's table may be off before it must be rewritten.
+/// The number of lines by which a row in ARCHITECTURE.md's table may be wrong before the row must be rewritten.
 const OFF: usize = 100;
 
-/// Pages in which every named file must exist.
+/// Pages whose named files must all exist.
 const MAPS: [&str; 12] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -41,11 +42,11 @@ const MAPS: [&str; 12] = [
     "slab/book/src/c.md",
 ];
 
-/// The subcommands built into `cargo`.
+/// The subcommands that `cargo` itself has.
 const CARGO: [&str; 10] =
     ["bench", "build", "check", "clippy", "doc", "fmt", "install", "publish", "run", "test"];
 
-/// Collects all files below a folder, except build output, hidden files, and symbolic links.
+/// Collects all files below a folder, but no build output, hidden files or symbolic links.
 fn files(folder: &Path, out: &mut Vec<PathBuf>) {
     for entry in folder.read_dir().unwrap().map(Result::unwrap) {
         let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
@@ -63,12 +64,12 @@ fn pages() -> BTreeMap<PathBuf, String> {
     pages.map(|page| (page.clone(), std::fs::read_to_string(page).unwrap())).collect()
 }
 
-/// Returns the path relative to the workspace.
+/// Returns a path relative to the folder of the workspace.
 fn shown(path: &Path) -> String {
     path.strip_prefix(workspace()).unwrap_or(path).display().to_string()
 }
 
-/// Returns the lines of a page with their numbers, and `true` for lines between code fences.
+/// Returns the lines of a page, each with its number, and `true` if the line is between code fences.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     let mut fenced = false;
     (1..).zip(text.lines()).map(move |(number, line)| {
@@ -78,12 +79,12 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     })
 }
 
-/// Returns the parts of a line that are code, or the parts that are not.
+/// Returns those parts of a line that are code, or those parts that are not code.
 fn parts(line: &str, code: bool) -> impl Iterator<Item = &str> {
     line.split('`').skip(usize::from(code)).step_by(2)
 }
 
-/// Returns the targets of a line's links.
+/// Returns the targets of the links in a line.
 fn links(line: &str) -> Vec<&str> {
     // Code may contain the characters of a link, so it is skipped; a link's own text may be code.
     let inline =
@@ -97,7 +98,7 @@ fn links(line: &str) -> Vec<&str> {
     links.into_iter().filter_map(|link| link.split_whitespace().next()).collect()
 }
 
-/// Returns the anchor of a heading.
+/// Returns the anchor that a heading has in a page.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
@@ -108,7 +109,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     headings.map(|(_, line, _)| anchor(line.trim_start_matches('#'))).collect()
 }
 
-/// Regression test: ARCHITECTURE.md had such marks, and all files that it named existed.
+/// Regression test: ARCHITECTURE.md had these marks although all files that it named existed.
 #[test]
 fn no_document_has_merge_conflict_markers() {
     for (page, text) in pages() {
@@ -166,14 +167,14 @@ fn summary_of_the_book_lists_each_page() {
     assert_eq!(named, there, "pages that SUMMARY.md names, and pages that there are");
 }
 
-/// Expands `a/{b,c}.rs` to two files.
+/// Expands a name such as `a/{b,c}.rs` to the names of two files.
 fn expanded(name: &str) -> Vec<String> {
     let Some((before, rest)) = name.split_once('{') else { return vec![name.to_owned()] };
     let Some((inside, after)) = rest.split_once('}') else { return vec![name.to_owned()] };
     inside.split(',').flat_map(|part| expanded(&format!("{before}{part}{after}"))).collect()
 }
 
-/// Returns `true` if a piece of code is the name of a file or a folder.
+/// Returns `true` if a piece of code in a page is the name of a file or folder.
 fn is_path(code: &str) -> bool {
     let plain = code.chars().all(|c| c.is_ascii_alphanumeric() || "/._-{},*".contains(c));
     let known = ["rs", "js", "toml", "md", "html", "wasm", "sh", "h", "c", "png", "sources"];
@@ -211,7 +212,7 @@ fn each_file_named_in_architecture_maps_exists() {
     assert!(count > 60, "{count} files: most are not seen");
 }
 
-/// A list item that begins with a file names what to change in that file.
+/// A list item that begins with a file's name states what to change in the file.
 #[test]
 fn identifiers_named_in_contributing_md_exist() {
     let text = std::fs::read_to_string(workspace().join("CONTRIBUTING.md")).unwrap();
@@ -260,7 +261,7 @@ fn each_documented_cargo_command_exists() {
     assert!(unsaid.is_empty(), "no page names {unsaid:?}");
 }
 
-/// CI runs the two commands at the beginning of README.md.
+/// CI must run the two commands with which README.md begins.
 #[test]
 fn ci_runs_the_first_two_commands_of_the_readme() {
     let readme = std::fs::read_to_string(workspace().join("README.md")).unwrap();
@@ -273,7 +274,7 @@ fn ci_runs_the_first_two_commands_of_the_readme() {
     }
 }
 
-/// A `--skip` in a script that matches no test skips nothing, and the test that it should skip fails there.
+/// If a `--skip` in a script matches no test, the script does not skip the test that it should skip.
 #[test]
 fn each_skip_option_in_scripts_matches_a_test() {
     let mut sources = Vec::new();
@@ -318,10 +319,11 @@ fn document_links_are_parsed_outside_code_blocks() {
     assert_eq!(anchors(page), BTreeSet::from(["c".to_owned()]));
 }
 
-/// Counts the lines of shipping code of each crate, without comments, docs, tests, and code for checkers only, as in
-/// ARCHITECTURE.md's first table. Examples and benches are not counted. Two numbers of the allocator's crates have an
-/// upper bound in its second table: lines with a checker's `cfg` for each 1,000 shipping lines, and the lines of the
-/// longest function. `WRITE=1` writes both tables, the second one with lower bounds only.
+/// Counts the lines of each crate's shipping code, as ARCHITECTURE.md's first table does: without comments, docs,
+/// tests, and code that only checkers compile. Examples and benches do not count. For two numbers of the allocator's
+/// crates, the second table in ARCHITECTURE.md has an upper bound: lines with a checker's `cfg` per 1,000 shipping
+/// lines, and the lines of the longest function. `WRITE=1` writes both tables; the bounds in the second table can only
+/// become lower.
 #[test]
 fn shipping_line_counts_equal_the_documented_numbers() {
     let mut table: BTreeMap<String, usize> = BTreeMap::new();
@@ -399,12 +401,12 @@ fn shipping_line_counts_equal_the_documented_numbers() {
     );
 }
 
-/// The numbers of a crate that may only fall.
+/// The numbers of a crate that may not grow.
 #[derive(Default)]
 struct Numbers {
     lines: usize,
     cfgs: usize,
-    /// The lines of the longest function, and its name.
+    /// The number of lines in the longest function, and the function's name.
     longest: (usize, String),
 }
 

@@ -1,14 +1,15 @@
-//! Imports run downwards. The test checks the drawing of all imports.
+//! Imports run downwards. The test compares the drawing with the imports in the code.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use uslab_tests::imports::{Imports, crates};
 use uslab_tests::workspace;
 
-/// The floors, the ground first. Other folders (tests, benches) may import from all floors.
+/// The floors, from the ground up. All other folders (tests, benches) may import from all floors.
 const FLOORS: [&str; 4] = ["magazine", "buddy", "slab", "sim"];
 
-/// The rooms of `slab/src`, the ground first. A room may import from the rooms before it and from itself.
+/// The rooms of `slab/src`, from the ground up. A room may import from itself and from the rooms that are listed before
+/// it.
 const ROOMS: [&str; 15] = [
     "geometry",
     "error",
@@ -27,7 +28,7 @@ const ROOMS: [&str; 15] = [
     "process",
 ];
 
-/// The most files that may import from each other; more would be one module in pieces.
+/// The largest number of files that may import from each other; a larger group would be one module in pieces.
 const MOST: usize = 2;
 
 #[test]

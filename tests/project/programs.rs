@@ -1,11 +1,11 @@
-//! Builds that must share their libraries. If the features of two builds differed, each would compile its own
-//! libraries.
+//! Checks that builds that should share their libraries do so. If two builds differed in their features, each build
+//! would compile the libraries again.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
 use uslab_tests::{PROGRAMS, cargo};
 
-/// Returns the libraries of a build with their features, as cargo would build them.
+/// Returns the libraries of a build, each with its features, as cargo would build them.
 fn libraries(arguments: &[&str]) -> BTreeSet<String> {
     // Only the unit graph is printed, whose format is unstable; nothing is built.
     let mut cargo = cargo();

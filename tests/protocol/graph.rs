@@ -1,8 +1,8 @@
-//! All reachable states as a graph, and the infinite runs in it.
+//! All reachable states as a graph, in which infinite runs are searched.
 //!
-//! The property `eventually` of `stateright` follows each path until a state repeats, so it misses failures in a cycle.
-//! This search finds such cycles. **A thread waits for ever** if it is in the same operation in all states of some
-//! strongly connected set, and a fair run can stay in that set.
+//! The property `eventually` of `stateright` follows a path only until a state repeats, so it does not find failures in
+//! a cycle. This search finds failures in cycles. **A thread waits for ever** if all states of some strongly connected
+//! set have the thread in one and the same operation, and a fair run can stay in this set.
 //!
 //! A run is fair if:
 //! * a thread that can take its next step in every state from some point on takes it (weak fairness);
@@ -10,22 +10,23 @@
 //!   `std`'s locks promise no order, but a thread that never finds the lock free would have to be unlucky for ever;
 //! * no section is interrupted for ever.
 //!
-//! Operations need not begin: threads may stay idle from some point on, and other threads' waits must end nevertheless.
+//! No thread need begin an operation: threads may stay idle from some point on, and the waits of other threads must end
+//! nevertheless.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
 
-/// A model, as the search for fair cycles needs it.
+/// What the search for fair cycles needs to know about a model.
 pub(crate) trait Fair {
     type State: Copy + Eq + Hash;
     /// The initial states.
     fn starts(&self) -> Vec<Self::State>;
-    /// Appends all moves from `state` to `into`.
+    /// Appends all moves that are possible in `state` to the list `into`.
     fn moves(&self, state: &Self::State, into: &mut Vec<Move<Self::State>>);
     fn threads(&self) -> usize;
-    /// Returns `true` if the thread is in an operation that has to end.
+    /// Returns `true` if the thread is in an operation that must end at some time.
     fn busy(&self, state: &Self::State, thread: usize) -> bool;
-    /// Returns `true` if the thread waits for a lock, free or not.
+    /// Returns `true` if the thread waits for a lock, even if the lock is free.
     fn waits(&self, state: &Self::State, thread: usize) -> bool;
 }
 
@@ -33,9 +34,10 @@ pub(crate) trait Fair {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Move<S> {
     pub(crate) thread: usize,
-    /// `true` if the move begins an operation. Fairness does not require a move that begins an operation.
+    /// `true` if the move is the beginning of an operation. A fair run need not contain a move that begins an
+    /// operation.
     pub(crate) begins: bool,
-    /// The threads whose section the move interrupts, by bit.
+    /// The threads whose section this move interrupts, as a set of bits.
     pub(crate) interrupts: u8,
     pub(crate) to: S,
 }
@@ -51,24 +53,25 @@ struct Edge {
 pub(crate) struct Graph<S> {
     pub(crate) states: Vec<S>,
     edges: Vec<Edge>,
-    /// The index of each state's first edge.
+    /// For each state, the index of its first edge.
     first: Vec<u32>,
-    /// The state from which each state was first reached.
+    /// For each state, the state from which it was first reached.
     from: Vec<u32>,
     threads: usize,
-    /// Three sets of threads for each state, by bit: busy, waiting, and able to take a step of their operation.
+    /// For each state, three sets of threads as bits: busy threads, waiting threads, and threads that can take a step
+    /// of their operation.
     busy: Vec<u8>,
     waits: Vec<u8>,
     ready: Vec<u8>,
 }
 
-/// An infinite run: the path to its cycle, and the cycle.
+/// An infinite run: the path to a cycle, and the cycle.
 #[derive(Debug)]
 pub(crate) struct Endless<S> {
     /// The thread whose operation does not end.
     pub(crate) thread: usize,
     pub(crate) way: Vec<S>,
-    /// The states of the cycle; empty if no thread can move any more.
+    /// The states of the cycle; empty if no thread can move any longer.
     pub(crate) round: Vec<S>,
 }
 
@@ -129,7 +132,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         self.edges.len()
     }
 
-    /// Finds a fair run in which an operation does not end.
+    /// Finds a fair run in which some operation does not end.
     pub(crate) fn endless(&self) -> Option<Endless<S>> {
         let all = || 0..self.states.len() as u32;
         (0..self.threads).find_map(|thread| {
@@ -144,7 +147,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         })
     }
 
-    /// Finds a strongly connected component of `states` in which a fair run can stay.
+    /// Finds a strongly connected component within `states` in which a fair run can stay.
     fn fair_cycle(&self, thread: usize, states: Vec<u32>) -> Option<Vec<u32>> {
         let all = (1_u8 << self.threads) - 1;
         // For each state, the set of `todo` or the component that contains it.
@@ -178,13 +181,12 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         }
         None
     }
-    /// Returns `true` if a run in which the operation of `thread` does not end may repeat this move for ever.
+    /// Returns `true` if a run may repeat this move for ever while the operation of `thread` does not end.
     fn stays(&self, thread: usize, edge: &Edge) -> bool {
         edge.interrupts >> thread & 1 == 0
     }
 
-    /// Returns the strongly connected components of `states`, which form a group (Tarjan's algorithm, without
-    /// recursion).
+    /// Returns the strongly connected components of the states in `states` (Tarjan's algorithm, without recursion).
     fn components(&self, thread: usize, states: &[u32], group: &[u32]) -> Vec<Vec<u32>> {
         const NEW: u32 = u32::MAX;
         let mut number = vec![NEW; self.states.len()];
@@ -230,7 +232,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         found
     }
 
-    /// Returns the shortest path to a state.
+    /// Returns the shortest path to a given state.
     fn way(&self, mut to: u32) -> Vec<S> {
         let mut way = vec![self.states[to as usize]];
         while self.from[to as usize] != to {

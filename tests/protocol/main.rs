@@ -1,13 +1,13 @@
-//! The protocol of slots, depot, drains, forks and the reaper, as models without a bound on pre-emptions: all states
-//! are explored.
+//! The protocol of slots, depot, drains, forks and the reaper, as models in which the number of pre-emptions has no
+//! bound: all states are explored.
 //!
-//! `model.rs` models one class with its stacks on three CPUs, its depot and its supplier; `reaper.rs` models how the
-//! reaper sleeps and is woken. `stateright` explores each scenario and checks the invariants in every state. `graph.rs`
-//! explores each scenario again to find operations that never end. The two must find the same number of states. Each
-//! planted bug must be found, by its named failure.
+//! `model.rs` models one class: its stacks on three CPUs, its depot and its supplier. `reaper.rs` models how the reaper
+//! sleeps and is woken. `stateright` explores each scenario, and checks the invariants in every state. `graph.rs`
+//! explores each scenario a second time, to find operations that never end. The two explorations must find equal
+//! numbers of states. Each planted bug must be found, and must cause the failure that the test names.
 //!
-//! `PROTOCOL=full` adds the larger scenarios. `STORY=1` prints the counterexample traces of planted bugs, and
-//! `STORY_JSON=DIRECTORY` writes them for `uslab story FILE --html`.
+//! `PROTOCOL=full` adds the larger scenarios. With `STORY=1`, the counterexample traces of planted bugs are printed;
+//! with `STORY_JSON=DIRECTORY`, they are written for `uslab story FILE --html`.
 //!
 //! The unit test `in_step` of `uslab-magazine` shows that the code follows `model.rs`.
 #![cfg(all(test, not(any(loom, shuttle, uslab_heap, uslab_no_rseq))))]
@@ -24,7 +24,7 @@ use model::Role::{self, *};
 use model::{Act, Action, Fault, Pc, Protocol, State, inside};
 use stateright::{Checker, Model, Property};
 
-/// A protocol whose states are explored up to renaming of CPUs and rounds.
+/// A protocol whose states are explored only once for all names of CPUs and rounds.
 #[derive(Clone)]
 struct Explored {
     protocol: Protocol,
@@ -98,13 +98,14 @@ impl Fair for Explored {
     }
 }
 
-/// The sizes: rounds in a magazine, places of a stack, magazines in a depot, rounds, and rounds that a user holds.
+/// The sizes in a scenario: rounds in a magazine, places of a stack, magazines in a depot, rounds, and rounds that a
+/// user holds.
 type Sizes = [u8; 5];
-/// Magazines of one round, a stack that grows from one place to two, and a depot of one magazine.
+/// Magazines with one round, a stack that grows from one place to two places, and a depot with one magazine.
 const SINGLE: Sizes = [1, 2, 1, 2, 1];
-/// Sizes with one round more than a stack has places for.
+/// Sizes with which there is one round more than a stack has places.
 const OVERFLOW: Sizes = [1, 2, 1, 3, 3];
-/// Magazines of two rounds, so that batches occur.
+/// Magazines with two rounds, so that rounds move in batches.
 const PAIRS: Sizes = [2, 2, 1, 3, 1];
 
 fn explored(mechanism: Mechanism, cpus: u8, sizes: Sizes, roles: &[Role], bug: Option<Bug>) -> Explored {
@@ -115,13 +116,13 @@ fn explored(mechanism: Mechanism, cpus: u8, sizes: Sizes, roles: &[Role], bug: O
     Explored { protocol }
 }
 
-/// A failed check: its description, and the path to it.
+/// A failed check: its description, and the path of states to the failure.
 struct Failure {
     end: String,
     way: Vec<State>,
 }
 
-/// Explores all states with `stateright`, up to the first that violates an invariant.
+/// Explores all states with `stateright`, until a state violates an invariant.
 fn check(model: &Explored) -> Result<usize, Failure> {
     let any = stateright::HasDiscoveries::Any;
     let checker = model.clone().checker().threads(1).finish_when(any).spawn_bfs().join();
@@ -160,7 +161,7 @@ struct Scenario {
     name: &'static str,
     sizes: Sizes,
     roles: &'static [Role],
-    /// The number of CPUs in the quick run, and in the full one; 0 if the scenario is not run.
+    /// The number of CPUs in the quick run, and the number in the full run; 0 if a run omits the scenario.
     cpus: [u8; 2],
 }
 
@@ -216,7 +217,7 @@ fn every_protocol_state_satisfies_the_invariants() {
     }
 }
 
-/// A bug, the mechanisms, sizes and roles with which it shows, and the failure by which it must be found.
+/// A planted bug: the bug, the mechanisms, sizes and roles with which it shows, and the failure that must reveal it.
 type Planted = (Bug, &'static [Mechanism], Sizes, &'static [Role], &'static str);
 const PLANTED: &[Planted] = &[
     (NoFence, &[Rseq], SINGLE, &[User, Drainer], OWNED),
@@ -292,7 +293,7 @@ fn each_planted_livelock_is_detected() {
     }
 }
 
-/// Prints a trace and its size, and writes it if the environment requests it.
+/// Prints a counterexample trace and its size; also writes the trace if the environment requests it.
 fn keep(name: &str, story: &uslab_sim::story::Story) {
     println!("PLANTED | {name} | {} steps | {}", story.steps.len(), story.end);
     if std::env::var_os("STORY").is_some() {

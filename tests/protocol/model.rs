@@ -1,38 +1,39 @@
-//! The protocol of one class as a transition system: the operations of threads on its stacks, its depot and its
-//! supplier, one atomic action at a time.
+//! The protocol of one class as a transition system: threads do operations on the class's stacks, depot and supplier,
+//! one atomic action at a time.
 //!
-//! An action is atomic for all other threads: a load or a store inside a section, taking a lock with all work under it,
-//! a system call. Each action may be any thread's. Nothing bounds how often a thread is interrupted, nor the number of
-//! its operations. A thread may run on any CPU, and on another CPU in each section.
+//! These actions are atomic for all other threads: a load or store inside a section, taking a lock together with all
+//! work under the lock, and a system call. At any time, any thread may do the next action. There is no bound on how
+//! often a thread is interrupted, or on the number of its operations. A thread may run on any CPU, and may change its
+//! CPU between two sections.
 //!
 //! Both mechanisms are modelled. A *restartable sequence* may be aborted after each of its steps: when another thread
-//! runs on its CPU, or a drain fences that CPU. A *claimed slot* is claimed for the length of a section, by a thread
-//! that finds it free.
+//! runs on its CPU, or when a drain fences its CPU. A *claimed slot* belongs to one thread for the length of a section;
+//! the thread must find the slot free.
 //!
-//! The model omits statistics, pages returned to the system, failed allocations of memory, several nodes, and memory
-//! orderings (everything is sequentially consistent). The models under loom cover the omitted parts.
+//! The model omits statistics, pages that are returned to the system, failed allocations of memory, several nodes, and
+//! memory orderings (it is sequentially consistent). The models that run under loom cover what this model omits.
 //!
 //! Two programs compile this file: the target `protocol` explores the model, and the unit test `in_step` of
 //! `uslab-magazine` compares it with the code. The file uses only `core`.
 
 pub(crate) const CPUS: usize = 3;
-/// The most places of a stack.
+/// The largest number of places that a stack has.
 pub(crate) const PLACES: usize = 4;
-/// The most rounds of a magazine.
+/// The largest number of rounds in a magazine.
 pub(crate) const BATCH: usize = 2;
-/// The most magazines of a depot.
+/// The largest number of magazines in a depot.
 pub(crate) const DEPOT: usize = 2;
 /// The most threads.
 pub(crate) const THREADS: usize = 4;
-/// The most rounds that a thread holds.
+/// The largest number of rounds that a thread holds.
 pub(crate) const HELD: usize = 3;
-/// The target of a CPU's word while a drain has its region.
+/// What the word of a CPU points to while a drain owns the CPU's region.
 const EMPTY: u8 = CPUS as u8;
 
 /// A round's number; 0 means no round.
 pub(crate) type Round = u8;
 
-/// How other threads are kept from writing to a region.
+/// A claim word is next to each region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Mechanism {
     /// Restartable sequences.
@@ -42,111 +43,113 @@ pub(crate) enum Mechanism {
 }
 use Mechanism::{Claimed, Rseq};
 
-/// The operations that a thread repeats.
+/// The operations that a thread does again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
     /// The thread allocates and frees.
     User,
     /// The thread drains all CPUs.
     Drainer,
-    /// The thread sweeps idle stacks, collects their rounds, and frees the depot's surplus.
+    /// The thread sweeps idle stacks, collects the rounds of these stacks, and frees magazines that exceed the depot's
+    /// need.
     Reaper,
-    /// The thread closes the class and flushes it, once.
+    /// The thread closes the class and flushes it; it does this once.
     Closer,
-    /// The thread returns the class's number once nothing uses the class, once; another owner gets the number.
+    /// When nothing uses the class any longer, the thread returns the class's number, once; another owner then gets the
+    /// number.
     Successor,
-    /// The thread forks, once. The child allocates and frees.
+    /// The thread forks, once. The child of the fork allocates and frees.
     Forker,
     /// The thread shrinks stacks, then grows them.
     Resizer,
 }
 
-/// A planted bug: one wrong line of the protocol.
+/// A planted bug, which is one wrong line of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Bug {
-    /// A drain does not wait for threads that are in a section.
+    /// A drain does not wait for threads that are inside a section.
     NoFence,
-    /// A drain of several CPUs fences only one.
+    /// A drain of several CPUs fences only one of them.
     FencesOne,
-    /// A drain takes the rounds first, and fences afterwards.
+    /// A drain takes the rounds first and fences afterwards.
     TakesBeforeFence,
     /// A drain restores a word before it has finished with the region.
     PutBackEarly,
-    /// The empty region has a place.
+    /// The empty region has a place for a round.
     EmptyHasPlaces,
-    /// A section uses the region to which the word pointed before the section began.
+    /// A section uses the region to which the word pointed before the section had begun.
     StaleRegion,
     /// A batch is committed before its rounds are written.
     BatchCommittedEarly,
-    /// A batch writes beyond the limit.
+    /// A batch writes beyond the limit of the stack.
     WidensBeyondLimit,
-    /// Drains do not take their lock.
+    /// Drains do not take the lock of drains.
     DrainsWithoutLock,
-    /// The first of two drains opens the class.
+    /// When two drains are active, the first to end opens the class.
     FirstDrainOpens,
-    /// A drain flushes rounds that another drain took.
+    /// A drain flushes rounds that another drain has taken.
     GivesAwayOthers,
-    /// A drain leaves the stacks open from which it took the rounds.
+    /// A drain takes rounds from stacks, and does not close these stacks.
     StaysOpen,
-    /// A miss opens a class that a drain has closed.
+    /// A miss opens a class although a drain has closed it.
     OpensBesideDrain,
-    /// A drain does not take over the rounds that a sweep took.
+    /// A sweep took rounds, and a later drain does not take them over.
     SweepForgotten,
     /// A drain does not open the class again.
     NeverReopens,
-    /// A drain of closing a class skips empty stacks.
+    /// When a class is closed, the drain skips stacks that are empty.
     ClosedStaysOpen,
-    /// A closed depot takes magazines.
+    /// A depot that is closed still accepts magazines.
     ClosedDepotTakes,
-    /// A number is returned after only one CPU was checked.
+    /// The class's number is returned after a check of only one CPU.
     RetiresOneCpu,
-    /// The depot still counts a magazine that was taken from it.
+    /// The depot still counts a magazine that was taken out.
     DepotKeeps,
     /// A fork does not wait for the depot's lock.
     ForkSkipsDepot,
     /// A fork does not wait for the lock of drains.
     ForkSkipsDrains,
-    /// The child keeps claims of threads that do not exist there.
+    /// The child keeps the claims of threads that do not exist in the child.
     ClaimsOutlive,
-    /// The child waits for drains of threads that do not exist there.
+    /// The child waits for drains of threads that do not exist in the child.
     DrainsOutlive,
     /// The child loses the rounds that drains had taken.
     ChildLosesTaken,
-    /// An allocation that found no stack retries.
+    /// An allocation that found no stack tries again and again.
     TriesAgain,
-    /// A miss waits for the lock of drains while it holds the depot's.
+    /// A miss waits for the lock of drains while it holds the depot's lock.
     LocksOutOfOrder,
 }
 
 /// A violation that the exploration found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fault {
-    /// A thread stored to a region that a drain owns.
+    /// A thread stored to a region while a drain owned the region.
     WrittenBehindFence,
     /// A thread stored to the empty region.
     EmptyWritten,
-    /// A thread stored to a region that it had not claimed.
+    /// A thread stored to a region that the thread had not claimed.
     WrittenUnclaimed,
     /// A stack got more places than its reach.
     BeyondReach,
-    /// A place below the length holds no round.
+    /// A place below the stack's length contains no round.
     NoRound,
-    /// A drain found rounds on a stack that another drain took.
+    /// A drain found rounds that another drain had taken still on a stack.
     TakenTwice,
     /// A round was returned to the supplier twice.
     BackTwice,
-    /// A round of the number's previous owner appeared.
+    /// A round of the previous owner of the class's number appeared.
     OldRound,
     /// A drain ended twice.
     EndedTwice,
-    /// The child would have a CPU without its region.
+    /// In the child, a CPU would be without its region.
     AwayInChild,
-    /// A class that is closed and flushed keeps rounds although no thread is at work.
+    /// A class that is closed and flushed still has rounds although no thread is at work.
     ClosedKeeps,
 }
 
 impl Fault {
-    /// Returns the description for messages.
+    /// Returns the description that messages use.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::WrittenBehindFence => "a region was written that a drain has to itself",
@@ -164,24 +167,24 @@ impl Fault {
     }
 }
 
-/// A region: one CPU's stack of the class.
+/// A region, which contains one CPU's stack of the class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Region {
     /// `true` if the region may be written to.
     pub(crate) committed: bool,
     pub(crate) len: u8,
     pub(crate) cap: u8,
-    /// The most places that the stack may get; 0 if it is closed.
+    /// The largest number of places that the stack may get; 0 if the stack is closed.
     pub(crate) limit: u8,
-    /// `true` if a pop or a push happened since the head was last sampled.
+    /// `true` if a pop or a push has happened since a sweep last read the head.
     served: bool,
-    /// The length when the head was last sampled.
+    /// The length when a sweep last read the head.
     seen: u8,
-    /// The rounds that a drain took and has not begun to flush.
+    /// The number of rounds that a drain has taken and has not begun to flush.
     pub(crate) taken: u8,
-    /// The drain that took the rounds.
+    /// The drain that has taken the rounds.
     taken_by: u8,
-    /// The thread that claimed the region, counted from 1; 0 if it is not claimed.
+    /// The thread that has claimed the region, counted from 1; 0 if no thread has.
     claim: u8,
     pub(crate) places: [Round; PLACES],
 }
@@ -190,7 +193,7 @@ impl Region {
     pub(crate) fn is_idle(&self) -> bool {
         self.len > 0 && !self.served && self.seen == self.len
     }
-    /// Returns the thread that claimed the region, counted from 1; 0 if it is not claimed.
+    /// Returns the thread that has claimed the region, counted from 1; 0 if no thread has.
     pub(crate) fn claim_of(&self) -> u8 {
         self.claim
     }
@@ -199,64 +202,64 @@ impl Region {
     }
 }
 
-/// The table's state of the class, under the lock of drains.
+/// What the table knows about the class; the lock of drains protects it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Number {
-    /// The limit of stacks when no drain is active; 0 if the class is closed for good.
+    /// The limit of stacks while no drain is active; 0 if the class is closed permanently.
     pub(crate) open: u8,
     /// The current limit of stacks.
     pub(crate) limit: u8,
     /// The number of active drains.
     pub(crate) drains: u8,
-    /// The drain whose rounds wait to be flushed; 0 if no drain has any.
+    /// The drain that has rounds to flush; 0 if no drain has.
     pub(crate) waiting: u8,
 }
 
-/// The depot, which CPUs share.
+/// The depot, which all CPUs share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Depot {
     pub(crate) open: bool,
     pub(crate) len: u8,
-    /// The shortest length since the last reap.
+    /// The shortest length of the depot since the last reap.
     pub(crate) min: u8,
     pub(crate) full: [[Round; BATCH]; DEPOT],
 }
 
-/// A section, by its role in its operation.
+/// A section, named for its role in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Stage {
     /// The fast path of an allocation.
     Pop,
-    /// The rest of the magazine is pushed on the stack.
+    /// The thread pushes the other rounds of the magazine on the stack.
     Rest,
-    /// The rest of the magazine is pushed on the stack, after the stack was opened.
+    /// The thread has opened the stack, and pushes the other rounds of the magazine on it again.
     RestAgain,
     /// The fast path of a free.
     Push,
     /// The stack gets more places.
     Widen,
-    /// The stack gets more places, after the stack was opened.
+    /// The stack gets more places, after the thread has opened the stack.
     WidenAgain,
-    /// A magazine leaves the stack.
+    /// A magazine of rounds is taken off the stack.
     Overflow,
-    /// The round is pushed into the room that `Overflow` made.
+    /// The round is pushed again, now that `Overflow` has made room.
     PushAgain,
 }
 
 /// A thread's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Pc {
-    /// The thread has no operation.
+    /// The thread is in no operation.
     Idle,
     /// The thread does not exist in the child of a fork.
     Gone,
-    /// The thread begins the section on a CPU.
+    /// The thread begins a section on a CPU.
     Enter(Stage),
     Read(Stage),
     Store(Stage),
     Write(Stage),
     Commit(Stage),
-    /// The thread releases the claim.
+    /// The thread releases its claim.
     Leave(Stage, bool),
     // An allocation after its miss.
     Look,
@@ -319,39 +322,40 @@ pub(crate) enum Op {
 pub(crate) struct Thread {
     pub(crate) pc: Pc,
     pub(crate) op: Op,
-    /// `true` if the thread has done its one-time operation.
+    /// `true` if the thread has done the operation that it does only once.
     pub(crate) done: bool,
-    /// The CPU of the thread's section, or the CPU that its drain works on.
+    /// The CPU of the thread's section, or the CPU on which its drain is working.
     at: u8,
-    /// The region that the thread's section found.
+    /// The region that the section has found.
     region: u8,
-    /// The length that the thread's section read, and the `cap` that it stores.
+    /// The length that the section has read, and the `cap` that the section stores.
     len: u8,
     cap: u8,
-    /// The rounds that the thread's section read.
+    /// The rounds that the section has read.
     read: [Round; BATCH],
     left: u8,
-    /// `true` if the thread found the class open.
+    /// `true` if the thread has found the class open.
     open: bool,
-    /// The round that the thread allocates or frees.
+    /// The round that the thread is allocating or freeing.
     pub(crate) mine: Round,
-    /// The magazine that the thread carries.
+    /// The magazine that the thread is carrying.
     pub(crate) hand: [Round; BATCH],
     pub(crate) hands: u8,
     /// The rounds that the thread holds as a user.
     pub(crate) held: [Round; HELD],
     pub(crate) holds: u8,
-    /// The CPUs that the thread's drain still has to visit, and the CPUs whose regions it has taken away.
+    /// Two sets of CPUs: CPUs that the thread's drain must still visit, and CPUs whose regions the drain has taken
+    /// away.
     todo: u8,
     away: u8,
-    /// The drain for which the thread flushes.
+    /// The drain whose rounds the thread is flushing.
     number: u8,
-    /// The magazines that the thread's reap still takes.
+    /// The number of magazines that the thread's reap must still take.
     surplus: u8,
 }
 
 impl Thread {
-    /// Returns the number of rounds left of the stack that the thread is flushing.
+    /// Returns how many rounds are left of the stack that the thread is flushing.
     fn begun(&self) -> u8 {
         if self.pc == Pc::GiveRound { self.left } else { 0 }
     }
@@ -387,16 +391,17 @@ const NOBODY: Thread = Thread {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) regions: [Region; CPUS],
-    /// The CPUs without their region, and the regions that a drain owns.
+    /// Two sets of CPUs: CPUs without their region, and CPUs whose region a drain owns.
     pub(crate) away: u8,
     owned: u8,
     pub(crate) number: Number,
     pub(crate) depot: Depot,
-    /// The threads that hold the lock of drains and the depot's, counted from 1; 0 for a free lock.
+    /// The thread that holds the lock of drains, and the thread that holds the depot's lock, counted from 1; 0 if a
+    /// lock is free.
     pub(crate) drains: u8,
     pub(crate) depot_lock: u8,
-    /// Three sets of rounds by bit: held by the supplier, lost with threads that a child does not have, and owned by
-    /// the number's previous owner.
+    /// Three sets of rounds as bits: rounds that the supplier holds, rounds lost with threads that a child does not
+    /// have, and rounds of the number's previous owner.
     pub(crate) supplier: u16,
     pub(crate) lost: u16,
     pub(crate) dead: u16,
@@ -413,12 +418,12 @@ pub(crate) enum Act {
     Begin(Op),
     /// The thread takes the next step of its operation.
     Step,
-    /// The thread takes the next step on this CPU: the step begins a section, reads its CPU's number, or belongs to a
+    /// The thread takes the next step on this CPU: the step begins a section, reads the CPU's number, or belongs to a
     /// drain of this CPU.
     On(u8),
-    /// The thread is interrupted inside its section, which will restart.
+    /// The thread is interrupted inside its section, and the section will restart.
     Abort,
-    /// The thread continues as the child of its fork.
+    /// The thread continues as the child of the fork that it made.
     Child,
 }
 
@@ -440,9 +445,9 @@ pub(crate) struct Protocol {
     /// The number of places of a stack.
     pub(crate) reach: u8,
     pub(crate) depot_limit: u8,
-    /// The number of rounds of each owner of the number.
+    /// The number of rounds that each owner of the class's number has.
     pub(crate) rounds: u8,
-    /// The most rounds that a user holds.
+    /// The largest number of rounds that a user holds.
     pub(crate) holds: u8,
     pub(crate) roles: Vec<Role>,
     pub(crate) bug: Option<Bug>,
@@ -489,7 +494,7 @@ impl Protocol {
             fault: None,
         }
     }
-    /// Returns the rounds of the number's first owner, or of its second.
+    /// Returns the rounds of the first owner of the class's number, or of the second owner.
     fn fresh(&self, owner: u8) -> u16 {
         (1..=self.rounds).map(|round| bit(round + owner * self.rounds)).sum()
     }
@@ -497,7 +502,7 @@ impl Protocol {
         if s.child { Role::User } else { self.roles[thread] }
     }
 
-    /// Appends all actions that may happen next. A step that has to wait is not among the actions.
+    /// Appends all actions that may happen next to the list `into`. A step that must wait is not in the list.
     pub(crate) fn actions(&self, s: &State, into: &mut Vec<Action>) {
         if s.fault.is_some() {
             return;
@@ -566,7 +571,7 @@ impl Protocol {
             Role::Resizer => one(Op::Resize, s.number.open > 0),
         }
     }
-    /// Returns `true` if the lock or claim that the thread waits for is free.
+    /// Returns `true` if the lock or claim for which the thread waits is free.
     fn may_step(&self, s: &State, t: &Thread) -> bool {
         match t.pc {
             Pc::LockDepot | Pc::LockDepotToPut | Pc::LockToCloseDepot | Pc::LockForSurplus => {
@@ -585,8 +590,8 @@ impl Protocol {
             _ => true,
         }
     }
-    /// Returns `true` if the thread waits for a lock or a claim. A waiting thread gets the lock or claim eventually, if
-    /// it is repeatedly free.
+    /// Returns `true` if the thread is waiting for a lock or a claim. If a lock or claim is free again and again, a
+    /// thread that waits for it gets it at some time.
     pub(crate) fn waits(pc: Pc) -> bool {
         matches!(
             pc,
@@ -678,7 +683,7 @@ impl Protocol {
 
     // ---- sections ----
 
-    /// The kernel runs another thread on the CPU, or a fence arrives: the section that runs there restarts.
+    /// The kernel runs another thread on the CPU, or a fence arrives: the section on this CPU restarts.
     fn interrupt(s: &mut State, cpu: u8, but: usize) {
         for (i, t) in s.threads.iter_mut().enumerate() {
             if i != but && inside(t.pc).is_some() && t.at == cpu {
@@ -686,7 +691,7 @@ impl Protocol {
             }
         }
     }
-    /// Returns `true` if the thread may write to the region now; otherwise records the fault.
+    /// Returns `true` if the thread may write to the region now; otherwise records a fault.
     fn writes(&self, s: &mut State, me: usize, region: u8) -> bool {
         let fault = if region == EMPTY {
             Some(Fault::EmptyWritten)
@@ -700,7 +705,7 @@ impl Protocol {
         s.fault = s.fault.or(fault);
         fault.is_none()
     }
-    /// Returns the rounds that a section puts on the stack.
+    /// Returns the rounds that a section pushes on the stack.
     fn pushed(t: &Thread, stage: Stage) -> ([Round; BATCH], u8) {
         match stage {
             Stage::Rest | Stage::RestAgain => (t.hand, t.hands),
@@ -797,7 +802,7 @@ impl Protocol {
             _ => unreachable!("{:?} is no step of a section", t.pc),
         }
     }
-    /// Reads everything that a section reads before its first store.
+    /// Does all reads that a section does before its first store.
     fn read(&self, s: &mut State, me: usize, stage: Stage, region: &Region) {
         let (_, n) = Self::pushed(&s.threads[me], stage);
         let t = &mut s.threads[me];
@@ -837,7 +842,7 @@ impl Protocol {
             }
         }
     }
-    /// Chooses the step after a section.
+    /// Chooses the step that follows a section.
     fn after(&self, s: &mut State, me: usize, stage: Stage, done: bool) {
         let t = &mut s.threads[me];
         (t.at, t.region, t.len, t.cap, t.read) = (0, 0, 0, 0, [0; BATCH]);
@@ -896,7 +901,7 @@ impl Protocol {
             }
         }
     }
-    /// Continues after a visit to the depot that takes a magazine.
+    /// Continues after a visit to the depot to take a magazine.
     fn taken(&self, s: &mut State, me: usize, got: bool) {
         let t = &mut s.threads[me];
         match (t.op, got) {
@@ -907,7 +912,7 @@ impl Protocol {
             (_, false) => Self::end(s, me),
         }
     }
-    /// Keeps one round of the magazine for the caller; the others go on the stack.
+    /// Keeps one round of the magazine for the caller, and pushes the other rounds on the stack.
     fn keep_one(&self, s: &mut State, me: usize) {
         let t = &mut s.threads[me];
         t.open = false;
@@ -918,7 +923,7 @@ impl Protocol {
         }
         t.pc = Pc::Enter(Stage::Rest);
     }
-    /// Continues a drain that has nothing more to flush.
+    /// Continues a drain that has nothing left to flush.
     fn given(&self, s: &mut State, me: usize) {
         let t = &mut s.threads[me];
         match t.op {
@@ -1310,7 +1315,7 @@ impl Protocol {
         }
         s.threads[me].pc = go;
     }
-    /// Continues a drain that has taken all rounds that it wanted.
+    /// Continues a drain that has taken all rounds to be drained.
     fn owned_all(&self, s: &mut State, me: usize) -> Pc {
         (s.threads[me].todo, s.threads[me].away) = (0, 0);
         if s.threads[me].op == Op::Retire { Pc::Forget } else { Pc::Claim }
@@ -1333,7 +1338,7 @@ impl Protocol {
         region.see();
     }
 
-    /// The process forks, and this thread is the child: rounds that other threads carried are lost.
+    /// The process forks, and this thread continues as the child; rounds that other threads carried are lost.
     fn child(&self, s: &mut State, me: usize) {
         if s.away != 0 {
             s.fault = Some(Fault::AwayInChild);
@@ -1377,7 +1382,7 @@ impl Protocol {
 
     // ---- invariants ----
 
-    /// Returns the number of places in which each round is.
+    /// Returns, for each round, the number of places in which it is.
     fn places(&self, s: &State) -> [u8; 16] {
         let mut times = [0; 16];
         let mut count = |rounds: &[Round]| rounds.iter().for_each(|round| times[usize::from(*round)] += 1);
@@ -1404,15 +1409,15 @@ impl Protocol {
         let living = (self.fresh(0) | self.fresh(1) & if s.dead == 0 { 0 } else { !0 }) & !s.dead;
         (1..16).all(|round: usize| living & bit(round) == 0 || times[round] == 1) && times[0] == 0
     }
-    /// Returns `true` if no stack holds more rounds than it has places, or has more places than its reach.
+    /// Returns `true` if no stack has more rounds than places, or more places than its reach permits.
     pub(crate) fn within_reach(&self, s: &State) -> bool {
         // In a child, rounds that a drain had taken are on their stack again, which has no places until the next push.
         let most = |region: &Region| if s.child { self.reach } else { region.cap };
         let fits = |region: &Region| region.len <= most(region) && region.cap.max(region.limit) <= self.reach;
         s.regions.iter().all(fits)
     }
-    /// Returns `true` unless all threads are idle and yet a region is claimed, locked, away or taken, or the class is
-    /// not open as it should be.
+    /// Returns `false` if all threads are idle, but a region is claimed, locked, away or taken, or the class is not
+    /// open although it should be.
     pub(crate) fn at_rest(&self, s: &State) -> bool {
         let at_work = s.threads.iter().any(|t| !matches!(t.pc, Pc::Idle | Pc::Gone));
         let number = &s.number;
@@ -1424,16 +1429,16 @@ impl Protocol {
 
     // ---- equivalent states ----
 
-    /// Returns the representative of all states that differ only in the names of CPUs and rounds. CPUs are sorted by
-    /// what distinguishes them; rounds are numbered in the order of their places.
+    /// Returns the representative of all states that differ only in their names for CPUs and rounds. CPUs are sorted by
+    /// what distinguishes them; rounds are numbered in the order of the places where they are.
     pub(crate) fn canonical(&self, before: &State) -> State {
         let mut s = self.without_garbage(before);
         self.sort_cpus(&mut s);
         self.name_rounds(&mut s);
         s
     }
-    /// Returns `true` if a state equals that canonical one up to names. Identical CPUs are in any order in a canonical
-    /// state.
+    /// Returns `true` if a state equals a canonical state except for names. In a canonical state, CPUs that are
+    /// identical can be in any order.
     pub(crate) fn is_like(&self, state: &State, canonical: &State) -> bool {
         let state = self.without_garbage(state);
         let all = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
@@ -1444,7 +1449,7 @@ impl Protocol {
             renamed == *canonical
         })
     }
-    /// Returns the state with values cleared that no step will read.
+    /// Returns the state without values that no step will read.
     pub(crate) fn without_garbage(&self, state: &State) -> State {
         let mut s = *state;
         self.clear_unread(&mut s);
@@ -1542,7 +1547,7 @@ impl Protocol {
     }
 }
 
-/// Returns the stage of the section that a thread is in.
+/// Returns the stage of the section in which a thread is.
 pub(crate) fn inside(pc: Pc) -> Option<Stage> {
     match pc {
         Pc::Read(stage) | Pc::Store(stage) | Pc::Write(stage) | Pc::Commit(stage) | Pc::Leave(stage, _) => {
@@ -1551,7 +1556,7 @@ pub(crate) fn inside(pc: Pc) -> Option<Stage> {
         _ => None,
     }
 }
-/// Returns `true` if a step uses `at`.
+/// Returns `true` if a step uses the field `at`.
 fn uses_at(pc: Pc) -> bool {
     matches!(pc, Pc::TryDrains(_) | Pc::Open(_) | Pc::Own | Pc::PutBack | Pc::ForgetTaken | Pc::GiveRound)
 }

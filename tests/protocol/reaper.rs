@@ -1,41 +1,41 @@
-//! Models how the reaper that a subsystem starts automatically sleeps, is woken, exits, and restarts in the child of a
-//! fork (`slab/src/reclaim/reaper/background.rs`). The work of an interval is not modelled here: a reap is an operation
-//! of `model.rs`.
+//! Models the reaper that a subsystem starts automatically: how the reaper sleeps, is woken, exits, and restarts in the
+//! child of a fork (`slab/src/reclaim/reaper/background.rs`). This file does not model the work of an interval: a reap
+//! is an operation of `model.rs`.
 //!
-//! Pages are freed under a zone's lock, which counts them. The model keeps only what the reaper reads of that count:
-//! `true` if pages were freed since the last reading. A time-out may end each sleep at any moment, so an invariant that
-//! holds here holds for every interval.
+//! Pages are freed and counted under the lock of a zone. Of this count, the model keeps only what the reaper reads. The
+//! value is `true` if pages were freed since the reaper last read the count. In the model, a time-out may end each
+//! sleep at any moment, so an invariant of the model is valid for every interval.
 
 use crate::graph::{Fair, Move};
 
 /// The number of threads that free.
 const FREERS: usize = 2;
-/// The number of consecutive idle intervals after which the reaper sleeps.
+/// The number of successive intervals without work after which the reaper sleeps.
 const QUIET: u8 = 2;
 const REAPER: usize = 0;
-/// The thread that makes the subsystem grow by allocating, and that drops it.
+/// The thread that allocates, so that the subsystem grows, and that drops the subsystem.
 const GROWER: usize = 1;
-/// A pseudo-thread: the obligation that a reaper without a subsystem exits.
+/// A pseudo-thread, which represents the obligation that a reaper exits when its subsystem is dropped.
 const END: usize = 2 + FREERS;
 
 /// A planted bug: one wrong line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// The reaper does not check again after it announced that it sleeps.
+    /// The reaper announces that it sleeps, and then does not check again.
     LooksOnce,
-    /// A free checks the reaper's state before it counts its pages.
+    /// A free checks the state of the reaper before the free counts its pages.
     WakesBeforeItCounts,
     /// A free wakes the reaper but leaves the state `Asleep`.
     StaysAsleep,
-    /// The child of a fork assumes that it has the thread.
+    /// The child of a fork assumes that the reaper's thread exists in the child.
     ChildBelieves,
-    /// A start that the system refused is never retried.
+    /// After the system has refused to start the thread, the start is never tried again.
     RefusedForGood,
     /// The reaper keeps a reference to the subsystem while it sleeps.
     KeepsSubsystem,
 }
 
-/// The reaper's state, which all threads read.
+/// The state of the reaper, which all threads read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Word {
     Wanted,
@@ -43,11 +43,11 @@ enum Word {
     Asleep,
 }
 
-/// The position of the reaper's thread.
+/// Where the reaper's thread is in its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum At {
     None,
-    /// The reaper requests the subsystem, and holds a reference during an interval.
+    /// The reaper requests the subsystem, and holds a reference to it during an interval.
     Ask,
     Interval,
     Count,
@@ -55,13 +55,13 @@ enum At {
     SayAsleep,
     LookAgain,
     SayRunning,
-    /// The reaper checks that it should still sleep.
+    /// The reaper checks if it should still sleep.
     Check,
     Sleep,
     Ended,
 }
 
-/// The position of a free.
+/// Where a free is in its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Free {
     Idle,
@@ -80,19 +80,19 @@ pub(crate) struct State {
     quiet: u8,
     /// `true` if pages were freed since the reaper last read the count.
     changed: bool,
-    /// `true` if pages were freed since the last interval that searched for them.
+    /// `true` if pages were freed since the last interval that looked for free pages.
     unreaped: bool,
     /// `true` if the reaper's thread was unparked.
     token: bool,
     freers: [Free; FREERS],
     starting: bool,
     refused: bool,
-    /// `true` while users have the subsystem.
+    /// `true` while the subsystem has users.
     used: bool,
     child: bool,
 }
 
-/// The model, with a planted bug or without.
+/// The model; it may have a planted bug.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reaper(pub Option<Bug>);
 

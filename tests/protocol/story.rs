@@ -1,4 +1,4 @@
-//! Converts a counterexample to the trace format of models under loom, of which `uslab story FILE --html` makes a page.
+//! Converts a counterexample to the trace format of models under loom; `uslab story FILE --html` makes a page of it.
 
 use crate::model::{Act, Action, Mechanism, Op, Pc, Protocol, Role, Stage, State, inside};
 use std::collections::BTreeMap;
@@ -140,8 +140,8 @@ fn did(protocol: &Protocol, before: &State, action: Action) -> String {
     }
 }
 
-/// Builds a trace from a path through canonical states. CPUs and rounds change their names from one canonical state to
-/// the next; the trace keeps their names.
+/// Builds a trace from a path; the states of the path are canonical. CPUs and rounds change their names between
+/// canonical states; the trace keeps one name for each.
 pub(crate) fn tell(protocol: &Protocol, title: &str, way: &[State], end: &str) -> Story {
     let mut state = protocol.start();
     let mut known = Parts::new();

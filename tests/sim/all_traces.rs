@@ -1,7 +1,6 @@
-//! Compares every number of every `facts.json` in the folder that `USLAB_TRACES` names with the numbers that `uslab`
-//! computes.
+//! Compares numbers of `uslab` with every number in every `facts.json`, in the folder that `USLAB_TRACES` names.
 //!
-//! The facts come with the traces and were computed by another program. Each subfolder with a `facts.json` and a
+//! The facts are stored with the traces; another program computed them. Each subfolder that has a `facts.json` and a
 //! `trace.txt.zst` (or `trace.txt`) is one trace.
 
 use std::collections::BTreeMap;
@@ -26,7 +25,7 @@ fn facts_of_published_traces_match_the_published_facts() {
     assert!(failures.is_empty(), "{} differences:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Returns the folders of traces with facts; at least one.
+/// Returns the folders of traces that have facts; there must be at least one folder.
 pub(crate) fn traces_in(folder: &Path) -> Vec<PathBuf> {
     let mut traces: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
@@ -38,7 +37,7 @@ pub(crate) fn traces_in(folder: &Path) -> Vec<PathBuf> {
     traces
 }
 
-/// The number of values compared so far, by the name of their fact.
+/// The number of values that were compared so far, for each name of a fact.
 #[derive(Default)]
 struct Comparison {
     values: BTreeMap<String, usize>,
@@ -46,7 +45,7 @@ struct Comparison {
 }
 
 impl Comparison {
-    /// Compares one value, or all values inside it.
+    /// Compares one value, or all values that it contains.
     fn value(&mut self, fact: &str, ours: Value, theirs: &Value) {
         *self.values.entry(fact.to_owned()).or_default() += leaves(theirs).max(1);
         if !same(&ours, theirs) {
@@ -62,7 +61,7 @@ impl Comparison {
     }
 }
 
-/// Returns `true` if the values are equal; fractions, to a nanosecond.
+/// Returns `true` if the values are equal; fractions may differ by a nanosecond.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
@@ -106,7 +105,7 @@ fn compare(folder: &Path) -> Comparison {
     comparison
 }
 
-/// Returns the value of a fact that is one value, or a list or map compared as a whole.
+/// Returns the value of a fact that consists of one value, or of a list or map that is compared as a whole.
 fn simple(fact: &str, facts: &Facts) -> Value {
     let (objects, pages, sources) = (&facts.objects, &facts.pages, facts.name_sources);
     let map =
@@ -224,8 +223,8 @@ fn simple(fact: &str, facts: &Facts) -> Value {
     }
 }
 
-/// Returns this project's value and the script's, which is the head of a list sorted by count: the counts, and each
-/// name with its count.
+/// Returns two values of a fact, this project's and the script's. The script's value is the head of a list sorted by
+/// count, so the counts, and each name with its count, are compared.
 fn counted(fact: &str, facts: &Facts, theirs: &Value) -> (Value, Value) {
     let ours: Vec<(String, u64)> = match fact {
         "gfp" => facts.gfp.clone(),
@@ -311,7 +310,7 @@ fn slabinfo(comparison: &mut Comparison, ours: &[SlabinfoSpan], theirs: &Value) 
     }
 }
 
-/// The script keeps the caches with at least four slabs.
+/// The script's list contains only caches with at least four slabs.
 fn phases(comparison: &mut Comparison, facts: &Facts, theirs: &Value) {
     let ours = facts.phases.iter().map(|phase| {
         let caches = phase.caches.iter().filter(|(_, _, slabs)| *slabs >= 4);

@@ -1,4 +1,4 @@
-//! The command `uslab` from outside: its verbs, JSON, errors and exit codes.
+//! Tests the command `uslab` from outside: its subcommands, JSON, errors and exit codes.
 
 use serde_json::Value;
 use std::io::Write;
@@ -32,7 +32,8 @@ pub(crate) fn said(output: &Output) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Checks that the command is refused: exit code 2, empty standard output, and a message that contains all of `parts`.
+/// Checks that the command is refused: the exit code is 2, standard output is empty, and the message contains all of
+/// `parts`.
 #[track_caller]
 pub(crate) fn refused(args: &[&str], parts: &[&str]) {
     let (code, out, err) = said(&uslab(args));
@@ -191,7 +192,7 @@ fn repeated_replays_of_a_trace_differ_only_in_times() {
     assert_eq!(report(), report());
 }
 
-/// Regression test: a replay accepted and printed a seed, although a replay is not random.
+/// Regression test: a replay accepted a seed and printed it, although a replay is not random.
 #[test]
 fn replay_refuses_the_seed_option() {
     refused(&["replay", "--seed", "7"], &["--seed"]);
@@ -210,8 +211,8 @@ fn option_all_shows_every_cache_of_the_bundled_trace() {
     assert!(!out.contains("Where to go next"), "{out}");
 }
 
-/// Regression test: a simulated machine of 64 CPUs was reported as the real kernel's, and CPUs without events were
-/// omitted silently. Frees by one CPU were attributed to "another CPU".
+/// Regression test: a simulated machine with 64 CPUs was reported as the real kernel's machine, and CPUs without events
+/// were omitted without a message. Frees that one CPU made were attributed to "another CPU".
 #[test]
 fn report_distinguishes_traced_simulated_and_used_cpus() {
     let introduction = |args: &[&str]| said(&uslab(&[&["replay"][..], args].concat())).1;
@@ -255,7 +256,8 @@ fn report_distinguishes_traced_simulated_and_used_cpus() {
     assert_eq!((used, remote), ([4, 4], far), "each CPU is a node");
 }
 
-/// Regression test: the time was divided by all events, including those that request nothing from the allocator.
+/// Regression test: the time was divided by the number of all events, including events that request nothing from the
+/// allocator.
 #[test]
 fn time_per_operation_counts_only_replayed_operations() {
     let ignored = "\
@@ -272,7 +274,8 @@ fn time_per_operation_counts_only_replayed_operations() {
     assert!(same(number("read_ns_per_event") * 5.0, number("read_seconds") * 1e9), "{report}");
 }
 
-/// Regression test: the watermarks of the simulated zones left out the pages that a kernel with huge pages keeps free.
+/// Regression test: the watermarks of the simulated zones did not include the pages that a kernel with huge pages keeps
+/// free.
 #[test]
 fn min_watermark_includes_the_pages_for_huge_pages() {
     let trace = Folder::new();
@@ -282,14 +285,15 @@ fn min_watermark_includes_the_pages_for_huge_pages() {
     assert_eq!(report["buddy"]["zones"][0]["watermarks"]["min"], 11 * 512);
 }
 
-/// Returns the lines of a report before its first table.
+/// Returns the lines of a report that are before its first table.
 fn first_lines(args: &[&str], input: &str) -> Vec<String> {
     let (code, out, err) = said(&uslab_with(&[&["replay"][..], args].concat(), input.as_bytes()));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}");
     out.lines().take_while(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// Regression test: no fault of these traces was reported, except the cut line, for which the trace was refused.
+/// Regression test: faults of these traces were not reported, except the cut line, which caused the whole trace to be
+/// refused.
 #[test]
 fn report_begins_with_warnings_about_trace_defects() {
     let of = |name: &str| first_lines(&[sample(name).to_str().unwrap()], "")[2..].join("\n");
@@ -373,7 +377,7 @@ fn replay_reports_events_lost_in_the_trace() {
     assert!(out.contains("WARNING: the kernel lost 2,533 events"), "{out}");
 }
 
-/// Regression test: a verb after `--json` was taken for a file name, and another verb ran.
+/// Regression test: the subcommand after `--json` was taken for a file name, so another subcommand ran.
 #[test]
 fn json_option_may_precede_the_verb() {
     let is_a_verb = |arguments: &[&str], verb: &str| {
@@ -612,7 +616,7 @@ fn trace_generated_from_a_size_distribution_is_reproducible() {
     refused(&["replay", &none], &[&none, "no event in 1 lines"]);
 }
 
-/// Regression test: CPUs beyond the maximum were silently folded onto the last CPU.
+/// Regression test: The operations of CPUs beyond the maximum were moved to the last CPU without a message.
 #[test]
 fn trace_with_too_many_cpus_is_refused() {
     let trace = SMALL.replace("[001]", "[1500]");
@@ -671,7 +675,8 @@ fn failed_report_write_leaves_no_partial_file() {
     assert_eq!(read["events_total"], 3);
 }
 
-/// Regression test: a device named as the report was replaced by a file: `/dev/null` of the whole machine, for root.
+/// Regression test: if the report's destination was a device, it was replaced by a file. For root, this replaced
+/// `/dev/null` of the whole machine.
 #[test]
 fn writing_a_report_does_not_replace_a_device() {
     use std::os::unix::fs::FileTypeExt;
@@ -689,7 +694,7 @@ fn writing_a_report_does_not_replace_a_device() {
     assert_eq!(read["rows"][0]["size"], 192);
 }
 
-/// Regression test: such a cache had objects of 8 bytes for the whole replay.
+/// Regression test: a cache whose first event is a free had objects of 8 bytes during the whole replay.
 #[test]
 fn cache_seen_first_in_a_free_gets_its_size() {
     let folder = Folder::new();
@@ -744,7 +749,7 @@ fn geometry_command_compares_slab_layouts_with_kernels() {
     refused(&["geometry", "--against", &other], &[&other, "line 1"]);
 }
 
-/// Regression test: the padding that an alignment costs did not count as waste.
+/// Regression test: padding because of an alignment was not counted as waste.
 #[test]
 fn reported_waste_includes_alignment_padding() {
     let rows = |args: &[&str]| -> Value {

@@ -1,4 +1,4 @@
-//! Helpers for tests of traces.
+//! Helpers for the tests that use traces.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -8,7 +8,7 @@ use uslab_sim::trace::{
     CacheKind, Facts, FreeOrigin, OpKind, PageFreeOrigin, PageSize, PageUse, Recording, Tables,
 };
 
-/// The compression of a trace.
+/// How a trace is compressed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Packing {
     Gzip,
@@ -40,19 +40,20 @@ impl Packing {
         }
     }
 
-    /// The name in error messages.
+    /// Returns the name that error messages use.
     pub(crate) fn name(self) -> String {
         format!("{self:?}").to_lowercase()
     }
 }
 
-/// The address at which the samples' kernels, x86-64 without address randomisation, map page frame 0.
+/// The address at which the kernels of the samples map page frame 0; these kernels run on x86-64 without address
+/// randomisation.
 pub(crate) const X86_64_BASE: u64 = 0xffff_8880_0000_0000;
 
-/// The largest offset of a direct-map address.
+/// The largest offset that an address in the direct map has.
 const MAPPED: u64 = 64 << 40;
 
-/// Returns the text with each direct-map address replaced by `address` of it.
+/// Returns the text, in which the function `address` has replaced each address in the direct map.
 pub(crate) fn with_addresses(text: &[u8], address: impl Fn(u64) -> u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -71,8 +72,8 @@ pub(crate) fn with_addresses(text: &[u8], address: impl Fn(u64) -> u64) -> Vec<u
     out
 }
 
-/// Returns the address on an arm64 machine that maps page frame 0 at `base`, derived from a sample's address. Each page
-/// frame keeps its number, and each object its offset in its page.
+/// Converts an address in a sample to an address of an arm64 machine that maps page frame 0 at `base`. The number of
+/// the page frame, and the offset of the object in its page, do not change.
 pub(crate) fn synthetic_arm64_address(real: u64, size: PageSize, base: u64) -> u64 {
     match real.checked_sub(X86_64_BASE).filter(|offset| *offset < MAPPED) {
         Some(offset) => base + (offset >> 12 << size.shift()) + offset % 4096,
@@ -88,8 +89,8 @@ pub(crate) fn sample_address(made: u64, size: PageSize, base: u64) -> u64 {
     }
 }
 
-/// Returns a trace of an arm64 machine with large pages, derived from an x86-64 sample. Addresses follow
-/// [`synthetic_arm64_address`]; kmallocs of whole pages, which are larger than 8 KiB there, keep the number of pages.
+/// Converts a sample from x86-64 to a trace of an arm64 machine with large pages. Addresses are converted by
+/// [`synthetic_arm64_address`]; kmallocs that consist of whole pages, above 8 KiB, keep their number of pages.
 pub(crate) fn synthetic_arm64(text: &[u8], size: PageSize, base: u64) -> Vec<u8> {
     let text =
         String::from_utf8(with_addresses(text, |real| synthetic_arm64_address(real, size, base))).unwrap();
@@ -105,7 +106,7 @@ pub(crate) fn synthetic_arm64(text: &[u8], size: PageSize, base: u64) -> Vec<u8>
     text.split_inclusive('\n').map(line).collect::<String>().into_bytes()
 }
 
-/// Reads all operations of a trace and checks that they never contradict each other.
+/// Reads all operations of a trace, and checks that no operation contradicts another.
 pub(crate) fn check_operations(path: &Path, tables: &Tables) -> Facts {
     let mut ops = Recording::open(path).unwrap().resolve(tables.latest_slabinfo()).unwrap();
     let mut live = HashMap::new();

@@ -1,4 +1,5 @@
-//! Tests `--design`: models of other allocators on the bundled trace and samples, compared with their kernels' tables.
+//! Tests `--design`: runs models of other allocators on the bundled trace and on samples, and compares the results with
+//! the kernels' tables.
 
 use crate::cli::{refused, replay_json, said, sample, uslab};
 use serde_json::Value;
@@ -52,7 +53,7 @@ fn replay_without_kernel_tables_compares_nothing() {
     refused(&["replay", "--design", "slub", "--nodes", "2"], &["--design", "--nodes"]);
 }
 
-/// Returns the bundled trace in a folder with its tables and `files`.
+/// Returns a folder with the bundled trace, the trace's tables, and the additional files `files`.
 fn recording(files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
     let (data, folder) = (workspace().join("sim/data"), tempfile::tempdir().expect("a folder"));
     for table in ["before.slabinfo", "before.buddyinfo", "before.zoneinfo", "end.slabinfo"] {
@@ -136,11 +137,11 @@ fn design_linux_refuses_a_recording_of_an_unknown_kernel() {
     }
 }
 
-/// Returns the causes of a mismatch of the cache `node`, which has 8 objects of 512 bytes in a page, on Linux
-/// `release`.
+/// Returns the causes of a mismatch of the cache `node`, for Linux `release`; a slab of this cache is a page with 8
+/// objects of 512 bytes.
 ///
-/// `lines` are events between the tables: `page N` (the N-th page is allocated), `alloc N.I` (object I of it), `free
-/// N.I`. The tables have active objects, objects and slabs.
+/// `lines` are the events between the two tables. The events are `page N` (the N-th page is allocated), `alloc N.I`
+/// (object I on this page), and `free N.I`. The tables give the numbers of active objects, objects and slabs.
 fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u64); 2]) -> Vec<Value> {
     let folder = tempfile::tempdir().expect("a folder");
     let ptr = |object: &str| {
@@ -181,7 +182,8 @@ fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u
     cache["causes"].as_array().cloned().unwrap_or_default()
 }
 
-/// Regression test: a counterfactual design was reported to choose other slabs, which is its purpose.
+/// Regression test: for a counterfactual design, the report said that the design chose other slabs, although this is
+/// the purpose of the design.
 #[test]
 fn mismatch_report_names_the_true_cause() {
     let named = |name: &str, n: u64| serde_json::json!({ name: n });
@@ -219,7 +221,7 @@ fn each_design_replays_the_trace_without_violation() {
     assert_equal_slabs_and_paths(&runs[0], &runs[1]);
 }
 
-/// Checks that the shipping allocator and its model have the same slabs, and the same counts by path.
+/// Checks that the shipping allocator and its model have equal slabs, and equal counts for each path.
 fn assert_equal_slabs_and_paths(shipping: &Value, model: &Value) {
     let moments = |run: &Value| {
         let moments = run["moments"].as_array().expect("moments").clone();
@@ -354,7 +356,7 @@ fn prediction_shows_the_slabs_with_changed_options() {
     refused(&["replay", "--design", "slub", "--start", empty], &["--predict"]);
 }
 
-/// The kernel equals the bundled trace's, except that one of its caches is not merged, and another cache has larger
+/// The kernel equals the bundled trace's kernel, but one of its caches is not merged, and another cache has larger
 /// objects.
 #[test]
 fn prediction_starts_from_tables_of_the_given_kernel() {

@@ -1,5 +1,5 @@
-//! Tests the command `uslab lab` from outside: its list, its output repeated to the byte, the worked examples, and
-//! refused input.
+//! Tests the command `uslab lab` from outside: its list, its output (which must repeat to the byte), the worked
+//! examples, and refused input.
 
 mod refused;
 
@@ -25,7 +25,8 @@ fn told(args: &[&str]) -> String {
     out
 }
 
-/// Checks that the command is refused: exit code 2, empty standard output, and a message that contains all of `parts`.
+/// Checks that the command is refused: the exit code is 2, standard output is empty, and the message contains all of
+/// `parts`.
 #[track_caller]
 fn refused(args: &[&str], parts: &[&str]) {
     let (code, out, err) = said(&lab(args));
@@ -123,13 +124,13 @@ free: 1024 bytes in one piece; free blocks: 1 of 1024 bytes
     assert!(told(&["demo", "layout"]).starts_with("> walk "), "its script");
 }
 
-/// Valgrind runs the program with these words and counts its instructions (`experiments::instructions`).
+/// Valgrind runs the program with these words as arguments, and counts its instructions (`experiments::instructions`).
 #[test]
 fn instruction_counting_run_of_the_lab_prints_nothing() {
     assert_eq!(told(&["instructions", "linear", "10"]), "");
 }
 
-/// Returns the four output formats of an experiment.
+/// Returns the output of an experiment in its four formats.
 fn forms(name: &str, options: &[&str]) -> [String; 4] {
     let folder = Folder::new();
     let files = ["json", "csv", "html"].map(|form| (format!("--{form}"), folder.path(form)));
@@ -171,7 +172,7 @@ fn exact_experiments_give_identical_output_in_every_format() {
     }
 }
 
-/// The experiment runs with times and pictures, also on a machine without valgrind.
+/// The experiment runs with times and pictures, even on a machine without valgrind.
 #[test]
 fn every_quick_experiment_names_the_measured_machine() {
     for name in experiments() {
@@ -207,7 +208,7 @@ fn every_quick_experiment_names_the_measured_machine() {
     }
 }
 
-/// Checks that part, row and column identify each value.
+/// Checks that the part, the row and the column together identify each value.
 #[track_caller]
 fn every_value_has_a_key_of_its_own(name: &str, text: &str) {
     let mut keys = BTreeSet::new();
@@ -317,7 +318,7 @@ fn each_cheat_sheet_entry_has_an_explanation_page() {
     assert!(of("buddy")[3].as_f64() > of("tlsf")[3].as_f64(), "{measured}");
 }
 
-/// An option's default is printed in a form that the option accepts.
+/// An option prints its default in a form that the option also accepts.
 #[test]
 fn printed_option_defaults_are_accepted_as_options() {
     for (name, option) in [
@@ -337,7 +338,7 @@ fn printed_option_defaults_are_accepted_as_options() {
     }
 }
 
-/// Returns the verdicts of an experiment's claims whose text contains `words`.
+/// Returns the verdicts of an experiment on claims whose text contains `words`.
 fn verdicts(findings: &Value, words: &str) -> Vec<Value> {
     let claims = findings["parts"].as_array().unwrap().iter().map(|part| &part["claim"]);
     let said = |claim: &&Value| claim["says"].as_str().is_some_and(|says| says.contains(words));
@@ -352,7 +353,7 @@ fn book_contains_the_current_output_of_the_lab() {
     assert!(shown.any(|block| printed.contains(block)), "no block of the book is part of\n{printed}");
 }
 
-/// `sim/lab/TEXTS.md` has the same verdicts.
+/// The verdicts in `sim/lab/TEXTS.md` must equal the verdicts of the experiments.
 #[test]
 fn lab_verdicts_equal_the_published_study() {
     let of = |name: &str, words| verdicts(findings(name), words);
@@ -377,9 +378,9 @@ fn layout_experiment_text_reflects_its_options() {
     assert!(found(["--line", "8"]).contains("75.0 % of what the loaded lines hold"));
 }
 
-/// Regression test: the tutorial claims that two kinds of lifetimes keep fragmentation low. The experiment tested the
-/// opposite, although the figures agreed with the tutorial. The experiment also compared the largest block between
-/// memories that were not equally full.
+/// Regression test for the tutorial's claim that two kinds of lifetimes keep fragmentation low. The experiment tested
+/// the opposite of the claim, although its figures agreed with the tutorial. The experiment also compared the largest
+/// blocks of memories that were not equally full.
 #[test]
 fn fragmentation_experiment_compares_allocators_at_equal_use() {
     let findings = findings("fragmentation");
@@ -410,7 +411,7 @@ fn fragmentation_experiment_compares_allocators_at_equal_use() {
     assert!(used.iter().all(|share| (share - used[0]).abs() < 1.0), "{used:?}");
 }
 
-/// Regression test: verdicts of `--quick` looked like verdicts of a full run.
+/// Regression test: verdicts of a run with `--quick` looked like verdicts of a full run.
 #[test]
 fn verdicts_of_quick_runs_are_marked() {
     let [text, data, _, html] = forms("robson", &["--exact", "--quick"]);
@@ -427,7 +428,7 @@ fn verdicts_of_quick_runs_are_marked() {
     assert_eq!(verdicts(&times, "saves the constructor"), ["undecided"]);
 }
 
-/// The first level is the power of two, the second the part of it that contains the size.
+/// The first level is a power of two; the second level is the part of this power of two that contains the size.
 #[test]
 fn tlsf_experiment_shows_the_lists_for_any_size() {
     let out = told(&["tlsf", "--exact", "--sizes", "460,65"]);
@@ -441,7 +442,7 @@ fn tlsf_experiment_shows_the_lists_for_any_size() {
     refused(&["tlsf", "--sizes", "0"], &["--sizes", "1..="]);
 }
 
-/// The article's times are for more frames and walks than a quick run has.
+/// A quick run has fewer frames and walks than the article, so the article's times do not apply to it.
 #[test]
 fn pool_experiment_does_not_compare_different_workloads() {
     let out = told(&["pools", "--quick", "--sets", "1"]);
@@ -449,7 +450,7 @@ fn pool_experiment_does_not_compare_different_workloads() {
     assert!(out.contains("stand beside ours where ours are, too"), "{out}");
 }
 
-/// Regression test: standard output was named by another path; the file behind it was replaced, and the output was
+/// Regression test: if standard output was named by another path, the file behind it was replaced, and the output was
 /// lost.
 #[test]
 fn output_path_of_standard_output_is_not_replaced() {

@@ -24,15 +24,15 @@ const WORKLOADS: [(&str, u32); 5] = [
     ("server=1000", 4096),
     ("fork-join=32", 4096),
 ];
-/// The most by which the clock may differ, in per cent. A debug build keeps its rank in each lock, so a depot's lock
-/// takes one more line.
+/// The largest difference of the clock that is accepted, in per cent. A debug build keeps its rank in each lock, so a
+/// depot's lock takes one more line.
 const MOST: f64 = if cfg!(debug_assertions) { 20.0 } else { 10.0 };
 /// The environment variable with the tape's file, for the program that valgrind runs.
 const TAPE: &str = "USLAB_LINES_TAPE";
 const ALLOC: u8 = b'a';
 const FREE: u8 = b'f';
 
-/// The model, and a tape of the operations requested from it, in the clock's order.
+/// The model, and a tape that records the operations requested from the model, in the clock's order.
 #[derive(Debug)]
 struct Taped {
     model: Uslab,
@@ -115,12 +115,13 @@ struct Case {
     cpus: u32,
     /// The number of operations of each CPU.
     operations: u64,
-    /// How often the allocator is created, each time at another offset in a line.
+    /// How often the allocator is created; each time it begins at another offset in a cache line.
     places: u32,
 }
 
 impl Case {
-    /// Returns the cache lines moved per operation: by the clock, and by a MESI protocol under the shipping code.
+    /// Returns the cache lines moved per operation, as the clock counts and as a MESI protocol under the shipping code
+    /// counts.
     fn lines(&self) -> [f64; 2] {
         let (outcome, tape) = clock(self);
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -176,11 +177,10 @@ impl Case {
 
 /// A MESI protocol, which records the CPUs that have each line.
 struct Mesi {
-    /// The addresses to which the program writes when an operation of a CPU begins, followed by the addresses for its
-    /// end.
+    /// The addresses to which the program writes when a CPU's operation begins; the addresses after them mark its end.
     marks: Range<u64>,
-    /// The playing thread's own memory. With threads on several CPUs each would have its own memory, so it does not
-    /// count.
+    /// The memory that belongs to the thread which plays all CPUs. If each CPU had its own thread, this memory would be
+    /// separate for each CPU, so it does not count.
     own: Range<u64>,
     cpu: Option<u32>,
     lines: HashMap<u64, Line>,
@@ -191,7 +191,7 @@ struct Mesi {
 struct Line {
     written: bool,
     cpus: Vec<u32>,
-    /// The operation for which the line last moved.
+    /// The operation during which the line moved last.
     travelled: u64,
 }
 
@@ -207,7 +207,7 @@ impl Mesi {
             travelled: 0,
         }
     }
-    /// Processes a line of valgrind's trace: ` L address,bytes`, ` S` or ` M`; other lines are instructions.
+    /// Processes one line of valgrind's trace. ` L address,bytes`, ` S` or ` M`; other lines are instructions.
     fn line(&mut self, line: &[u8]) {
         let [b' ', what @ (b'L' | b'S' | b'M'), b' ', access @ ..] = line else { return };
         let (at, bytes) = std::str::from_utf8(access).unwrap().trim_end().split_once(',').unwrap();
@@ -225,9 +225,9 @@ impl Mesi {
             self.access(cpu, at, *what != b'L');
         }
     }
-    /// A line moves if a CPU reads it that does not have it and another CPU has written it, or if a CPU writes it while
-    /// others have it. A line moves once for an operation that first reads it and then writes it, because the price of
-    /// a line is measured in the same way.
+    /// A line moves if a CPU reads it without having it after another CPU has written it, or if a CPU writes it while
+    /// other CPUs have it. If an operation first reads and then writes a line, the line moves once, because the price
+    /// of a line is measured in the same way.
     fn access(&mut self, cpu: u32, at: u64, write: bool) {
         let line = self.lines.entry(at).or_default();
         let here = line.cpus.contains(&cpu);
@@ -308,7 +308,7 @@ fn play(tape: &[u8]) {
     }
 }
 
-/// A part of `.ci/full` runs all workloads on up to 8 CPUs; otherwise one runs on 2.
+/// One part of `.ci/full` runs all workloads on up to 8 CPUs; otherwise, the test runs one workload on 2 CPUs.
 #[test]
 fn simulated_line_transfers_match_the_shipping_code() {
     if Command::new("valgrind").arg("--version").output().is_err() {

@@ -1,5 +1,5 @@
-//! Tests `uslab replay --html`. The engine on addresses agrees with the replay on memory, in WebAssembly and natively,
-//! and a seek to any operation shows the same as a run up to it.
+//! Tests `uslab replay --html`. The engine on addresses agrees with the replay on memory, in WebAssembly and natively;
+//! a seek to any operation shows the state that a run up to this operation shows.
 
 use crate::all_traces::traces_in;
 use crate::cli::refused;
@@ -130,7 +130,7 @@ fn webassembly_snapshots_equal_native_snapshots() {
     }
 }
 
-/// Returns the output of `sim/web/check.js` after these operations.
+/// Returns the output of `sim/web/check.js` after the given operations.
 fn in_node(stream: &Path, wanted: &serde_json::Value) -> String {
     let web = workspace().join("sim/web");
     // The arguments are larger than a command line may be, so they are in a file.
@@ -144,7 +144,7 @@ fn in_node(stream: &Path, wanted: &serde_json::Value) -> String {
     said
 }
 
-/// The hash of a page's view after each `every` operations.
+/// The hashes of a page's view, taken once in `every` operations.
 struct Hashes<'s> {
     stream: &'s Stream,
     shown: &'s [u32],
@@ -170,8 +170,8 @@ impl Visitor for Hashes<'_> {
     }
 }
 
-/// Checks for every design that the levels count the held objects, and that the pictures of the slabs show the same
-/// number. Regression test: the numbers differed for a slab that a CPU owns.
+/// Checks, for every design, that the levels count all held objects, and that the pictures of the slabs show an equal
+/// number. Regression test: for a slab that a CPU owns, the two numbers differed.
 fn what_is_held_is_counted_listed_and_drawn_alike(view: &View) {
     for shown in &view.shown {
         let SeenCache { name, counts, .. } = &view.caches[shown.cache as usize];

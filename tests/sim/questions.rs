@@ -1,4 +1,4 @@
-//! Runs each command of the book's chapter "Questions", which must print what the page shows.
+//! Runs each command of the book's chapter "Questions"; the command must print what the chapter shows.
 
 use crate::cli::said;
 use std::process::Command;
@@ -48,7 +48,7 @@ fn questions_chapter_shows_the_output_of_each_command() {
     }
 }
 
-/// A reader gets an answer in five minutes.
+/// The chapter must be so short that a reader finds an answer in five minutes.
 #[test]
 fn questions_chapter_stays_below_its_length_limit() {
     let words = PAGE.split_whitespace().count();

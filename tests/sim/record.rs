@@ -28,8 +28,8 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// If root may trace, the running kernel is recorded; otherwise the reason is reported. Neither a recording nor a
-/// refusal leaves anything behind.
+/// If root may trace, the test records the running kernel; otherwise, the test reports the reason. Neither a recording
+/// nor a refusal leaves files or tracing instances behind.
 #[test]
 fn failed_kernel_recording_reports_the_reason() {
     let place = tempfile::tempdir().expect("a folder");

@@ -243,7 +243,7 @@ fn hashed_pointers_in_a_trace_are_counted() {
     }
 }
 
-/// Plain text, compressed text, and the two passes over a spool that does not fit in memory give the same result.
+/// Plain text, compressed text, and a run whose spool does not fit in memory give equal results.
 #[test]
 fn compressed_trace_gives_the_operations_of_plain_text() {
     let folder = tempfile::tempdir().unwrap();
@@ -269,7 +269,7 @@ fn operations_of_each_sample_trace_are_consistent() {
     }
 }
 
-/// Returns all operations with their addresses moved back, and the facts.
+/// Returns the facts, and all operations; the function `back` has converted their addresses.
 fn read(text: Vec<u8>, back: impl Fn(u64) -> u64) -> (Vec<Op>, Facts) {
     let source = Source::from_reader("moved", Box::new(std::io::Cursor::new(text)), None).unwrap();
     let mut resolver = Recording::read(source, |_| {}).unwrap().resolve(None).unwrap();
@@ -288,8 +288,8 @@ fn read(text: Vec<u8>, back: impl Fn(u64) -> u64) -> (Vec<Op>, Facts) {
     (ops, resolver.facts(&Tables::default()))
 }
 
-/// Regression test: the direct map was assumed to begin where it does without address randomisation. With another base
-/// no page was recognised as a slab, and no message said so.
+/// Regression test: the direct map was assumed to begin at the address that it has without address randomisation. If it
+/// began elsewhere, no page was recognised as a slab, and no message said so.
 #[test]
 fn randomised_direct_map_base_is_found_from_trace_addresses() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");
@@ -325,8 +325,8 @@ fn randomised_direct_map_base_is_found_from_trace_addresses() {
     }
 }
 
-/// Regression test: every page was assumed to have 4 KiB. With larger pages no object was on a known page, or it was on
-/// a wrong one.
+/// Regression test: every page was assumed to have 4 KiB. With larger pages, no object was on a known page, or the
+/// object was on a wrong page.
 #[test]
 fn synthetic_arm64_trace_gives_the_operations_of_x86_64() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");

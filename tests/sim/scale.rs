@@ -55,8 +55,8 @@ fn scale_csv_marks_simulated_points() {
     assert_eq!((rows.len(), rows.iter().all(|row| row.split(',').count() == columns)), (4, true), "{csv}");
 }
 
-/// Regression test: `--csv` refused to replace a table that it had written itself, and a comma in a trace's name added
-/// a column.
+/// Regression test: `--csv` refused to replace a table that an earlier `--csv` had written, and a comma in the name of
+/// a trace added a column.
 #[test]
 fn csv_option_replaces_an_earlier_csv_table() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -405,7 +405,7 @@ fn slabs_watch_ends_after_the_given_reading_count() {
     assert!(out.contains("nothing changed") && !out.contains('\x1b'), "{out}");
 }
 
-/// Regression test: the whole table was refused: "line 3: expected five numbers after the name".
+/// Regression test: the whole table was refused with "line 3: expected five numbers after the name".
 #[test]
 fn cache_names_with_spaces_are_compared() {
     let folder = tempfile::tempdir().unwrap();

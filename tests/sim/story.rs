@@ -4,8 +4,8 @@ use crate::cli::{refused, said, uslab};
 use serde_json::Value;
 use uslab_tests::workspace;
 
-/// Returns the tutorial's counterexample trace, as a run under loom wrote it; a test of the lab compares it with a new
-/// one.
+/// Returns the counterexample trace in the tutorial, as a run under loom wrote it; a test of the lab compares this
+/// trace with a new one.
 fn kept() -> String {
     workspace().join("sim/data/story.json").to_str().expect("UTF-8").to_owned()
 }

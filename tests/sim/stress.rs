@@ -76,7 +76,7 @@ fn quick_stress_runs_find_no_violation() {
     std::io::stdout().write_all(line.as_bytes()).unwrap();
 }
 
-/// Returns the report of a run in which, after some frees, `harm` misuses an object of the cache called `cache`.
+/// Returns the report of a run in which `harm` misuses an object of the cache `cache` after some frees.
 fn run_with_misuse(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::NonNull<u8>)) -> Report {
     let frees = Counter::new(0);
     let saboteur: Saboteur = Arc::new(move |freed_to, object| {
@@ -99,8 +99,8 @@ fn run_with_misuse(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::No
     run(&options, &Progress::new()).expect("it runs")
 }
 
-/// Checks that the report has an expected violation, the object's history, the last operations of a thread, and the
-/// seed.
+/// Checks that the report contains an expected violation, the history of the object, the last operations of a thread,
+/// and the seed.
 #[track_caller]
 fn told(report: &Report, whats: &[&str]) {
     let page = report.page();

@@ -1,7 +1,8 @@
-//! Checks the study of what texts claim: a page of findings, and a table with a row for each claim. Every claim has an
-//! answer, its named evidence exists, and exact figures are the figures that the experiments find.
+//! Checks the study of claims in texts: a page of findings, and a table with one row for each claim. Every claim must
+//! have an answer, the evidence that it names must exist, and exact figures must be the figures that the experiments
+//! find.
 //!
-//! A figure that an experiment finds is followed by a key, in a comment that rendered pages do not show:
+//! Each figure that an experiment finds is followed by a key, which is in a comment that rendered pages do not show.
 //!
 //! ```text
 //! 89<!--race > 10000 operations > first-fit > holes-->      the experiment, how its table's title begins, row, column
@@ -9,8 +10,8 @@
 //! 37.5<!--layout --structs 64 > A walk > position; structs > lines-->   with options
 //! ```
 //!
-//! A bound of an interval has one more word: `low` or `high`. Measured figures are preceded by `≈`; parameters are
-//! followed by `<!--given-->`.
+//! The key of a bound of an interval has one more word. `low` or `high`. Measured figures are preceded by `≈`;
+//! parameters are followed by `<!--given-->`.
 //!
 //! `WRITE=1 cargo test -p uslab-tests --test sim study` updates the figures of tables. Figures within claims are part
 //! of the experiment's words and are not updated.
@@ -25,7 +26,8 @@ const FINDINGS: &str = "STUDY.md";
 /// The table of claims, relative to the workspace.
 const ROWS: &str = "sim/lab/TEXTS.md";
 
-/// Returns the numbers of all claims: a letter for each text, and for the tutorial a range of ten for each chapter.
+/// Returns the numbers of all claims: a number has a letter for its text; in the tutorial, each chapter has a range of
+/// ten numbers.
 fn numbers() -> Vec<String> {
     let plain = [('A', 40), ('K', 26), ('P', 27), ('X', 14), ('M', 16)];
     let chapters: [(u32, u32); 13] = [
@@ -51,7 +53,7 @@ fn numbers() -> Vec<String> {
 
 /// The answers that a row may have.
 const ANSWERS: [&str; 5] = ["holds", "depends", "does not hold", "undecided", "out"];
-/// The most answers that may be `out`.
+/// The largest number of answers that may be `out`.
 const MOST_OUT: usize = 15;
 
 struct Row {
@@ -96,7 +98,7 @@ fn sources(folder: &Path, out: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// Returns `true` if the file or folder that `path` names as its module has a test, or a scenario, of this name.
+/// Returns `true` if a test or scenario of this name exists in the file or folder whose module `path` names.
 fn is_test(path: &str, sources: &[(PathBuf, String)]) -> bool {
     let (module, name) = path.rsplit_once("::").unwrap_or(("", path));
     let function = format!("fn {name}(");
@@ -187,7 +189,7 @@ struct Figure<'t> {
     key: Option<&'t str>,
 }
 
-/// Returns the numbers of a text, except in code, in comments, and in names such as E092 or 32-bit.
+/// Returns the numbers in a text, but not numbers in code, in comments, or in names such as E092 or 32-bit.
 fn figures(text: &str) -> Vec<Figure<'_>> {
     let (mut found, mut at, mut code) = (Vec::new(), 0, false);
     let bytes = text.as_bytes();
@@ -250,13 +252,13 @@ pub(crate) fn findings(command: &str) -> &'static Value {
     })
 }
 
-/// Compares the figure with the one that the key finds; the error names the found figure.
+/// Compares the figure with the figure that the key finds; the error names the figure that was found.
 fn check(key: &str, figure: &str) -> Result<(), String> {
     let found = find(key, figure)?;
     if found == figure { Ok(()) } else { Err(format!("it is {found}")) }
 }
-/// Returns the figure that the key finds, rounded to the decimals of `figure`. The error has the reason why nothing was
-/// found.
+/// Returns the figure that the key finds, rounded to the decimals of `figure`. The error gives the reason why no figure
+/// was found.
 fn find(key: &str, figure: &str) -> Result<String, String> {
     let words: Vec<&str> = key.split(" > ").collect();
     let (command, path) = words.split_first().ok_or("an empty key")?;
@@ -313,7 +315,8 @@ fn grouped(plain: &str) -> String {
     shown + decimals
 }
 
-/// Returns the line with other figures: `other` gets each key and figure, and returns the new figure if it differs.
+/// Returns the line, in which figures are replaced. `other` gets each key and its figure; it returns a new figure if
+/// the figure must change.
 fn rewritten(line: &str, mut other: impl FnMut(&str, &str) -> Option<String>) -> String {
     let (mut out, mut rest) = (String::new(), line);
     for Figure { text, key, .. } in figures(line) {
@@ -329,7 +332,7 @@ fn rewritten(line: &str, mut other: impl FnMut(&str, &str) -> Option<String>) ->
     out + rest
 }
 
-/// Returns the only value that matches; fails if no value or several match.
+/// Returns the only value that matches; fails without a match, or with several matches.
 fn one<'v>(
     all: impl Iterator<Item = &'v Value>,
     what: &str,
@@ -342,7 +345,7 @@ fn one<'v>(
     }
 }
 
-/// Regression test: figures of the study came from an earlier state of the experiments, which was not noticed.
+/// Regression test: some figures in the study came from an earlier state of the experiments, and no test noticed it.
 #[test]
 fn each_exact_study_figure_equals_its_experiment() {
     let (mut wrong, mut checked) = (Vec::new(), 0);
@@ -433,7 +436,7 @@ fn rewritten_study_figure_keeps_its_format() {
     assert_eq!(rewritten(line, other), "≈2.5 of 7<!--a > b > c--> and 21,918<!--d > e--> in 5<!--given-->.");
 }
 
-/// Without this test, a check that never finds anything missing would pass.
+/// Without this test, a check that never finds missing evidence would pass.
 #[test]
 fn study_check_detects_a_missing_evidence_test() {
     let here = vec![(PathBuf::from("tests/sim/study.rs"), include_str!("study.rs").to_owned())];

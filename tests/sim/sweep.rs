@@ -1,5 +1,5 @@
-//! Tests `uslab sweep` and `uslab tune`: shards add up to the whole, byte for byte, however they are run and
-//! interrupted.
+//! Tests `uslab sweep` and `uslab tune`: the shards together equal the whole, byte for byte, even if shards are
+//! interrupted or run twice.
 
 use crate::cli::{refused, said, sample};
 use serde_json::Value;
@@ -68,7 +68,8 @@ impl Sweep {
     fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().expect("UTF-8").to_owned()
     }
-    /// Returns the path of an item's result in `results`, found by running this item alone into another folder.
+    /// Returns the path that the result of an item has in the folder `results`; to find it, the function runs this item
+    /// alone into another folder.
     fn item(&self, results: &str, number: u64) -> PathBuf {
         let alone = format!("only-{number}");
         self.run(&alone, &["--item", &number.to_string()], &[]);
@@ -522,7 +523,7 @@ fn sweep_refuses_a_result_of_another_item() {
     assert_eq!(std::fs::read(other.item("r", 5)).unwrap(), std::fs::read(file).unwrap());
 }
 
-/// Regression test: with more seeds, or another order of designs, all items were run again without a message.
+/// Regression test: with more seeds, or another order of designs, all items were run again without a message about it.
 #[test]
 fn changed_sweep_keeps_the_results_of_unchanged_items() {
     let sweep = Sweep::new(SMALL);
@@ -600,7 +601,7 @@ fn failing_sweep_item_does_not_stop_the_sweep() {
     assert!(code == Some(1) && err.contains("item 1 failed: ") && err.lines().count() == 2, "{err}");
 }
 
-/// Regression test: one invalid trace ended the run of all others, as bad input does.
+/// Regression test: one invalid trace ended the run of all items, as if all of the input were bad.
 #[test]
 fn unreadable_trace_fails_only_its_sweep_items() {
     let sweep = Sweep::new(
@@ -935,7 +936,7 @@ fn tuning_finds_the_best_setting_of_the_whole_sweep() {
     );
 }
 
-/// Regression test: results of the whole sweep were in the folder, and all rounds ran their items again.
+/// Regression test: although the folder contained results of the whole sweep, all rounds ran their items again.
 #[test]
 fn tuning_reuses_existing_sweep_results() {
     let sweep = Sweep::new(TUNED);

@@ -1,8 +1,9 @@
-//! Tests every form in which ftrace, `perf script` and `trace-cmd report` print the same events. Each form is either
-//! read, or refused with a message that names the cause.
+//! Tests all forms in which ftrace, `perf script` and `trace-cmd report` print one and the same event. Each form is
+//! either read, or refused with a message that names the cause.
 //!
 //! The forms are generated from the print formats of kernels 6.1 to 7.2, and from what a 6.18 kernel and its `perf
-//! script` printed with each option. Forms whose output was not observed are marked "by rule" below.
+//! script` printed with each option. Forms whose output was not observed, but follows from the print formats, are
+//! marked "by rule" below.
 
 use std::fmt::Write;
 use std::io::Cursor;
@@ -356,8 +357,8 @@ fn perf(forms: &mut Vec<Form>) {
     }
 }
 
-/// Adds babeltrace's text of a trace by LTTng, with its clocks, and with contexts and without: by rule. Also adds a
-/// control group after the fields, as `perf script -F +cgroup` prints it: by rule.
+/// Adds the text that babeltrace prints for a trace by LTTng, with each of its clocks, and with and without contexts:
+/// by rule. Also adds a control group after the fields, as `perf script -F +cgroup` prints it: by rule.
 fn others(forms: &mut Vec<Form>) {
     for era in Era::ALL {
         for bits in 0..4_u32 {

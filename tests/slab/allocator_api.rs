@@ -67,7 +67,7 @@ macro_rules! collections {
     }};
 }
 
-/// The memory of each pool, with some to spare for allocators that cannot reuse each freed byte immediately.
+/// The memory of each pool; it is larger than needed, for allocators that cannot reuse each freed byte immediately.
 const BYTES: usize = 4 << 20;
 
 #[test]
@@ -139,7 +139,7 @@ fn topmost_arena_container_grows_in_place() {
     assert_eq!(fixed.used(), 0, "the topmost comes back at once");
 }
 
-/// Memory requested as zeroed is zero, also if a block grows in place over bytes that were written before.
+/// Memory that was requested as zeroed is zero, even if a block grows in place over bytes that were written before.
 #[test]
 fn zeroed_growth_in_place_zeroes_the_new_bytes() {
     use allocator_api2_04::alloc::Allocator;

@@ -1,7 +1,8 @@
-//! Lists, for all public types of the three crates, which may be sent to other threads and which may be shared, and
-//! why. A field that changes an auto trait, and an `unsafe impl` that grants too much, fail this test.
+//! Lists, for all public types of the three crates, which types may be sent to other threads, which may be shared, and
+//! the reasons. A field that changes an auto trait, and an `unsafe impl` that grants too much, fail this test.
 //!
-//! A generic type is tested with three parameters: `u8`, `Cell<u8>` (may be sent, not shared), `Rc<u8>` (neither).
+//! A generic type is tested with three parameters. The parameters are `u8`, `Cell<u8>` (may be sent, but not shared)
+//! and `Rc<u8>` (may be neither sent nor shared).
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -13,8 +14,8 @@ use uslab_buddy as buddy;
 use uslab_magazine as magazine;
 use uslab_magazine::sync;
 
-/// Evaluates to `true` if a type has an auto trait: if the bounds hold, the inherent constant takes precedence over the
-/// trait's.
+/// Evaluates to `true` if a type has an auto trait: if the bounds hold, the inherent constant hides the trait's
+/// constant.
 macro_rules! is {
     ($type:ty: $auto:ident) => {{
         struct Asked<T: ?Sized>(std::marker::PhantomData<T>);

@@ -1,5 +1,5 @@
-//! Tests boxes of one word, which find their cache by address, and caches that are freed after their last handle was
-//! dropped.
+//! Tests boxes of one word, whose cache is found by their address, and caches that are freed after their last handle
+//! was dropped.
 
 use crate::common::{self, assert_all_given_back, outlived, subsystem};
 use std::sync::Arc;
@@ -54,8 +54,8 @@ fn frees_into_a_dropped_cache_bypass_magazines() {
     assert_all_given_back(&subsystem);
 }
 
-/// An object that outlives its cache's handle is freed as before: with checks, with a reset, without magazines, on
-/// several nodes.
+/// An object that outlives the handle of its cache is freed in the usual way: with checks, with a reset, without
+/// magazines, on several nodes.
 #[test]
 fn dropped_caches_end_after_their_last_object_is_freed() {
     let nodes = Subsystem::new(common::config(4, 2, 64 << 20)).unwrap();
@@ -156,7 +156,7 @@ fn dropped_caches_end_during_concurrent_reaps() {
     assert_all_given_back(&subsystem);
 }
 
-/// The class number of a cache with objects in use is not reused after its handle was dropped, so a late free never
+/// If a cache has objects in use when its handle is dropped, its class number is not reused, so a late free never
 /// reaches another cache.
 #[test]
 fn late_frees_into_dropped_caches_reach_no_new_cache() {
@@ -191,7 +191,7 @@ fn boxed_cache_object_has_the_size_of_a_pointer() {
 }
 
 /// Subsystems are on mappings, on the heap, and on several nodes. The boxes of a dropped cache are freed on other
-/// threads, some after the handle or even the subsystem was dropped.
+/// threads, some of them after the handle, or even the subsystem, was dropped.
 #[test]
 fn boxed_objects_find_their_caches_from_any_thread() {
     const SUBSYSTEMS: usize = 200;
@@ -264,7 +264,7 @@ fn boxed_objects_find_their_caches_from_any_thread() {
     subsystems.iter().for_each(assert_all_given_back);
 }
 
-/// The last number goes to one cache; the next cache gets none.
+/// One cache gets the last class number; the next cache gets no number.
 #[test]
 fn cache_without_a_class_number_works_without_magazines() {
     on_cpu(0);

@@ -49,8 +49,8 @@ fn cache_at_its_limit_drains_magazines_of_another_cpu() {
     }
 }
 
-/// Destructors free other objects of their cache, one for each slab: while stacks are drained, while depots are, and
-/// after that.
+/// Destructors free other objects of their cache, one for each slab, at three times: while stacks are drained, while
+/// depots are drained, and afterwards.
 #[test]
 fn objects_freed_during_cache_destruction_enter_no_magazine() {
     struct Rest(Vec<NonNull<u8>>, *const KmemCache);
@@ -87,7 +87,7 @@ fn objects_freed_during_cache_destruction_enter_no_magazine() {
     assert_eq!(cache.destroy(), Ok(()));
 }
 
-/// The count includes the slabs beyond `min_partial` that are freed while magazines are emptied.
+/// The count includes slabs beyond `min_partial` that are freed while the magazines are emptied.
 #[test]
 fn shrink_returns_the_number_of_freed_slabs() {
     on_cpu(0);
@@ -121,7 +121,7 @@ fn allocation_without_memory_fails_without_a_leak() {
     assert_all_given_back(&subsystem);
 }
 
-/// The first attempt makes less effort only if a smaller order is available to fall back to.
+/// The first attempt makes less effort only if the cache can fall back to a smaller order.
 #[test]
 fn order_0_slab_does_not_count_as_order_fallback() {
     let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();
@@ -525,7 +525,7 @@ fn refused_destroy_reopens_the_magazines() {
     cache.destroy().unwrap();
 }
 
-/// The last object of a dropped cache may stay in use for long.
+/// The cache is dropped while one of its objects stays in use for long.
 #[test]
 fn dropped_cache_does_not_expedite_its_deferred_frees() {
     let _readers = READERS.lock();
@@ -944,7 +944,7 @@ fn cache_dropped_during_a_reap_is_freed() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: a report, a reap or a drain skipped a cache because another one was dropped concurrently.
+/// Regression test: a report, a reap or a drain skipped a cache because another cache was dropped at the same time.
 #[test]
 fn reports_and_drains_never_skip_a_live_cache() {
     let subsystem = subsystem(2);
@@ -975,7 +975,7 @@ fn reports_and_drains_never_skip_a_live_cache() {
     }
 }
 
-/// Regression test: a builder with the same description shared the destroyed cache, and never got an object.
+/// Regression test: a builder with an equal description shared the destroyed cache, so it never got an object.
 #[test]
 fn builder_does_not_share_a_destroyed_cache() {
     let subsystem = subsystem(1);

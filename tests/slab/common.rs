@@ -7,8 +7,8 @@ use uslab_buddy::PageConfig;
 use uslab_magazine::sync::Mutex;
 use uslab_magazine::{Cpus, on_cpu};
 
-/// A lock for tests that keep a reader for long, or that need no readers: readers are counted for the whole process.
-/// The lock is std's, because debug assertions would see a lock of the backend as held.
+/// A lock for two kinds of tests: tests that keep a reader for long, and tests that need a process without readers. The
+/// lock is `std`'s; a lock of the backend would count as held in debug assertions.
 #[allow(clippy::disallowed_types)]
 pub(crate) static READERS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
@@ -25,8 +25,8 @@ pub(crate) fn subsystem(cpus: u32) -> Subsystem {
     Subsystem::new(config(cpus, 1, 64 << 20)).unwrap()
 }
 
-/// Creates a cache and drops it, `caches` times. An object of each cache is freed some caches later, by another thread
-/// on CPU 1.
+/// Creates a cache and drops it, `caches` times. One object of each cache is freed later, by another thread on CPU 1,
+/// after some more caches were created.
 pub(crate) fn outlived(subsystem: &Subsystem, caches: usize) {
     let (give, take) = sync_channel::<OwnedBox<u64>>(64);
     std::thread::scope(|scope| {
@@ -61,7 +61,8 @@ impl Heard {
     }
 }
 
-/// Checks that nothing is in use: no objects, no slabs, and all pages in maximal blocks and returned to the system.
+/// Checks that nothing is in use: no objects and no slabs exist, and all pages are in the largest possible blocks and
+/// returned to the system.
 pub(crate) fn assert_all_given_back(subsystem: &Subsystem) {
     subsystem.shrink();
     subsystem.pages().decommit();

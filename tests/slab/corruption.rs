@@ -151,8 +151,7 @@ fn checked_free_refuses_addresses_of_no_cache_object() {
     assert!(heard.take().is_empty());
 }
 
-/// Regression test: the space after the last object of a slab with a limited number of objects was taken for
-/// objects.
+/// Regression test: in a slab with a limited number of objects, the space after the last object was taken for objects.
 #[test]
 fn free_beyond_the_last_object_is_refused() {
     for check in [true, false] {
@@ -194,7 +193,7 @@ fn slab_refuses_foreign_objects_without_checked_frees() {
     unsafe { inode.free(object) };
 }
 
-/// Regression test: such addresses were put in the magazine, and the next two allocations overlapped.
+/// Regression test: addresses inside objects were put in the magazine, so the next two allocations overlapped.
 #[test]
 fn malloc_refuses_interior_frees_without_checks() {
     let (subsystem, heard) = listening(false);
@@ -226,7 +225,8 @@ fn malloc_refuses_interior_frees_without_checks() {
     subsystem.check().unwrap();
 }
 
-/// Regression test: a `realloc` inside an object returned the same address, and its size was the object's.
+/// Regression test: a `realloc` of an address inside an object returned this address, and its size was the size of the
+/// object.
 #[test]
 fn interior_address_cannot_be_reallocated() {
     let (subsystem, heard) = listening(false);
@@ -353,7 +353,7 @@ fn huge_memory_is_freed_only_by_its_start_address() {
     assert_eq!(subsystem.check().unwrap().huge_pages, 0);
 }
 
-/// A free compares the object with the top of the CPU's stack even if frees are not checked.
+/// Even if frees are not checked, a free compares the object with the object on top of the CPU's stack.
 #[test]
 fn immediate_double_free_is_detected_without_checks() {
     let (subsystem, heard) = listening(false);

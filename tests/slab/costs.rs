@@ -17,8 +17,7 @@ struct Mappings {
     /// The writable bytes of the mappings.
     writable: usize,
     resident: usize,
-    /// The number of readable mappings that are in core dumps although they are not writable, or are missing there
-    /// although they are.
+    /// The number of readable mappings that are in core dumps but not writable, or writable but not in core dumps.
     misdumped: usize,
 }
 
@@ -71,7 +70,7 @@ fn use_once(subsystem: &Subsystem, caches: &[KmemCache]) {
 
 const MIB: usize = 1 << 20;
 
-/// A table of zeros need not be written.
+/// A table that contains only zeros need not be written.
 #[test]
 fn unused_pages_of_four_terabytes_use_little_memory() {
     alone("costs::child_starts_a_subsystem_of_four_terabytes", "");
@@ -137,8 +136,8 @@ fn child_uses_a_thousand_caches_once() {
     subsystem.check().unwrap();
 }
 
-/// Prints the passes of drains, and the time that a CPU is without its region. The part `.ci/full` runs this test
-/// optimised.
+/// Prints how long the passes of a drain take, and how long a CPU is without its region. One part of `.ci/full` runs
+/// this test in an optimised build.
 #[test]
 #[ignore = "a minute, and 5 GiB of memory"]
 fn drain_takes_a_single_pass_per_table() {
@@ -167,7 +166,7 @@ fn drain_takes_a_single_pass_per_table() {
 }
 
 /// Returns the bytes that strict accounting (`vm.overcommit_memory=2`) charges to this process: private mappings that
-/// are writable, or were when they were charged. Thread stacks are charged as they grow.
+/// are writable, or were writable when they were charged. Thread stacks are charged as they grow.
 fn charged() -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut all, mut size, mut stack) = (0, 0, false);
@@ -310,7 +309,8 @@ fn child_creates_more_caches_than_class_numbers() {
     subsystem.check().unwrap();
 }
 
-/// Regression test: the first sweep of a process had the number that means no sweep, and its rounds were never flushed.
+/// Regression test: the first sweep of a process had the number that means "no sweep", so its rounds were never
+/// flushed.
 #[test]
 fn first_magazine_sweep_of_a_process_flushes_all_objects() {
     alone("costs::child_shrinks_in_its_first_sweep", "");
@@ -326,8 +326,8 @@ fn child_shrinks_in_its_first_sweep() {
     subsystem.check().unwrap();
 }
 
-/// One sweep covers all caches: later caches than the panicking one would otherwise stay closed until the next sweep.
-/// Regression test: the panic reached the caller of the shrink, and the rest of the magazine was lost.
+/// One sweep covers all caches: without this, all caches after the panicking cache would stay closed until the next
+/// sweep. Regression test: the panic reached the caller of the shrink, and the other objects of the magazine were lost.
 #[test]
 fn shrink_continues_after_the_corruption_handler_panics() {
     let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap());

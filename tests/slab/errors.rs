@@ -178,7 +178,7 @@ fn refused_mmap_error_names_its_purpose() {
     assert_all_given_back(&subsystem);
 }
 
-/// Without sharing, each cache would take an eighth of the address range.
+/// If caches did not share the bitmaps, each cache would take an eighth of the address range.
 #[test]
 fn checked_caches_share_a_single_bitmap_reservation() {
     let (subsystem, faults) = faulty();
@@ -207,7 +207,8 @@ fn failed_refill_keeps_only_the_previous_objects() {
     assert_all_given_back(&subsystem);
 }
 
-/// From a magazine of four the CPU takes one object; it has no room for the other three and returns them to their slab.
+/// The CPU takes one object of a magazine of four objects; it has no space for the other three objects, and returns
+/// them to their slab.
 #[test]
 fn cpu_without_magazine_memory_allocates_from_the_depot() {
     let mut config = config(2, 1, 16 * MIB);

@@ -1,4 +1,5 @@
-//! Unused memory costs nothing: neither objects that are never written, nor address space that is refused.
+//! Tests that unused memory costs nothing: neither objects that are never written, nor address space that the system
+//! refuses.
 
 use crate::process::{alone, is_alone, resident};
 use uslab::{Config, Gfp, KmemCache, Subsystem};

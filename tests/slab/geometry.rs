@@ -1,4 +1,4 @@
-//! Compares the geometry with real kernels: every row of every `/proc/slabinfo` snapshot must be predicted.
+//! Compares the geometry with real kernels: the rule must predict every row of every `/proc/slabinfo` snapshot.
 //!
 //! Two snapshots are in `tests/slab/data`; `USLAB_TRACES=DIR` adds every `*slabinfo` in the folders of `DIR` (`host-*` folders
 //! are from machines with 2 CPUs, all others from machines with 4).
@@ -76,7 +76,7 @@ fn geometry_matches_every_snapshot_of_the_trace_library() {
 }
 
 /// Compares the stride from size and alignment, and `min_partial`, with sysfs. In the kernel, caches with a constructor
-/// and type-stable caches have a free-list pointer after the object; this project's have none.
+/// and type-stable caches have a free-list pointer after each object; caches of this project have no such pointer.
 #[test]
 fn geometry_matches_every_attribute_table_of_the_trace_library() {
     let Some(root) = std::env::var_os("USLAB_TRACES") else {

@@ -48,7 +48,7 @@ struct Freed(NonNull<u8>);
 // SAFETY: no thread dereferences the address.
 unsafe impl Send for Freed {}
 
-/// Canaries and `slab_debug` both use the bytes after an object. Regression test: if free objects are poisoned without
+/// Canaries and `slab_debug` both use the bytes after an object. Regression test: if free objects were poisoned without
 /// red zones, the poison was taken for a write beyond the requested size.
 #[test]
 fn slab_debug_and_canaries_can_be_combined() {
@@ -110,7 +110,8 @@ fn slab_debug_and_canaries_can_be_combined() {
     }
 }
 
-/// Regression test: with canaries and without guard pages, every free of a page block by its size was refused.
+/// Regression test: with canaries and without guard pages, a free of a page block that named the block's size was
+/// always refused.
 #[test]
 fn page_block_with_canaries_can_be_freed_by_size() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -222,8 +223,8 @@ fn free_with_a_wrong_size_is_reported() {
     }
 }
 
-/// Regression test: the size was reported as wrong if the alignment is larger, because a reused mapping may be an
-/// eighth larger than requested.
+/// Regression test: if a large alignment was requested, the size was reported as wrong, because a reused mapping may be
+/// an eighth larger than requested.
 #[test]
 fn free_by_size_is_accepted_in_a_reused_mapping() {
     let (mut config, heard) = (Config { check_frees: true, ..config(2, 1, 64 << 20) }, Heard::default());
@@ -242,7 +243,7 @@ fn free_by_size_is_accepted_in_a_reused_mapping() {
     assert_eq!(subsystem.info().huge.reused, 1);
 }
 
-/// Regression test: idle mappings were unmapped without being counted, so a reaper saw no change.
+/// Regression test: idle mappings were unmapped without being counted, so the reaper saw no change.
 #[test]
 fn idle_mappings_are_unmapped_and_counted() {
     let (subsystem, _) = hardened(Harden { guard_pages: true, ..Harden::OFF });
@@ -256,8 +257,8 @@ fn idle_mappings_are_unmapped_and_counted() {
     subsystem.check().unwrap();
 }
 
-/// Regression test: a write before an object was reported only if the preceding object was in use, and only at that
-/// object's free.
+/// Regression test: a write before an object was reported only if the object before it was in use, and only when that
+/// object was freed.
 #[test]
 fn write_between_two_objects_is_reported_by_either_free() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -305,8 +306,7 @@ fn write_between_two_objects_is_reported_by_either_free() {
     assert_eq!(kinds(&heard), [CorruptionKind::Overflow]);
 }
 
-/// Regression test: the canaries were lost with the decommitted pages, and each free of a neighbour was reported as
-/// damage.
+/// Regression test: decommitting pages destroyed the canaries, so each free of a neighbour was reported as damage.
 #[test]
 fn pages_of_free_objects_with_canaries_stay_committed() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -449,7 +449,7 @@ fn random_object_order_depends_on_the_seed() {
     assert_ne!(unknown(), unknown());
 }
 
-/// Regression test: the order depended on the page alone.
+/// Regression test: the order of objects depended only on the page.
 #[test]
 fn recreated_slab_uses_a_new_random_object_order() {
     let (subsystem, _) = hardened(Harden { random_order: true, seed: Some(7), ..Harden::OFF });
@@ -576,7 +576,7 @@ fn zero_size_allocations_have_distinct_inaccessible_addresses() {
     all.for_each(|memory| bytes(memory, 32 << 10).fill(1));
 }
 
-/// Regression test: memory that cannot be accessed was checked for writes.
+/// Regression test: memory that cannot be accessed was checked for unexpected writes.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap protects nothing")]
 fn zero_size_memory_has_no_canary() {
@@ -641,8 +641,8 @@ fn guard_page_after_a_slab_is_inaccessible() {
     blocks.iter_mut().for_each(|block| block.bytes_mut().fill(1));
 }
 
-/// Each guard adds two mappings to the process's mappings, whose number is limited. Guards use at most a quarter of the
-/// allowed mappings, with slabs of four pages.
+/// Each guard adds two mappings to the process, and the number of a process's mappings is limited. Guards use at most a
+/// quarter of the allowed mappings, with slabs of four pages.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn slabs_beyond_the_mapping_quota_have_no_guard_page() {
@@ -821,7 +821,7 @@ fn invalid_free_of_a_sample_is_reported() {
     assert_eq!(kinds(&heard), [Overflow]);
 }
 
-/// Magazines serve the program for ever, so without a periodic miss no allocation would be sampled.
+/// Magazines could serve the program for ever, so without a periodic miss, no allocation would be sampled.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn guard_samples_once_per_interval_without_magazine_misses() {
@@ -851,8 +851,8 @@ fn guard_samples_once_per_interval_without_magazine_misses() {
     assert_eq!(pairs(100), 0);
 }
 
-/// Regression test: without restartable sequences, as on simulated CPUs, each allocation of a cache counted as a miss,
-/// which represents 64 allocations.
+/// Regression test: without restartable sequences, as on simulated CPUs, each allocation from a cache counted as a
+/// miss, and one miss represents 64 allocations.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn guard_samples_caches_at_the_configured_rate() {
@@ -948,8 +948,8 @@ fn guard_samples_objects_on_every_allocation_path() {
     assert_eq!((cache.info().used, limited.info().used), (0, 0));
 }
 
-/// The guard does not sample objects that must stay constructed, that are readable when free, or that count towards a
-/// limit.
+/// The guard does not sample three kinds of objects: objects that must stay constructed, that are readable when free,
+/// or that count towards a limit.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn guard_samples_only_small_objects_without_constructor() {
@@ -1044,7 +1044,7 @@ fn sample_error_report_has_allocation_and_free_stacks() {
     }
 }
 
-/// Regression test: objects kept in reserve were neither checked nor wiped, and a double free put an object into the
+/// Regression test: objects in a reserve were neither checked nor wiped, and a double free put an object into the
 /// reserve twice.
 #[test]
 fn mempool_reserve_is_hardened_like_its_cache() {
@@ -1074,7 +1074,8 @@ fn mempool_reserve_is_hardened_like_its_cache() {
     }
 }
 
-/// Regression test: marking the new end overwrote the evidence of the write.
+/// Regression test: when the size of an object changed, the mark of its new end overwrote the evidence of a write past
+/// the old end.
 #[test]
 fn growth_in_place_reports_a_write_past_objects() {
     let (subsystem, heard) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -1100,7 +1101,8 @@ fn growth_in_place_reports_a_write_past_objects() {
     }
 }
 
-/// Regression test: bytes beyond the requested size were a previous owner's, and a `realloc` in place exposed them.
+/// Regression test: the bytes beyond the requested size contained data of a previous owner, and a `realloc` in place
+/// exposed these data.
 #[test]
 fn hardened_large_memory_is_zeroed_to_its_end() {
     for harden in

@@ -27,7 +27,7 @@ impl Drop for Deflate {
     }
 }
 
-/// Regression test: the first allocation constructed a whole slab of 128 objects.
+/// Regression test: the first allocation constructed all 128 objects of a slab.
 #[test]
 fn allocation_with_held_memory_constructs_a_single_object() {
     let subsystem = subsystem(1);
@@ -56,7 +56,7 @@ fn allocation_with_held_memory_constructs_a_single_object() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: 256 MiB were never freed, because slabs of 8 pages did not start the reaper thread.
+/// Regression test: 256 MiB were never freed, because the slabs, of 8 pages each, did not start the reaper thread.
 #[test]
 fn reaper_thread_destructs_unused_objects() {
     let reap_every = Some(Duration::from_millis(10));
@@ -155,7 +155,7 @@ fn waiter_for_memory_held_by_objects_is_served() {
     assert_eq!(cache.info().held_bytes, 0);
 }
 
-/// A constructor that fails or panics holds nothing.
+/// If a constructor fails or panics, its object holds no memory.
 #[test]
 fn failed_construction_is_not_charged() {
     let subsystem = subsystem(1);
@@ -167,7 +167,7 @@ fn failed_construction_is_not_charged() {
     assert_all_given_back(&subsystem);
 }
 
-/// A panic of the weight is dropped with its payload.
+/// If the function that weighs an object panics, the panic and its payload are dropped.
 #[test]
 fn panic_in_the_weight_function_stops_no_operation() {
     let subsystem = subsystem(1);
@@ -180,7 +180,7 @@ fn panic_in_the_weight_function_stops_no_operation() {
     assert_all_given_back(&subsystem);
 }
 
-/// The error of a typed constructor reaches the allocation's caller once; the next allocation calls the constructor
+/// The caller of the allocation gets the error of a typed constructor once; the next allocation calls the constructor
 /// again.
 #[test]
 fn error_of_a_typed_constructor_reaches_the_caller() {
@@ -209,8 +209,8 @@ fn error_of_a_typed_constructor_reaches_the_caller() {
     assert_all_given_back(&subsystem);
 }
 
-/// Three threads use a cache, reap it and shrink it. The constructions minus the destructions must equal the
-/// constructed objects.
+/// Three threads use a cache, and reap and shrink it. The number of constructions minus the number of destructions must
+/// equal the number of constructed objects.
 #[test]
 fn constructions_minus_destructions_equal_the_existing_objects() {
     let subsystem = subsystem(4);
@@ -241,7 +241,7 @@ fn constructions_minus_destructions_equal_the_existing_objects() {
     assert_eq!(held.load(Relaxed), 0);
 }
 
-/// Regression test: the destruction was refused, because the reaper was holding objects.
+/// Regression test: the cache could not be destroyed, because the reaper was holding objects.
 #[test]
 fn cache_can_be_destroyed_during_a_reap() {
     struct Slow(u64, u64);

@@ -1,4 +1,4 @@
-//! Tests the statistics: they add up, they count the operations, and all views show the same.
+//! Tests the statistics: they add up, they count the operations, and all views show equal numbers.
 
 use crate::common::{assert_all_given_back, config, subsystem};
 use std::sync::mpsc;
@@ -224,7 +224,8 @@ fn allocation_uses_the_requested_numa_node_unless_full() {
     assert_all_given_back(&subsystem);
 }
 
-/// Three slabs of eight objects become full, partial and empty step by step, with some objects in the CPU's magazine.
+/// Three slabs of eight objects become full, partial and empty, step by step, while the CPU's magazine holds some
+/// objects.
 #[test]
 fn slab_counts_follow_each_allocation_and_free() {
     let subsystem = subsystem(1);
@@ -252,7 +253,7 @@ fn slab_counts_follow_each_allocation_and_free() {
     assert_eq!(walk(two), [[3, 0, 0, 0], [3, 0, 0, 1], [3, 0, 0, 8], [3, 0, 0, 7]]);
 }
 
-/// Thirty enemies and then two hundred bullets are allocated, wave after wave: from the second wave on, no slab is
+/// Thirty enemies and then two hundred bullets are allocated in each wave; from the second wave on, no slab is
 /// accessed.
 #[test]
 fn magazines_serve_the_game_workload_without_slab_access() {
@@ -334,8 +335,9 @@ fn operations_are_counted_by_the_level_serving_them() {
     assert_all_given_back(&subsystem);
 }
 
-/// Without magazines no operation counts below `slab`, and a free that empties a slab beyond the kept ones frees its
-/// pages. The first freed pages are put on the CPU's stack of pages; memory is committed for that stack.
+/// Without magazines, no operation counts as served by a level above the slabs; if a free empties a slab that is not
+/// kept, the free also frees the slab's pages. The first freed pages are put on the CPU's stack of pages, and memory is
+/// committed for this stack.
 #[test]
 fn operations_without_magazines_lock_the_numa_node() {
     use Path::{Commit, Pages, Slab};
@@ -356,8 +358,8 @@ fn operations_without_magazines_lock_the_numa_node() {
     }
 }
 
-/// Allocations of page blocks are operations on pages: blocks from the CPU's stack count as `cpu`, larger ones as the
-/// zone's, and mappings as the system's.
+/// Allocations of page blocks are operations on pages: the CPU's stack of blocks counts as `cpu`, larger blocks count
+/// as the zone's, and mappings count as the system's.
 #[test]
 fn large_allocations_are_counted_by_the_serving_path() {
     use Path::{Commit, Cpu, Pages};
@@ -407,7 +409,7 @@ fn caches_without_slabs_are_shown_only_on_request() {
     assert!(text.ends_with(end), "{text}");
 }
 
-/// Regression test: such a cache's row was taken for a comment.
+/// Regression test: the row of a cache whose name begins with `#` was taken for a comment.
 #[test]
 fn slabinfo_keeps_cache_names_with_a_leading_hash() {
     let subsystem = subsystem(1);
@@ -419,7 +421,7 @@ fn slabinfo_keeps_cache_names_with_a_leading_hash() {
     assert_eq!(table.to_string().parse::<SlabInfo>(), Ok(table));
 }
 
-/// Regression test: a slab that got no memory also counted.
+/// Regression test: a slab that could not get memory was counted, too.
 #[test]
 fn slab_peak_equals_the_maximum_number_of_slabs() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();

@@ -1,5 +1,5 @@
-//! Tests the memory whose pointers make an object reachable: the program's memory, large blocks, pages, and objects of
-//! caches that are not checked.
+//! Tests which memory can make an object reachable by a pointer: the program's memory, large blocks, pages, and objects
+//! of caches that are not checked.
 
 use crate::common::{config, subsystem};
 use crate::process::is_alone;
@@ -19,7 +19,7 @@ static WORDS: [AtomicUsize; OBJECTS] = [const { AtomicUsize::new(1) }; OBJECTS];
 fn hidden(cache: &KmemCache) -> Vec<usize> {
     (0..OBJECTS).map(|_| !cache.alloc(Gfp::KERNEL).unwrap().addr().get()).collect()
 }
-/// Overwrites the stack below, where old addresses may be left.
+/// Overwrites the unused part of the stack, which may contain old addresses.
 #[inline(never)]
 fn clear_stack() {
     std::hint::black_box(&mut [0_u8; 1 << 16]).fill(0);
@@ -29,8 +29,8 @@ fn unreachable(subsystem: &Subsystem) -> u64 {
     subsystem.leaks().0.iter().map(|holder| holder.unreachable).sum()
 }
 
-/// Some objects stay reachable although no pointer is left, because unused words of magazines still hold their
-/// addresses.
+/// Some objects stay reachable although no pointer to them is left, because unused words of magazines still contain
+/// their addresses.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
 fn leak_search_covers_program_memory_and_large_blocks() {
@@ -168,7 +168,7 @@ fn leak_report_lists_unreachable_objects_first() {
     std::hint::black_box((held, objects));
 }
 
-/// Regression test: the bytes after the requested size were not searched.
+/// Regression test: the search omitted the bytes after the requested size.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
 fn leak_search_includes_bytes_beyond_the_requested_size() {
@@ -196,7 +196,7 @@ fn leak_search_includes_bytes_beyond_the_requested_size() {
     WORDS.iter().for_each(|word| word.store(1, Relaxed));
 }
 
-/// Regression test: the profile's list of samples made each object reachable.
+/// Regression test: because the profile has a list of its samples, each sampled object was reachable.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
 fn leak_search_ignores_profile_records() {
@@ -213,8 +213,8 @@ fn leak_search_ignores_profile_records() {
     std::hint::black_box(objects);
 }
 
-/// Regression test: all objects were reported as leaks if a sandbox keeps the process from reading its memory through
-/// the kernel.
+/// Regression test: if a sandbox forbids the process to read its memory through the kernel, all objects were reported
+/// as leaks.
 #[cfg(target_os = "linux")]
 #[test]
 fn leak_search_without_readable_memory_reports_no_leak() {

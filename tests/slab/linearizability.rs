@@ -1,8 +1,8 @@
-//! The operations of threads on caches, pools with a reserve, handles and hives are linearizable.
+//! Tests that the operations of threads on caches, pools with a reserve, handles and hives are linearizable.
 //!
-//! Real threads run, each call is recorded with its result, and the history is checked. Each kind of object has a
-//! wrapper that is wrong on purpose, whose history must be rejected. Handle tables and hives are for one owner, so in
-//! this test they are under a lock.
+//! Real threads run, each call is recorded with its result, and the history is checked. Each kind of object also has a
+//! wrapper with a deliberate error; its history must be rejected. Handle tables and hives have one owner, so this test
+//! puts them under a lock.
 
 use crate::linearizable::{Call, Object, Owned, Recorder, Spec, check, check_each};
 use std::collections::BTreeSet;
@@ -16,7 +16,8 @@ const THREADS: u64 = 4;
 /// The number of rounds of a test; the number of each thread's operations in a round follows.
 const ROUNDS: u64 = 20;
 const CALLS: u64 = 100;
-/// The most rounds in which a wrong wrapper must be caught, because it may be lucky in each round.
+/// The largest number of rounds in which a wrapper with an error must be caught; in a single round, the error may
+/// remain hidden.
 const TRIES: u64 = 2000;
 
 /// Runs `body` on each thread, with a number that differs in every round, and returns the recorded calls.
@@ -52,7 +53,7 @@ fn explained<K: Debug>(round: u64, outcome: Result<(), K>) {
 
 // ---- objects of a cache ----
 
-/// Allocates and frees; objects are passed between threads.
+/// Allocates and frees objects, which are passed from thread to thread.
 fn exchange(round: u64, alloc: impl Fn() -> usize + Sync, free: impl Fn(usize) + Sync) -> Vec<Call<Owned>> {
     let shared = Mutex::new(vec![]);
     record(round, |recorder, dice| {
@@ -227,7 +228,7 @@ fn handle(op: &Named) -> u64 {
         Named::Insert(handle) | Named::Get(handle, _) | Named::Remove(handle, _) => *handle,
     }
 }
-/// Runs threads that look up handles that others inserted, including stale handles.
+/// Runs threads that look up handles which other threads inserted; some of the handles are stale.
 fn name_each_other(
     round: u64,
     insert: impl Fn() -> Handle + Sync,
@@ -315,7 +316,7 @@ fn place(op: &Kept) -> usize {
     }
 }
 
-/// Places are addresses: a value stays where it was inserted, and no other value is put there until it is removed.
+/// A place is an address: a value stays where it was inserted, and until it is removed, no other value is put there.
 #[test]
 fn hive_value_keeps_its_address_until_removed() {
     let run = |round, late: bool| {

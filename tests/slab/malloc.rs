@@ -62,7 +62,8 @@ fn realloc_in_place_wastes_at_most_half_the_block() {
     assert_eq!(walk(&sizes, false)[..11], stays);
 }
 
-/// Regression test: memory that shrank in place was freed by its new layout to the cache of a smaller class.
+/// Regression test: memory that had shrunk in place was freed by its new layout, and therefore to the cache of a
+/// smaller class.
 #[test]
 fn realloc_keeps_sized_allocations_in_their_class() {
     let sizes = [112, 97, 96, 96, 32_768, 32_769, 64 << 10, 40 << 10, 32 << 10, 4 * MIB + 1];
@@ -141,7 +142,7 @@ fn huge_memory_keeps_its_alignment_when_grown() {
     assert_all_given_back(&subsystem);
 }
 
-/// Returns a subsystem of `mib` MiB, mappings included.
+/// Returns a subsystem with a limit of `mib` MiB, which includes mappings.
 fn limited(mib: usize) -> Subsystem {
     let mut config = config(4, 1, mib * MIB);
     config.pages.limited = true;
@@ -218,7 +219,7 @@ fn mapping_resized_in_place_is_charged_the_difference() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: size 0 was charged as no page, and one page too many was uncharged.
+/// Regression test: a mapping of size 0 was charged as no page, so one page too many was uncharged.
 #[test]
 fn mapping_resized_to_zero_is_charged_a_page() {
     let subsystem = limited(16);
@@ -234,7 +235,7 @@ fn mapping_resized_to_zero_is_charged_a_page() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: the mapping is moved, and its growth in place stayed charged.
+/// Regression test: when a guarded mapping moved to grow, the charge of its growth in place remained.
 #[test]
 fn growing_a_guarded_mapping_is_charged_once() {
     let mut config = config(4, 1, 64 * MIB);
@@ -253,7 +254,7 @@ fn growing_a_guarded_mapping_is_charged_once() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: the check reported such charges as a violation.
+/// Regression test: the check reported the callers' charges as a violation.
 #[test]
 fn census_accepts_charges_made_by_callers() {
     let subsystem = limited(16);
@@ -280,7 +281,7 @@ impl Shrinker for Asked {
     }
 }
 
-/// Regression test: shrinkers always got `KERNEL`, and were called for callers that may not reclaim.
+/// Regression test: shrinkers always got the flags `KERNEL`, and were called even for callers that may not reclaim.
 #[test]
 fn shrinkers_receive_the_allocation_flags_of_the_caller() {
     let subsystem = limited(64);
@@ -302,7 +303,7 @@ fn shrinkers_receive_the_allocation_flags_of_the_caller() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: pages were taken from all CPUs for any caller.
+/// Regression test: for any caller, pages were drained from all CPUs.
 #[test]
 fn huge_allocation_drains_cpus_only_if_reclaim_is_allowed() {
     let subsystem = limited(64);
@@ -327,7 +328,7 @@ fn huge_allocation_drains_cpus_only_if_reclaim_is_allowed() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: the malloc gave addresses up for good before the limit refused the request.
+/// Regression test: the malloc gave up addresses permanently, although the limit then refused the request.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn reserved_addresses_are_released_only_within_the_limit() {
@@ -350,7 +351,7 @@ fn reserved_addresses_are_released_only_within_the_limit() {
     assert_eq!(charged(&subsystem), 0);
 }
 
-/// Regression test: the block's memory was kept without being counted.
+/// Regression test: the memory of a block that could not be unmapped was kept without being counted.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn mapping_that_cannot_be_unmapped_is_decommitted() {
@@ -383,7 +384,7 @@ fn mapping_that_cannot_be_unmapped_is_decommitted() {
     assert!(gone > 7 * MIB, "{gone} bytes of 8 MiB went back");
 }
 
-/// Regression test: the block's addresses were lost.
+/// Regression test: if an unmap failed, the addresses of the block were lost.
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
 fn failed_unmap_of_a_mapping_is_retried() {
@@ -478,7 +479,7 @@ fn huge(subsystem: &Subsystem) -> (u64, u64) {
     (info.pages >> 8, info.cached_pages >> 8)
 }
 
-/// Regression test: each block above 4 MiB was unmapped when it was freed, and the next one faulted page by page.
+/// Regression test: each block above 4 MiB was unmapped when it was freed, so the next block had a fault for each page.
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
 fn freed_mapping_serves_the_next_fitting_request() {

@@ -19,7 +19,7 @@ fn churn(subsystem: &Subsystem, name: &str, slabs: u64) -> KmemCache {
     cache
 }
 
-/// The observed operations alone give the same counts by path, and of created and freed slabs, as the counters.
+/// The test compares the counters with counts of the observed operations: by path, and of slabs created and freed.
 #[test]
 fn observed_operations_sum_to_the_counters() {
     let s = subsystem(1);
@@ -57,7 +57,7 @@ fn observed_operations_sum_to_the_counters() {
     assert_eq!(slabs as u64, info.full + info.partial + info.empty);
 }
 
-/// The first operations on each CPU that the thread runs on are slow paths, and are observed.
+/// On each CPU, the thread's first operations take slow paths, and these operations are observed.
 #[test]
 fn fast_path_operations_are_not_observed() {
     let s = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
@@ -79,7 +79,7 @@ fn fast_path_operations_are_not_observed() {
     assert!(seen.iter().all(|seen| (1..500).contains(seen)), "{seen:?}");
 }
 
-/// The observer allocates from the observed cache, and creates and drops caches, because no lock is held.
+/// While the observer runs, no lock is held, so it can allocate from the observed cache, and create and drop caches.
 #[test]
 fn observer_can_use_caches_of_its_subsystem() {
     let s = Arc::new(subsystem(1));

@@ -1,4 +1,5 @@
-//! Creates caches without end, each outlived by an object. The test runs alone in a process, whose memory is measured.
+//! Creates caches without end; each cache is dropped before one of its objects is freed. The test runs alone in a
+//! process, whose memory is measured.
 
 use crate::common::{assert_all_given_back, outlived, subsystem};
 use crate::process::{is_alone, resident};

@@ -55,7 +55,8 @@ fn prometheus_text_passes_a_strict_parser() {
     drop((held, large));
 }
 
-/// Regression test: objects in quarantine were not counted, so the places added up to fewer objects than exist.
+/// Regression test: objects in quarantine were not counted, so the counts of all places were less than the number of
+/// objects.
 #[test]
 fn metrics_include_quarantined_objects() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
@@ -190,8 +191,8 @@ fn metrics_text_reader_rejects_invalid_text() {
     }
 }
 
-/// Regression test: adding the limits overflowed, which panicked, or showed a tenant without a limit far beyond its
-/// limit.
+/// Regression test: the sum of several limits overflowed: the sum panicked, or a tenant without a limit seemed to be
+/// far beyond its limit.
 #[test]
 fn summed_account_limits_do_not_overflow() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();

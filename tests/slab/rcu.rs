@@ -5,7 +5,7 @@ use uslab::{Gfp, KmemCache, ObjectCache, rcu};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Ordering::*};
 
 /// Advances the collector until `done` returns `true`. Readers of all tests share one collector, so a pinned reader
-/// that has no CPU delays all readers.
+/// that loses its CPU delays all other readers.
 fn wait(done: impl Fn() -> bool) {
     for turn in 0..60_000 {
         if done() {
@@ -217,7 +217,8 @@ fn dropped_cache_ends_after_its_deferred_frees() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: the rest of the panicking reset's batch was lost, and the caches counted as in use for ever.
+/// Regression test: when a reset panicked, the other objects of its batch were lost, and their caches counted as in use
+/// for ever.
 #[test]
 fn panic_in_deferred_reset_frees_the_remaining_batch() {
     let _readers = READERS.lock();

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use uslab::{Config, Gfp, KmemCache, ObjectCache, Subsystem};
 use uslab_magazine::Mechanism;
 
-/// A drain whose barrier is refused takes nothing: objects stay in their place, and remain usable.
+/// If the barrier of a drain is refused, the drain takes nothing: objects stay where they are, and remain usable.
 #[test]
 fn sandbox_without_membarrier_loses_no_object() {
     alone("sandbox::child_drains_caches_without_membarrier", "");
@@ -88,7 +88,8 @@ fn child_drains_caches_without_membarrier() {
 }
 
 /// If the C library does not register threads for restartable sequences, each thread registers itself at its first
-/// miss, and then uses the rounds on its CPU's stack. Regression test: the registration brought another magazine.
+/// miss; then it uses the rounds on the stack of its CPU. Regression test: the registration of a thread added another
+/// magazine.
 #[test]
 fn thread_registering_itself_for_rseq_adds_no_magazine() {
     alone(

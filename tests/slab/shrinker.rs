@@ -5,7 +5,7 @@ use std::sync::Arc;
 use uslab::{AllocError, Block, Gfp, KmemCache, Limit, Shrinker, Subsystem};
 use uslab_magazine::sync::{Counter, Mutex};
 
-/// A cache of blocks that may be dropped, oldest first, and the requests that the shrinker received.
+/// A cache of blocks that may be dropped, oldest block first, and the requests that its shrinker has received.
 #[derive(Clone, Default)]
 struct Lru {
     blocks: Arc<Mutex<Vec<Block<'static>>>>,
@@ -144,7 +144,7 @@ fn shrinker_that_allocates_is_not_called_recursively() {
     drop(held);
 }
 
-/// Regression test: a cache was identified by its address, which the next cache got.
+/// Regression test: a cache was identified by its address, and the next cache got this address.
 #[test]
 fn new_cache_does_not_call_shrinkers_of_ended_caches() {
     let subsystem = Arc::new(subsystem(1));

@@ -30,7 +30,7 @@ impl Reports {
     }
 }
 
-/// Returns a subsystem with these rules that reports to `Reports`.
+/// Returns a subsystem with the given rules, whose errors are reported to `Reports`.
 fn listening(rules: &str) -> (Subsystem, Reports) {
     let (mut config, reports) = (config(2, 1, 64 << 20), Reports::default());
     config.slab_debug = rules.parse().unwrap();
@@ -55,15 +55,16 @@ unsafe fn clobber(object: NonNull<u8>, at: isize, byte: u8) {
     unsafe { object.offset(at).write(byte) };
 }
 
-/// The situations of SLUB's KUnit tests, by their names, with the errors that those tests expect: each damage is one
-/// error, and each repair is another. Linux 7.1 has eleven situations, and all are here. The twelfth, the zone on the
-/// left, is this project's, because SLUB's tests write only after objects.
+/// The situations in SLUB's KUnit tests, under their names, with the numbers of errors that SLUB's tests expect: a
+/// damage is one error, and a repair is another. Linux 7.1 has eleven of these situations, and this module has all of
+/// them. This project adds a twelfth situation, the zone on the left, because SLUB's tests write only after objects.
 ///
-/// Two situations have no exact counterpart. The test `next_pointer` breaks and repairs the free-list pointer in a free
-/// object: 3, 2 and 0 errors. In this allocator no object contains a pointer; the same word is poison, which gives 2
-/// errors, with the repair, and then 0. In `kmalloc_kfree_nolock` an interrupt allocates and frees during an allocation
-/// that it interrupted. The counterpart of an interrupt is a signal handler, which must not allocate, because its
-/// thread may hold a lock of the allocator. The nearest case is a handler that has another thread allocate immediately.
+/// Two of SLUB's situations have no exact counterpart here. The test `next_pointer` breaks and repairs the free-list
+/// pointer in a free object: 3, 2 and 0 errors. In this allocator no object contains a pointer; the same word is
+/// poison, which gives 2 errors, with the repair, and then 0. In SLUB's test `kmalloc_kfree_nolock`, an interrupt
+/// arrives during an allocation, and itself allocates and frees. Here, a signal handler corresponds to an interrupt,
+/// but a handler must not allocate, because its thread may hold a lock of the allocator. The nearest case is a handler
+/// that makes another thread allocate immediately.
 mod slub_kunit {
     use super::*;
 
@@ -172,7 +173,7 @@ mod slub_kunit {
         assert!(reports.take().is_empty());
     }
 
-    /// The cache reports two errors: that it is in use, and by which objects.
+    /// The cache reports two errors: that objects are in use, and which objects.
     #[test]
     fn leak_destroy() {
         let (subsystem, reports) = listening("-");
@@ -410,7 +411,7 @@ fn write_after_the_last_slab_object_is_reported() {
     assert_eq!(subsystem.check().unwrap().slabs, 0, "when the slab goes back");
 }
 
-/// All bytes that belong to no object are tested, before the objects and after the objects, up to their zones.
+/// The test writes to all bytes that belong to no object, before and after the objects, up to the end of their zones.
 #[test]
 fn write_to_unused_slab_bytes_is_reported() {
     let (subsystem, reports) = listening("-");
@@ -441,7 +442,7 @@ fn write_to_unused_slab_bytes_is_reported() {
     unsafe { cache.free(object) };
 }
 
-/// A slab whose constructor failed is also checked before its pages are freed.
+/// If a constructor fails, its slab is also checked before its pages are freed.
 #[test]
 fn write_past_an_object_by_its_constructor_is_reported() {
     let (subsystem, reports) = listening("-");
@@ -593,7 +594,8 @@ fn objects_in_use_are_listed_by_call_stack() {
     freeing_function(&cache, again);
 }
 
-/// Regression test: two threads could acquire the tag. A reaper also freed slabs that were being checked.
+/// Regression test: two threads could both acquire the tag of an object. A reaper also freed slabs while they were
+/// being checked.
 #[test]
 fn slab_validation_prevents_freeing_of_slabs() {
     let (mut config, tried) = (config(2, 1, 64 << 20), Arc::new(Mutex::new(Vec::new())));
@@ -619,7 +621,7 @@ fn slab_validation_prevents_freeing_of_slabs() {
     *validated.lock() = None;
 }
 
-/// Regression test: records were read of slabs that a reaper had freed.
+/// Regression test: records were read from slabs that the reaper had already freed.
 #[test]
 fn object_traces_can_be_listed_during_a_reap() {
     let (subsystem, reports) = listening("FU");
@@ -762,7 +764,7 @@ fn slab_debug_does_not_poison_constructed_objects() {
     subsystem.check().unwrap();
 }
 
-/// A write that the red zone of the smaller size would overwrite is detected before the size changes.
+/// If the red zone of a smaller size would overwrite an invalid write, the write is detected before the size changes.
 #[test]
 fn resize_reports_a_write_past_the_object() {
     let (subsystem, reports) = listening("Z");

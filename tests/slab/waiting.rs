@@ -108,7 +108,7 @@ fn timed_out_waiter_leaves_the_wait_queue() {
     assert_all_given_back(&subsystem);
 }
 
-/// The executor may have polled with another waker than the first time.
+/// The executor may have polled the future again, with another waker than before.
 #[test]
 fn object_freed_for_a_waiter_is_reserved() {
     let subsystem = subsystem(1);
@@ -132,7 +132,7 @@ fn object_freed_for_a_waiter_is_reserved() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Forgetting a future is like forgetting a box.
+/// Forgetting a future has the effect of forgetting a box.
 #[test]
 fn forgotten_acquire_future_blocks_no_waiter() {
     let subsystem = subsystem(1);
@@ -148,7 +148,8 @@ fn forgotten_acquire_future_blocks_no_waiter() {
     assert_eq!(cache.info().used, 1);
 }
 
-/// A panic of a constructor reaches the caller that created the slab; the next caller calls the constructor again.
+/// If a constructor panics, the panic reaches the caller that created the slab; the next caller calls the constructor
+/// again.
 #[test]
 fn constructor_panic_does_not_block_the_next_waiter() {
     let subsystem = subsystem(1);
@@ -252,7 +253,7 @@ fn threads_and_tasks_share_a_wait_queue() {
     });
 }
 
-/// The cache is like a pool of connections: many more clients than objects, and some of them time out.
+/// The cache is used like a pool of connections: clients are more numerous than objects, and some clients time out.
 #[test]
 fn every_contending_waiter_is_eventually_served() {
     for magazines in [Magazines::BySize, Magazines::Off, SMALL] {
@@ -451,7 +452,7 @@ fn acquire_waits_for_a_pinned_object() {
     assert!(poll(&mut waiting).unwrap().is_ok());
 }
 
-/// Returns the size of four slabs, as the limit of an account, and the size of one.
+/// Returns the size of four slabs, which is the limit of an account, and the size of one slab.
 fn four_slabs(subsystem: &Subsystem) -> (usize, usize) {
     let cache = KmemCache::builder("ask", 1000).build_in(subsystem).unwrap();
     (4 * cache.geometry().order().bytes(), cache.geometry().objects())
@@ -521,7 +522,7 @@ fn request_above_the_account_limit_is_refused() {
     assert_eq!(account.charged(), 0, "nothing is tried for it");
 }
 
-/// Regression test: after room in the account was found, empty slabs of other caches were not reclaimed.
+/// Regression test: when the account had room again, empty slabs of other caches were not reclaimed.
 #[test]
 fn charged_waiter_without_memory_reclaims_idle_cache_memory() {
     let mut config = config(1, 1, 4 << 20);
@@ -594,7 +595,7 @@ fn account_limit_above_the_charge_reclaims_no_memory() {
     assert_eq!(idle(), (0, 0));
 }
 
-/// The waiter needs an object of its own cache.
+/// Only an object of the waiter's own cache can end the wait.
 #[test]
 fn returned_account_charge_wakes_no_cache_limit_waiter() {
     let subsystem = subsystem(1);
@@ -629,7 +630,7 @@ impl uslab::Shrinker for Idle {
     }
 }
 
-/// A shrinker of any cache in the account helps.
+/// At the limit of an account, shrinkers of all its caches are called.
 #[test]
 fn account_at_its_limit_calls_shrinkers_of_every_cache() {
     let subsystem = subsystem(1);
@@ -659,8 +660,8 @@ impl uslab::Shrinker for Silent {
     }
 }
 
-/// Regression test: the waiter's allocation was refused, because a thread that freed before the wait began did not know
-/// about the wait.
+/// Regression test: the waiter's allocation was refused, because a thread that had freed before the wait began did not
+/// know of the waiter.
 #[test]
 fn new_account_waiter_gets_previously_freed_objects() {
     let subsystem = subsystem(1);
@@ -755,7 +756,7 @@ fn cache_of_an_account_with_waiters_keeps_no_objects() {
     assert!(late.info().in_magazines > 0);
 }
 
-/// A returned charge belongs to the first of two waiters, even if the second is polled first.
+/// Of two waiters, the first gets a returned charge, even if the second is polled first.
 #[test]
 fn returned_account_charge_goes_to_the_first_waiter() {
     let subsystem = subsystem(1);
@@ -908,7 +909,7 @@ fn freed_pages_wake_the_sleeping_reaper() {
     }
 }
 
-/// Regression test: the reaper slept while futures waited, and was not started before 8 MiB were in use.
+/// Regression test: the reaper slept while futures waited, and was not started until 8 MiB were in use.
 #[test]
 fn new_waiter_wakes_the_sleeping_reaper() {
     let reap_every = Some(Duration::from_millis(1));
@@ -939,7 +940,7 @@ fn new_waiter_wakes_the_sleeping_reaper() {
     }
 }
 
-/// Regression test: the error was that the cache is destroyed, and no shrinker was called.
+/// Regression test: the error said that the cache was destroyed, and no shrinker was called.
 #[test]
 fn waiter_gets_a_memory_error_if_memory_is_exhausted() {
     let subsystem = Subsystem::new(config(1, 1, 1 << 20)).unwrap();
@@ -963,8 +964,8 @@ fn waiter_gets_a_memory_error_if_memory_is_exhausted() {
     assert_eq!(second.info().failures, 1);
 }
 
-/// The waiter first gets objects of the other node's slabs, then its pages. If the other node has none, memory that
-/// another cache keeps helps.
+/// The waiter first gets objects of slabs on the other node, and then pages of this node. If the other node has no free
+/// pages, memory that another cache keeps is reclaimed.
 #[test]
 fn waiter_gets_objects_of_another_numa_node() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
@@ -1038,7 +1039,7 @@ fn each_wait_is_counted_when_the_wait_ends() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// A shrinker with nothing to drop, which counts its calls and panics if they are too many.
+/// A shrinker that has nothing to drop; it counts its calls, and panics if the count is too large.
 struct Asked(Arc<Counter>, u64);
 impl uslab::Shrinker for Asked {
     fn count(&self) -> usize {
@@ -1206,8 +1207,8 @@ fn acquire_does_not_wait_at_limit_zero() {
     assert_eq!(none.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::AccountLimit { bytes: 100 }));
 }
 
-/// Regression test: the end of a wait reopened the magazines of a cache without an owner, so that freeing its last
-/// object did not free the cache.
+/// Regression test: when a wait ended, the magazines of a cache without an owner were opened again, so the free of its
+/// last object did not free the cache.
 #[test]
 fn dropped_cache_with_account_waiters_is_freed() {
     let subsystem = Subsystem::new(Config { check_frees: false, ..config(1, 1, 64 << 20) }).unwrap();
@@ -1259,7 +1260,8 @@ fn forked_child_has_no_waiter_for_an_account() {
     assert_all_given_back(&subsystem);
 }
 
-/// Regression test: a waiter for the account kept waiting, and an allocation failed with the account's error.
+/// Regression test: a waiter for an account continued to wait after its cache was destroyed, and an allocation failed
+/// with the account's error.
 #[test]
 fn acquire_from_a_destroyed_cache_does_not_wait() {
     let subsystem = subsystem(1);
@@ -1281,8 +1283,7 @@ fn acquire_from_a_destroyed_cache_does_not_wait() {
     assert!(full.info().in_magazines > 0, "nobody waits for the account");
 }
 
-/// The objects that the shrinker dropped before its panic are enough. Regression test: the allocation ended with the
-/// panic.
+/// The shrinker drops enough objects before it panics. Regression test: the panic ended the allocation.
 #[test]
 fn allocation_uses_objects_freed_by_a_panicking_shrinker() {
     struct Drops(Mutex<Vec<uslab::OwnedBox<u64>>>);
@@ -1304,7 +1305,7 @@ fn allocation_uses_objects_freed_by_a_panicking_shrinker() {
     assert_eq!(*cache.alloc().unwrap(), 7);
 }
 
-/// Regression test: an allocation ended with the panic, and the reaper called no shrinker after it.
+/// Regression test: the panic ended the allocation, and afterwards the reaper called no shrinker.
 #[test]
 fn panicking_shrinker_does_not_stop_later_shrinkers() {
     struct Panics;
@@ -1347,7 +1348,7 @@ fn panicking_shrinker_does_not_stop_later_shrinkers() {
     }
 }
 
-/// Regression test: the process was aborted.
+/// Regression test: a panic in the reaper aborted the process.
 #[test]
 fn panicking_shrinker_does_not_end_the_reaper() {
     struct Panics(std::thread::ThreadId);
@@ -1376,7 +1377,7 @@ fn panicking_shrinker_does_not_end_the_reaper() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Regression test: the next attempt came only when the subsystem had grown to 16 MiB.
+/// Regression test: the start of the reaper thread was tried again only when the subsystem had grown to 16 MiB.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn waiter_retries_to_start_the_reaper_thread() {
@@ -1403,8 +1404,8 @@ fn waiter_retries_to_start_the_reaper_thread() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Regression test: the second waiter retried for ever. Each time, the account granted its charge, the cache's limit
-/// undid it, and the undoing woke the waiter.
+/// Regression test: the second waiter tried again and again for ever. At each attempt, the account granted the charge,
+/// the limit of the cache made the waiter return the charge, and the returned charge woke the waiter.
 #[test]
 fn cache_limit_waiter_sleeps_despite_an_account_waiter() {
     let subsystem = subsystem(1);
@@ -1424,7 +1425,7 @@ fn cache_limit_waiter_sleeps_despite_an_account_waiter() {
     drop((own, held));
 }
 
-/// Regression test: the objects stayed in the list of the thread that had freed them, which slept.
+/// Regression test: the objects stayed in the list of the thread that had freed them, while this thread slept.
 #[test]
 fn waiter_gets_deferred_objects_after_readers_unpin() {
     let _readers = crate::common::READERS.lock();
@@ -1437,14 +1438,14 @@ fn waiter_gets_deferred_objects_after_readers_unpin() {
     unsafe { cache.free(object) };
 }
 
-/// Waits until a waiter has joined, which sleeps or will soon sleep.
+/// Waits until a thread or future waits for an object of the cache; the waiter is asleep, or will be soon.
 fn wait_until_asleep(cache: &KmemCache) {
     until(|| cache.info().waiting == 1);
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Regression test: such a thread slept until its timeout, because it had checked once, before any object waited for
-/// readers.
+/// Regression test: a waiting thread slept until its timeout, because it had looked for deferred objects only once,
+/// before any object was deferred.
 #[test]
 fn sleeping_waiter_gets_objects_deferred_during_its_sleep() {
     let _readers = READERS.lock();
@@ -1461,7 +1462,7 @@ fn sleeping_waiter_gets_objects_deferred_during_its_sleep() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Regression test: only the waiter's own cache was checked.
+/// Regression test: only the waiter's own cache was searched for deferred objects.
 #[test]
 fn account_waiter_gets_deferred_memory_of_another_cache() {
     let _readers = READERS.lock();
@@ -1532,7 +1533,7 @@ fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Option<F::Outp
     }
 }
 
-/// Regression test: the object that the waiter was given was lost.
+/// Regression test: the object that the waiter had been given was lost.
 #[test]
 fn served_waiter_keeps_its_object_after_a_waker_panics() {
     let subsystem = subsystem(1);
@@ -1553,7 +1554,7 @@ fn served_waiter_keeps_its_object_after_a_waker_panics() {
     assert_eq!((cache.info().used, cache.destroy()), (0, Ok(())));
 }
 
-/// Regression test: later waiters than the first panicking one were not woken.
+/// Regression test: when a waker panicked, the waiters after it were not woken.
 #[test]
 fn panicking_waker_does_not_stop_later_wake_ups() {
     let subsystem = subsystem(1);
@@ -1583,7 +1584,7 @@ fn panicking_waker_does_not_stop_later_wake_ups() {
     drop(held);
 }
 
-/// Regression test: the waker's place stayed in the queue.
+/// Regression test: the place of the waker stayed in the queue.
 #[test]
 fn waker_panicking_in_drop_loses_no_object() {
     use std::task::{RawWaker, RawWakerVTable};

@@ -2,8 +2,8 @@
 //!
 //! The runners write rows to files in `target/loom`: `check-all` for models, planted bugs and schedules,
 //! `check-orderings` for mutants of orderings. `check-mutants` takes hours, so its results are kept in the repository
-//! (`tests/mutants_ran.json`). Only the claims' words are written by hand, and they must fit the rows. A claim needs a
-//! model and something that can kill it, and every model needs a claim.
+//! (`tests/mutants_ran.json`). Only the words of the claims are written by hand, and they must match the rows. A claim
+//! needs a model, and something that can make this model fail; every model needs a claim.
 
 use crate::workspace;
 use anyhow::{Context, anyhow, bail, ensure};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 pub struct Claim {
     /// The crate's directory.
     pub floor: String,
-    /// A short name of the claim, with which the names of its models begin.
+    /// A short name of the claim; the names of the claim's models begin with this name.
     pub property: String,
     /// The property that holds.
     pub holds: String,
@@ -92,7 +92,7 @@ pub struct MutantRun {
     pub verdicts: String,
     /// The number of live mutants that are argued to change nothing.
     pub equivalent: usize,
-    /// The rate of other live mutants.
+    /// The rate of live mutants that have no such argument.
     pub live: String,
     /// The rate of mutants that only a model's floor noticed.
     pub by_floors: String,
@@ -186,7 +186,8 @@ struct Evidence {
     schedules: Vec<(u32, u64)>,
 }
 
-/// Returns the properties with which a model's name begins: `M1 M2: rounds travel` has two.
+/// Returns the properties with which the name of a model begins. For example, `M1 M2: rounds travel` has two
+/// properties.
 pub fn properties(name: &str) -> impl Iterator<Item = &str> {
     let property = |word: &&str| {
         let mut chars = word.chars();
@@ -206,7 +207,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Reads the claims and all rows; without `orderings`, not the rows of weaker orderings.
+    /// Reads the claims and all rows; if `orderings` is false, rows about weaker orderings are omitted.
     ///
     /// # Errors
     /// Fails if a file cannot be read, or rows and claims do not fit each other.

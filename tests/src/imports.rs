@@ -1,13 +1,13 @@
-//! Draws the imports between the files of a crate as arrows, from its shipping sources.
+//! Draws the imports between the files of a crate as arrows; only shipping sources count.
 //!
 //! The drawing follows `mod` items from the crate's root, as the compiler does. The drawing omits code that a shipping
 //! build does not compile: tests, models, schedules, and code for checkers only. An arrow is a `use`, or a path in an
 //! expression, a type or a macro's arguments. An arrow leads to the file that *defines* the named item: re-exports are
-//! followed to their end. A module that re-exports items of its children without using them is a facade and draws no
-//! arrow. Inline modules belong to their file.
+//! followed to their end. A module that re-exports items of its children, but does not use them, is a facade, and draws
+//! no arrow. Inline modules belong to their file.
 //!
-//! Methods draw no arrow: a call of `core.free()` names no module. Methods in another file than their type are found by
-//! their `impl`, which draws an arrow.
+//! Methods draw no arrow: a call of `core.free()` names no module. If the methods of a type are in another file than
+//! the type, they are found by their `impl`, which draws an arrow.
 
 use crate::source;
 use anyhow::{Context, anyhow, ensure};
@@ -57,7 +57,7 @@ pub struct Imports {
     modules: Vec<Module>,
     /// Each file, with the path of its module.
     files: Vec<(PathBuf, Path_)>,
-    /// The names behind each arrow, by importing and imported file.
+    /// For each pair of importing and imported file, the names behind the arrow.
     arrows: BTreeMap<(usize, usize), BTreeSet<String>>,
 }
 
@@ -70,7 +70,7 @@ pub struct Arrow<'i> {
     pub to: &'i Path,
     /// The imported names.
     pub names: Vec<&'i str>,
-    /// The first segments of both modules' paths; empty for the crate's root.
+    /// The first segment of each module's path; the segment of the crate's root is empty.
     pub rooms: [&'i str; 2],
 }
 
@@ -235,7 +235,7 @@ impl Imports {
         self.arrows.keys().map(|ends| self.arrow(*ends))
     }
 
-    /// Returns the circles, largest first: files that all import from each other, directly or through others.
+    /// Returns the circles, largest first: groups of files that all import from each other, directly or indirectly.
     pub fn circles(&self) -> Vec<Circle<'_>> {
         // The crate has few files, so the transitive closure is computed by squaring.
         let mut reach: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.files.len()];
@@ -331,7 +331,7 @@ impl Reader<'_> {
         self.module.names.insert(name, path);
     }
 
-    /// Collects paths among unparsed tokens: the arguments of macros.
+    /// Collects the paths among tokens that are not parsed, which are the arguments of macros.
     fn tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let is_colon =

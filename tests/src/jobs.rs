@@ -11,7 +11,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 use uslab_sync::{AtomicUsize, Ordering::Relaxed};
 
-/// Runs all of `jobs`, at most one per CPU at a time. Returns the results in the order of the jobs.
+/// Runs all of `jobs`; at any time, at most one job per CPU is running. Returns the results in the order of the jobs.
 ///
 /// # Errors
 /// Fails with the first failure of a job. No job begins after a failure.
@@ -71,7 +71,8 @@ pub fn errors(said: &str) -> impl Iterator<Item = Value> {
 /// The result of a command.
 #[derive(Debug)]
 pub struct Ended {
-    /// The exit status; `None` if the command took too long and was killed, here or by its own limit of CPU time.
+    /// The exit status; `None` if the command took too long and was killed, by this program or by its own limit of CPU
+    /// time.
     pub status: Option<ExitStatus>,
     /// The command's whole output.
     pub said: String,
@@ -79,8 +80,9 @@ pub struct Ended {
     pub used: Duration,
 }
 
-/// Runs a command. A command is killed once it has used `limit` of CPU time, or if for that long it used almost none
-/// and was not waiting for a CPU. On a busy machine the elapsed time alone shows little.
+/// Runs a command. A command is killed when it has used `limit` of CPU time, or when it has, for a time of this length,
+/// used almost no CPU time although it did not have to wait for a CPU. On a busy machine the elapsed time alone shows
+/// little.
 ///
 /// # Errors
 /// Fails if the command cannot be started, its output cannot be read, or another process killed it, such as a system
@@ -135,8 +137,8 @@ fn cpu_time(process: u32) -> Option<Duration> {
     Some(Duration::from_millis(10 * ticks))
 }
 
-/// Returns `true` if a thread of the process is ready to run, if `/proc` exists (proc(5)): it lacks a CPU only because
-/// others use it.
+/// Returns `true` if a thread of the process is ready to run, if `/proc` exists (proc(5)): then the thread has no CPU
+/// only because other threads use all CPUs.
 fn asks_for_cpu(process: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok()).any(|stat| {
@@ -161,8 +163,8 @@ mod tests {
         assert!(ended.status.is_none() && ended.said.trim() == "here", "{ended:?}");
     }
 
-    /// Regression test: a process that the system killed for lack of memory counted as failed, and its mutant as
-    /// noticed.
+    /// Regression test: if the system killed a process for lack of memory, the process counted as failed, and its
+    /// mutant as noticed.
     #[test]
     fn run_ends_if_the_system_kills_a_job() {
         for signal in ["KILL", "TERM"] {
@@ -184,7 +186,7 @@ mod tests {
         assert!(begun.try_iter().count() < 500);
     }
 
-    /// Regression test: each wake-up counted as work, so a mutant that waited for ever was not killed.
+    /// Regression test: each wake-up counted as work, so a mutant that made a test wait for ever was not killed.
     #[test]
     fn job_that_only_polls_is_killed() {
         let ended = shell("while sleep 0.2; do :; done", 1.0);

@@ -116,7 +116,7 @@ pub fn compiled_from(source: &str, flags: &[&str], dir: &Path) -> PathBuf {
 pub struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// Creates a group with a limit of `bytes`; `None` if this process may not create one.
+    /// Creates a group with a limit of `bytes`; `None` if this process may not create a control group.
     pub fn new(bytes: u64) -> Option<Self> {
         let name = format!("uslab-test-{}", std::process::id());
         let kinds = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
@@ -145,8 +145,8 @@ impl Drop for ControlGroup {
     }
 }
 
-/// Cargo's arguments for programs that tests start. The arguments name the whole workspace and an example. The build has
-/// the features of `cargo test --workspace`, and builds nothing again.
+/// Cargo's arguments for programs that tests start. The arguments name the whole workspace and an example. The build
+/// has the features of `cargo test --workspace`, so it does not compile anything again.
 pub const PROGRAMS: [&str; 5] = ["build", "--quiet", "--workspace", "--example", "pair"];
 
 /// Builds `target`. Returns the path: `file` in the profile's directory.

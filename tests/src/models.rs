@@ -1,5 +1,5 @@
 //! The loom models as programs: built once, then run one at a time, each in a separate process. A model can run with a
-//! weaker ordering, and a model that never ends can be killed.
+//! weaker ordering, and can be killed if it never ends.
 
 use crate::jobs::{Ended, run_within};
 use crate::mutate::ABSENT;
@@ -33,7 +33,7 @@ pub const MODELLED: [Modelled; 5] = [
     Modelled { package: "uslab-lab", lib: "sim/lab/src/lib.rs", least: 19, least_schedules: 2 },
 ];
 
-/// Planted bugs in code that loom does not compile or cannot run, which schedules must catch.
+/// Planted bugs that schedules must catch, because loom does not compile or cannot run their code.
 pub const NOT_FOR_LOOM: [&str; 9] = [
     "a mempool does not count what it takes from its reserve",
     "a sample is removed after its object is freed",
@@ -59,7 +59,7 @@ pub struct Example {
     pub planted: &'static [&'static str],
 }
 
-/// The examples of how to check a program.
+/// The examples that show how to check a program.
 pub const EXAMPLES: [Example; 2] = [
     Example {
         package: "uslab",
@@ -70,7 +70,7 @@ pub const EXAMPLES: [Example; 2] = [
     Example { package: "uslab", name: "sessions", least: 1, planted: &["a session is looked up twice"] },
 ];
 
-/// A crate of another workspace that checks itself with `uslab-sync`, as any user's crate does.
+/// A crate of another workspace that uses `uslab-sync` to check itself, as any crate of a user can.
 #[derive(Clone, Copy, Debug)]
 pub struct Outside {
     /// The crate's workspace, relative to this workspace's root.
@@ -101,8 +101,8 @@ impl Outside {
         command.arg("test");
         command
     }
-    /// Returns a command as [`test`](Self::test) does, for a checker, with the profile and target directory that this
-    /// workspace uses. The caller adds the test's arguments.
+    /// Returns a command like [`test`](Self::test) that runs under a checker, with the profile and the target directory that
+    /// this workspace uses. The caller adds the test's arguments.
     pub fn checked_test(&self, checker: &str) -> Command {
         let mut command = self.test();
         command
@@ -151,11 +151,11 @@ pub const LITMUS: &str = "litmus";
 
 /// The test programs of all [`MODELLED`] crates for one checker; for loom also [`LITMUS`] and the [`EXAMPLES`].
 ///
-/// One build makes all programs, because building one package alone would compile the checker, and shared dependencies,
-/// with other features.
+/// All programs are made in one build, because a build of one package alone would compile the checker and the shared
+/// dependencies with other features.
 #[derive(Debug)]
 pub struct Programs {
-    /// The program and the package's folder, by package, or by the name of a test or an example.
+    /// The path of each program and the folder of its package, by the name of the package, test or example.
     found: BTreeMap<String, (PathBuf, PathBuf)>,
 }
 
@@ -251,8 +251,8 @@ impl Subject {
         MODELLED.map(subject).into()
     }
 
-    /// Finds the packages called `packages` in the workspace of `manifest` (by default, this one). Without names, finds all
-    /// packages that the workspace builds by default.
+    /// Finds the packages called `packages` in the workspace of `manifest` (by default, this one). If no names are
+    /// given, finds all packages that the workspace builds by default.
     ///
     /// # Errors
     /// Fails if cargo cannot read the workspace, no package has this name, or the package has no library.
@@ -426,7 +426,8 @@ impl Test {
     }
 }
 
-/// The rest of each line that begins with `word`. libtest prints "test name ... " before the first line that a test prints.
+/// Returns, for each line that begins with `word`, the text after `word`. libtest prints "test name ... " before the
+/// first line that a test prints.
 pub fn rows<'t>(said: &'t str, word: &'t str) -> impl Iterator<Item = &'t str> {
     said.lines().filter_map(move |line| {
         let (before, row) = line.split_once(word)?;
@@ -461,7 +462,7 @@ mod tests {
         format!("RUSTFLAGS=\"--cfg {build}\" cargo {}", arguments.join(" "))
     }
 
-    /// The models' own program compares the output of the commands for loom.
+    /// The test compares the command lines; the program of the models compares the output of the commands under loom.
     #[test]
     fn tutorial_commands_equal_the_model_commands() {
         let page = std::fs::read_to_string(workspace().join("sim/lab/README.md")).unwrap();
@@ -494,7 +495,7 @@ mod tests {
         assert_eq!(sites, ["a:1:2:0 load Acquire", "b:1:2:0 load Relaxed"]);
     }
 
-    /// Regression test: a model that ran out of time counted as having noticed a mutant.
+    /// Regression test: if a model ran out of time, it counted as having noticed the mutant.
     #[test]
     fn model_run_truncated_by_time_is_not_failed() {
         for file in ["replay", "split"] {

@@ -1,8 +1,9 @@
-//! Makes mutants by rule: small changes of a program's meaning, all in one text, each enabled by a number.
+//! Makes mutants by rule: a mutant is a small change of a program's meaning. One text contains all mutants, and a
+//! number enables one of them.
 //!
-//! Each rule walks a file's syntax tree and puts its mutants next to the original: `a < b` becomes `(if on(7) { a <= b
-//! } else { a < b })`. Text is only inserted, so line numbers and messages stay the file's. [`SWITCH`] is the module
-//! that knows which mutant is enabled.
+//! Each rule walks over the syntax tree of a file, and puts its mutants next to the original code. `a < b` becomes `(if
+//! on(7) { a <= b } else { a < b })`. Text is only inserted within lines, so line numbers and messages remain the
+//! file's own. [`SWITCH`] is the module that knows which mutant is enabled.
 //!
 //! | rule | its mutants |
 //! |---|---|
@@ -29,9 +30,10 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{BinOp, Block, Expr, Pat, ReturnType, Stmt, Type, UnOp};
 
-/// The text that a crate's root module gets. `on` returns `true` for the mutant that the variable `MUTANT` names. With
-/// `MUTANT_REACHED` the switch writes each mutant that it is called for, once, to the file of that name. If `MUTANT` is
-/// [`ABSENT`], the process aborts immediately, because the program should have no switch.
+/// The text that a crate's root module gets. `on` returns `true` for one mutant: the mutant that the variable `MUTANT`
+/// names. With `MUTANT_REACHED`, the switch writes each mutant for which it is called, once, to the file that this
+/// variable names. If `MUTANT` is [`ABSENT`], the process aborts immediately, because the program should have no
+/// switch.
 pub const SWITCH: &str = r#"
 #[doc(hidden)]
 #[allow(warnings, clippy::all)]
@@ -95,8 +97,8 @@ pub mod mutant_switch {
 }
 "#;
 
-/// The value of `MUTANT` for programs that must be built from the original sources: a program built from a mutated copy
-/// aborts.
+/// The value of `MUTANT` for programs that must be built from the original sources; with this value, a program that was
+/// built from a mutated copy aborts.
 pub const ABSENT: &str = "absent";
 
 /// The names of all rules, described in the module.
@@ -161,7 +163,7 @@ pub struct Mutated {
     inserts: Vec<Insert>,
     /// The byte range of each function.
     functions: Vec<Range<usize>>,
-    /// Insertions that are made for any selection of mutants: `mut` for guards that are assigned.
+    /// Insertions that are made whatever mutants are selected. An example is `mut` for guards that are assigned.
     always: Vec<usize>,
 }
 
@@ -196,7 +198,7 @@ impl Mutated {
         Self { text: text.to_owned(), mutants: vec![], inserts: vec![], functions: vec![], always: vec![] }
     }
 
-    /// Returns the text with the mutants for which `chosen` returns `true`.
+    /// Returns the text with those mutants for which `chosen` returns `true`.
     pub fn switched(&self, chosen: impl Fn(u32) -> bool) -> Switched {
         // At one offset, closing insertions come before opening ones; inner ones close first, outer ones open first.
         let mut order: Vec<(usize, i64, usize)> = vec![];
@@ -240,8 +242,8 @@ impl Mutated {
 }
 
 impl Switched {
-    /// Returns the mutants that cause an error at these places, the first of which is the primary one. Returns an empty
-    /// list if no mutant does.
+    /// Returns the mutants that cause an error at the given places; the first place is the main place of the error.
+    /// Returns an empty list if no mutant does.
     pub fn blamed(&self, places: &[Range<usize>]) -> Vec<u32> {
         let inside = |place: &Range<usize>| {
             let of = self
@@ -297,8 +299,8 @@ fn leaves(expr: &Expr) -> bool {
     matches!(expr, Expr::Return(_) | Expr::Break(_) | Expr::Continue(_))
 }
 
-/// Returns `true` if the expression does nothing and reads nothing that a lock may guard: literals, names other than
-/// `guard`, and expressions made of these.
+/// Returns `true` if the expression does nothing, and reads nothing that a lock may guard: it consists of literals and
+/// of names other than `guard`.
 fn is_inert(expr: &Expr, guard: &str) -> bool {
     let all = |mut of: syn::punctuated::Iter<'_, Expr>| of.all(|expr| is_inert(expr, guard));
     match expr {
@@ -347,7 +349,8 @@ fn binds(expr: &Expr) -> bool {
     }
 }
 
-/// Returns `true` if other CPUs may see when the statement happens: swapping other statements usually changes nothing.
+/// Returns `true` if other CPUs may notice when the statement happens; swapping statements that are not noticed usually
+/// changes nothing.
 fn is_ordered(text: &str) -> bool {
     ["Relaxed)", "Acquire)", "Release)", "AcqRel)", "SeqCst)"].iter().any(|ordering| text.contains(ordering))
 }
@@ -406,7 +409,8 @@ impl Walk<'_> {
         let mutant = self.mutant(of.start, rule, change);
         self.around(of, mutant, format!("if !{}({mutant}) {{ ", self.switch), " }");
     }
-    /// Adds a condition that is always true (if `holds` is set), and one that is always false.
+    /// Adds a mutant whose condition is always true (only if `holds` is set), and a mutant whose condition is always
+    /// false.
     fn condition(&mut self, condition: &Expr, holds: bool) {
         let of = range(condition);
         let on = self.switch;
@@ -676,7 +680,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Returns the text for each mutant alone, by rule and change: the switch is evaluated by hand.
+    /// Returns the text of each mutant alone, by rule and change; the test itself evaluates the switch.
     fn mutants(text: &str) -> Vec<String> {
         let made = Mutated::new("a.rs", text, 5, "on").unwrap();
         assert_eq!(made.switched(|_| false).text.replace("mut ", ""), text.replace("mut ", ""));
@@ -748,7 +752,7 @@ mod tests {
         );
     }
 
-    /// Nothing is done under the lock any more, so the mutant would change nothing.
+    /// Nothing would remain to be done under the lock, so this mutant would change nothing.
     #[test]
     fn unlock_mutation_skips_tail_expressions_without_guarded_data() {
         let unlocked = |last: &str| {

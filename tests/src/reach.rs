@@ -1,12 +1,12 @@
 //! Finds the lines of the allocator that run: inserts a probe before each statement of a copy of the sources, and makes
 //! a table of the reached lines.
 //!
-//! The probes are not a compiler's coverage tool: a probe is a store to a mapped file. A probe therefore works in the
-//! same way under loom, under shuttle, in a signal handler, in a process that forks or is killed, and inside a malloc.
-//! A probe does not depend on a compiler's version.
+//! The probes are not a compiler's coverage tool: a probe is a store to a mapped file. A probe therefore works alike
+//! under loom, under shuttle, in a signal handler, in a process that forks or is killed, and inside a malloc. A probe
+//! does not depend on a compiler's version.
 //!
-//! A *line* is one on which a statement or the body of a match arm begins, in shipping code: no tests, no constants, no
-//! code for checkers only.
+//! A *line* is a line of shipping code on which a statement or the body of a match arm begins; tests, constants and
+//! code for checkers do not count.
 
 use crate::claims::Unreached;
 use crate::imports::{Imports, crates};
@@ -361,8 +361,8 @@ impl Table {
         out
     }
 
-    /// Returns files without a reason that no concurrent checker reaches, and reasons for files that a checker does
-    /// reach.
+    /// Returns two lists: files that no concurrent checker reaches and that have no reason, and reasons for files that
+    /// a checker does reach.
     pub fn misfits(&self, reasons: &[Unreached]) -> Vec<String> {
         let reasoned: BTreeSet<&str> = reasons.iter().flat_map(|of| &of.files).map(|name| &**name).collect();
         let unreached = self.unreached();

@@ -72,7 +72,7 @@ pub fn tracked(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
-/// Returns `true` if a tracked file can affect the results of tests: most prose, pages, scripts and records of earlier
+/// Returns `true` if a tracked file can affect the results of tests; most prose, pages, scripts and records of earlier
 /// runs cannot.
 pub fn counts(name: &str) -> bool {
     let words = name.ends_with(".md") && name != "ARCHITECTURE.md" && !name.starts_with("slab/book/");

@@ -1,16 +1,16 @@
-//! Finds the memory orderings and planted bugs in the sources, independently of what any model reaches.
+//! Finds the memory orderings and planted bugs in the sources, no matter which of them models reach.
 //!
 //! The scan follows the modules of a crate from its `lib.rs` and reads *tokens*, not a syntax tree. An ordering inside
 //! a macro's arguments (`debug_assert!(x.load(Relaxed) == 0)`) is therefore a site like any other, and comments and
-//! strings contain no sites. Each site has the position of `Location::caller` (the operation's name), so that it can be
-//! compared with what the hook of `uslab-sync` reports.
+//! strings contain no sites. A site has the position of `Location::caller` (the operation's name), so it can be
+//! compared with the position that the hook of `uslab-sync` reports.
 //!
-//! Invariant: the scan misses no site. An ordering anywhere but in a `use` or as an argument of an atomic operation (a
-//! constant, a variable) is an error, because its use could not be determined. A planted bug whose name is not a
-//! literal, or that is not in a `planted!`, is also an error.
+//! Invariant: the scan misses no site. An ordering that is neither in a `use` nor an argument of an atomic operation
+//! (but a constant or a variable) is an error, because its use could not be determined. A planted bug whose name is not
+//! a literal, or that is not in a `planted!`, is also an error.
 //!
-//! A `cfg` decides by [`Build`] which sites loom compiles. Only the names in `known` are evaluated. Other names (such
-//! as the target's) count as true, so that in doubt a model must reach the site.
+//! A `cfg` decides by [`Build`] which sites loom compiles. Only the names in `known` are evaluated. All other names
+//! (such as the target's) count as true, so that a model must reach the site in case of doubt.
 
 use anyhow::{Context, anyhow, ensure};
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
@@ -19,14 +19,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The directory of the facade, which is between other files and the checker. The facade's orderings are for
+/// The directory of the facade, which is between all other files and the checker. The facade's orderings are for
 /// statistics, which use `std`'s atomics in every build, and must be `Relaxed`.
 const FACADE: &str = "magazine/sync/src/";
 /// The directory of files that use the facade like any other code.
 const ON_FACADE: &str = "magazine/sync/src/observers";
 /// The facade's backend for loom, which handles orderings as values.
 const HOOK: &str = "magazine/sync/src/loom.rs";
-/// Files that loom compiles, because the code it runs names them, although no model runs a line of them. `cargo
+/// Files that loom compiles although no model runs a line of them; other code that it runs names these files. `cargo
 /// check-reach` shows the lines that other tools reach.
 const NOT_RUN: [&str; 3] =
     ["slab/src/debug/stacks.rs", "slab/src/debug/tracks.rs", "slab/src/reclaim/reaper/background.rs"];
@@ -42,7 +42,7 @@ pub enum Ordering {
     Release,
     /// The ordering of operations that load and store.
     AcqRel,
-    /// The ordering `AcqRel`, with one total order of all such operations.
+    /// The ordering `AcqRel`, with one total order of all `SeqCst` operations.
     SeqCst,
 }
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -79,8 +79,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns the operation to which an argument of a call of `name` belongs, by its index; `None` if this is no
-    /// ordering of an atomic operation.
+    /// Returns the operation to which an argument of a call of `name` belongs, by its index; `None` if the argument is
+    /// not an ordering of an atomic operation.
     fn of(name: &str, argument: u32) -> Option<Self> {
         Some(match name {
             "load" => Self::Load,
@@ -190,8 +190,8 @@ impl Sources {
     }
 }
 
-/// Returns the number of lines that a shipping build may compile: lines with a token that is neither a comment nor code
-/// for tests or checkers.
+/// Returns the number of lines that a shipping build may compile: lines that have a token outside of comments and
+/// outside of code for tests or checkers.
 ///
 /// # Errors
 /// Fails if the text is not Rust.
@@ -303,7 +303,7 @@ impl Guard {
             _ => Build::Tests,
         }
     }
-    /// Evaluates a `cfg`: builds for which it is known to be false are excluded.
+    /// Evaluates a `cfg`: excludes the builds for which the `cfg` is known to be false.
     fn of(predicate: TokenStream) -> Self {
         let predicate: Vec<TokenTree> = predicate.into_iter().collect();
         let holds = |loom| value(&predicate, loom) != Some(false);
@@ -366,8 +366,8 @@ impl Attribute {
             _ => None,
         }
     }
-    /// Returns the module's file in some builds for `cfg_attr(PREDICATE, path = "...")`, with these builds and the
-    /// others.
+    /// Returns the file that a module has in some builds because of `cfg_attr(PREDICATE, path = "...")`, with these
+    /// builds and all other builds.
     fn file_by_build(&self) -> Option<(String, [Guard; 2])> {
         let [TokenTree::Ident(name), TokenTree::Group(content)] = &self.parts[..] else { return None };
         let content: Vec<TokenTree> = content.stream().into_iter().collect();

@@ -1,4 +1,4 @@
-//! Lists a crate's public surface: the public items in its documentation, without hidden ones.
+//! Lists the public surface of a crate: the public items in its documentation that are not hidden.
 //!
 //! The list has modules, types, traits, functions, methods, constants, statics, macros and aliases; a re-exported item
 //! is counted once. Fields, variants and trait implementations belong to their type.

@@ -1,8 +1,8 @@
-//! Waivers: orderings that are kept although no model fails without them, each with a reason.
+//! Waivers: orderings that are kept, each for a stated reason, although no model fails without them.
 //!
 //! `tests/orderings.toml` lists them. A site is identified by its file, its function and a piece of its line, so that a
-//! waiver survives edits elsewhere in the file. A waiver that fits no site, or more than one, or whose mutants are all
-//! caught, fails the run.
+//! waiver survives edits elsewhere in the file. The run fails if a waiver matches no site or several sites, or if all
+//! of its mutants are caught.
 
 use crate::source::{Ordering, Site};
 use anyhow::{Context, ensure};

@@ -15,7 +15,8 @@ use std::io::Read;
 /// A private mapping, described by its region.
 #[derive(Debug)]
 pub(super) struct Mapped {
-    /// True if core dumps include only the committed parts, which each commit must then update.
+    /// True if core dumps include only the committed parts of the region; each commit must then mark its part for core
+    /// dumps.
     is_told: bool,
 }
 

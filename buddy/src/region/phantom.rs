@@ -1,4 +1,5 @@
-//! Addresses without memory: pages for a simulator, which needs the addresses of objects and never accesses them.
+//! Addresses without memory: pages for a simulator. The simulator needs the addresses of objects, but never accesses
+//! the objects.
 //!
 //! On Linux, the range is reserved and stays inaccessible, so an access faults. On other systems, the range is only
 //! numbers. In WebAssembly the range is above the largest linear memory (see [`BASE`]), where an access traps. On other

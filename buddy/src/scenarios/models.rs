@@ -63,7 +63,7 @@ pub(super) fn alloc_against_two_frees() {
     audit(&pages);
 }
 
-/// B3: order, owner and data of a block reach the next thread, which frees the block.
+/// B3: the order, the owner and the data of a block reach the thread that frees the block.
 pub(super) fn order_and_owner_travel_with_the_block() {
     const OWNER: *mut u8 = core::ptr::without_provenance_mut(64);
     let pages = allocator(2, false);

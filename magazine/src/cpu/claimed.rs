@@ -53,8 +53,8 @@ pub(crate) fn pop_batch(table: &impl Regions, class: Class, n: u32, into: &mut M
     claimed(region, || region.pop_batch(class, n, into, Commit::Done)) == Some(true)
 }
 
-/// Claims the region for a drain and runs `f` on it. Waits for the holder of the claim, which may be pre-empted. Drains
-/// may wait for a claim, unlike fast paths.
+/// Claims the region for a drain and runs `f` on it. Waits for the thread that holds the claim; this thread may be
+/// pre-empted. Drains may wait for a claim, unlike fast paths.
 pub(crate) fn own(region: Region<'_>, f: &mut dyn FnMut(Region<'_>)) {
     planted!("a drain issues no fence" => return f(region));
     planted!("a drain checks the claim without taking it" => {

@@ -151,8 +151,8 @@ pub fn on_cpu(cpu: u32) {
 impl Cpus {
     /// The machine's CPUs (at most [`MAX_CPUS`]), on one node. On Linux, the count is the number of CPUs that the
     /// kernel may ever bring up. On other systems, the count is the number of CPUs that the process may use
-    /// concurrently. Without a list in `/sys`, the CPUs are those known to the C library and those in this thread's
-    /// affinity mask. Threads on a CPU beyond the count bypass the stacks.
+    /// concurrently. If `/sys` has no list of CPUs, the CPUs are those that the C library knows, and the CPUs in this
+    /// thread's affinity mask. Threads on a CPU beyond the count bypass the stacks.
     ///
     /// The first call chooses the process's [`Mechanism`]. On Linux, `Cpus::os` allocates nothing.
     pub fn os() -> Self {

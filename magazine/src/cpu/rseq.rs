@@ -15,13 +15,13 @@
 //! Linux lets a thread detect that it was pre-empted. Each thread shares a `struct rseq` with the kernel. In `struct
 //! rseq`, the kernel stores the thread's CPU number (`cpu_id`), and the thread stores a pointer to the section that it
 //! runs (`rseq_cs`). When the kernel pre-empts or migrates a thread, or delivers a signal, it checks whether the thread
-//! is inside its announced section. A thread that was inside its section resumes at the section's abort address, which
-//! restarts the section. A section that reaches its end ran on one CPU, and no other section ran on that CPU in
-//! between.
+//! is inside its announced section. If a thread was inside its section, it continues at the section's abort address,
+//! and the section restarts. If a section reaches its end, it has run on one CPU, and no other section has run on this
+//! CPU since the section began.
 //!
-//! A section therefore uses plain loads and stores. The **last instruction of a section is one store**, which makes the
-//! section's effect visible. Before its last store, a section has had no effect; after the store, its operation is
-//! complete. Region operations are four sections of one shape: [`PcpuPtr::pop`], [`PcpuPtr::push`],
+//! A section therefore uses plain loads and stores. The **last instruction of a section is one store**; this store
+//! makes the section's effect visible. Before its last store, a section has had no effect; after the store, its
+//! operation is complete. Region operations are four sections of one shape: [`PcpuPtr::pop`], [`PcpuPtr::push`],
 //! [`PcpuPtr::push_batch`] and [`PcpuPtr::pop_batch`].
 //!
 //! ```text
@@ -157,7 +157,7 @@ pub(crate) fn cpu_id() -> u32 {
         cpu => cpu,
     }
 }
-/// Returns `true` if this call registered the thread, so that a retry of a missed operation may hit.
+/// Returns `true` if this call registered the thread; a missed operation may then hit if it is tried again.
 pub(crate) fn joins() -> bool {
     cpu_id_at(area()) == UNREGISTERED && first_use() < registration::REFUSED
 }
@@ -238,7 +238,8 @@ fn most_cpus() -> Option<u32> {
     (cpus > 0).then_some(cpus.max(MAX_CPUS))
 }
 
-/// Returns `true` if the environment has `USLAB_RSEQ=off`. Warns on stderr if `USLAB_RSEQ` is neither `on` nor `off`.
+/// Returns `true` if the environment has `USLAB_RSEQ=off`. Writes a warning to stderr if the value of `USLAB_RSEQ` is
+/// not `on` or `off`.
 fn switched_off() -> bool {
     // Uses `getenv`, because a global allocator calls this function and `std::env` allocates. SAFETY: the name ends in
     // a NUL. As with any C library, no thread may change the environment concurrently.
@@ -325,7 +326,7 @@ const _: () = assert!(offset_of!(Nowhere, null) - offset_of!(Nowhere, head) == N
 
 /// The inputs of a section except its class: the address of the table's words, and the `struct rseq` of the thread.
 ///
-/// A `PcpuPtr` is valid while the table lives, which its holder guarantees.
+/// A `PcpuPtr` is valid while the table lives; the holder of the pointer guarantees that the table lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr {
     words: NonNull<u8>,

@@ -264,7 +264,7 @@ impl<'s> Copied<'s> {
     }
 }
 
-/// Counts of interruptions, which the test compares with floors.
+/// Counts of interruptions; the test requires that each count reaches its floor.
 #[derive(Default)]
 struct Steps {
     sections: BTreeSet<usize>,
@@ -414,8 +414,8 @@ impl Word {
 }
 
 /// The allowed outcomes of an operation from `state` that all of `meanwhiles` interrupt in order. The portable body
-/// must have one of the allowed outcomes when it runs once after `meanwhiles`, from the old stack or from a stack that
-/// an aborted attempt has widened.
+/// must have one of the allowed outcomes when it runs a single time after `meanwhiles`, on the old stack or on a stack
+/// that an aborted attempt has widened.
 fn expected(
     twin: &World,
     word: Word,
@@ -460,7 +460,8 @@ struct AllSections {
 }
 
 impl AllSections {
-    /// Asserts that the answer and the memory equal those of the portable body that runs once after the events.
+    /// Asserts that the answer and the memory equal the answer and the memory of the portable body when it runs one
+    /// time after the events.
     fn assert_expected(
         &mut self,
         got: Outcome,
@@ -516,7 +517,8 @@ impl AllSections {
 }
 
 /// Covers every section of this program, including sections inlined into functions that no test calls. The sections run
-/// on words of the first, the last and no CPU, on the first and the last class of a region, from stacks of any fill.
+/// on the words of the first CPU, of the last CPU and of no CPU, on the first and the last class of a region, and on
+/// stacks of any fill.
 ///
 /// Copies of a section that differ only in registers and addresses run from fewer stacks, but are interrupted at each
 /// instruction. `USLAB_STRESS=full` also runs copies of a section from all stacks.

@@ -426,7 +426,7 @@ pub(super) fn close_and_flush(Case { by, script }: Case) {
     assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a layer that is closed keeps nothing");
     world.census(&[]);
 }
-/// H5: a layer is closed and flushed during a shortage of memory, which changes the layer's limits.
+/// H5: a layer is closed and flushed while memory is short; the shortage changes the layer's limits.
 pub(super) fn closed_beside_a_shrink(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1]);
@@ -485,7 +485,7 @@ pub(super) fn two_classes(Case { by, script }: Case) {
     run(w, (script, uses), &[on(1, drain_cpu_0)]);
 }
 
-/// T1: one sweep of two layers, each of which collects its rounds, while a thread uses both layers.
+/// T1: one sweep covers two layers, and each layer collects its rounds, while a thread uses the two layers.
 pub(super) fn sweep_of_two(Case { by, script }: Case) {
     let table = table(Cpus::simulated(1, 1).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 1);
@@ -661,7 +661,7 @@ pub(super) fn numbers_have_one_owner() {
 
 // ---------------------------------------------------------------- N: nodes
 
-/// N1: a CPU frees rounds of another CPU's node, which return to their node in magazines.
+/// N1: a CPU frees rounds that belong to another CPU's node; these rounds return to their node in magazines.
 pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
@@ -675,8 +675,8 @@ pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     run(w, (script, frees), &[on(1, |w| vec![w.alloc(), w.alloc()])]);
 }
 
-/// N1: a thread migrates to another node at each of its steps. Each stack has a round, which keeps the number of a
-/// thread's steps low.
+/// N1: a thread migrates to another node at each of its steps. Each stack has a round at first, so that a thread needs
+/// few steps.
 pub(super) fn between_nodes(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(2, 0, 4), true, 4);

@@ -1,6 +1,6 @@
-//! shuttle's scenarios: four threads on two CPUs, whose stacks have room for three magazines of two rounds. Sometimes a
-//! thread runs on a third CPU that has no region. Before each operation, the schedule chooses the thread's CPU, its
-//! migration, and whether a restartable sequence is aborted.
+//! shuttle's scenarios: four threads run on two CPUs, and each CPU's stack has room for three magazines of two rounds.
+//! Sometimes a thread runs on a third CPU that has no region. Before each operation, the schedule chooses the thread's
+//! CPU, its migration, and whether a restartable sequence is aborted.
 
 use super::linearizable::{Object, Owned, Recorder, check_each};
 use super::world::{DepotWorld, Side, World, child, fork, table};

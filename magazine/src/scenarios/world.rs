@@ -1,8 +1,8 @@
 //! Common parts of the scenarios: a layer whose rounds record their owners, and a separate depot.
 //!
 //! A world ends with a census. Every round is in exactly one correct place, the counts are exact, and the table is
-//! quiescent. Each round has an ownership cell, which turns a double allocation into a failed assertion. loom also
-//! finds a free that does not happen before the round's next allocation.
+//! quiescent. Each round has an ownership cell; because of the cell, a double allocation makes an assertion fail. loom
+//! also finds a free that does not happen before the round's next allocation.
 
 use crate::cpu::Cpus;
 use crate::depot::{Block, Blocks, Depot, DepotBudget};

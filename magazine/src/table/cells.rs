@@ -1,5 +1,5 @@
 //! Words and regions of a table for checkers: separate cells and atomics. Inlined paths have words only in models that
-//! request them. In other models every operation takes the slow path, which reduces the number of executions.
+//! request them. In all other models, every operation takes the slow path; this reduces the number of executions.
 
 use super::{Number, Table};
 use crate::cpu::Cpus;

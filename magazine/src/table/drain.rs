@@ -104,11 +104,11 @@ impl<M: Memory> Table<M> {
         self.record_absence(&since);
         fenced
     }
-    /// Closes the inlined paths until [`open_inlined`](Self::open_inlined). Closed paths always miss, and each
-    /// operation takes the slow path, which uses the same stacks. [Inlined frees](Words::InlinedFrees) stay open unless
-    /// `with_frees` is set. When `close_inlined` returns, no inlined operation that began earlier is still running.
-    /// Returns `false` if the kernel refused the fence. Inlined operations may then still run, and the caller must open
-    /// the paths again.
+    /// Closes the inlined paths until [`open_inlined`](Self::open_inlined). Closed paths always miss; each operation
+    /// then takes the slow path, which works on the stacks of the fast path. [Inlined frees](Words::InlinedFrees) stay
+    /// open unless `with_frees` is set. When `close_inlined` returns, no inlined operation that began earlier is still
+    /// running. Returns `false` if the kernel refused the fence. Inlined operations may then still run, and the caller
+    /// must open the paths again.
     ///
     /// Without restartable sequences, `close_inlined` does nothing: inlined paths always miss, and the claimed slot
     /// serves all operations.
@@ -129,7 +129,7 @@ impl<M: Memory> Table<M> {
         let _one_at_a_time = self.lock_drains();
         self.lead_inlined([false; 2]);
     }
-    /// The caller must hold the lock of drains, so that no region is away.
+    /// The caller must hold the lock of drains, so that no drain has taken a region away.
     fn lead_inlined(&self, closed: [bool; 2]) {
         for (words, closed) in Words::INLINED.into_iter().zip(closed) {
             self.closed[words as usize].set(closed.into());
@@ -194,7 +194,7 @@ impl<M: Memory> Table<M> {
         self.numbers[class.index as usize].swept.set(group.0.get().into());
     }
 
-    /// Takes the rounds on the stacks of `cpus` that `which` selects, of all classes that
+    /// Takes rounds from those stacks of `cpus` that `which` selects, in all classes that have
     /// [joined](crate::Layer::join_sweeps) one of `groups`. The rounds wait until their layers
     /// [collect](crate::Layer::reap_swept) them. Until their rounds are collected, stacks of the swept classes cannot
     /// be opened.
@@ -312,7 +312,8 @@ impl<M: Memory> Table<M> {
         unsafe { self.reopen(class) };
     }
 
-    /// Closes the class for drain `number`, which takes over the rounds that wait to be given away.
+    /// Closes the class for the drain with the number `number`; this drain takes over the rounds that wait to be given
+    /// away.
     ///
     /// # Safety
     /// The caller must hold the lock of drains.

@@ -31,7 +31,7 @@ impl ActiveDrain {
     fn bit(class: Class) -> u64 {
         1 << (class.index % 64)
     }
-    /// Runs `f`, which gives the rounds away, with this drain in the list.
+    /// Runs `f`, which gives the rounds away; during the call, this drain is in the list.
     pub(super) fn during<R>(&self, f: impl FnOnce() -> R) -> R {
         GIVING.with(|giving| giving.set(self));
         let done = f();

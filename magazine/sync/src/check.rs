@@ -69,8 +69,8 @@ pub fn model(name: &str, bound: Bound, floor: u64, f: impl Fn() + Send + Sync + 
     models(name, bound, floor, [()], move |()| f())
 }
 
-/// Runs [`model`] once per element of `scripts` and adds up the executions. A script fixes what loom cannot choose,
-/// such as the step at which a thread migrates.
+/// Runs [`model`] once per element of `scripts` and adds up the executions. A script decides what loom cannot choose,
+/// for example the step at which a thread migrates.
 pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     name: &str,
     bound: Bound,

@@ -93,7 +93,7 @@ impl<F: ?Sized> Default for Observers<F> {
 }
 
 impl<F: ?Sized> Observers<F> {
-    /// Registers `observer`, which other threads may call immediately.
+    /// Registers `observer`; other threads may call it immediately.
     ///
     /// # Errors
     /// Returns [`TooManyObservers`] if no slot is free.

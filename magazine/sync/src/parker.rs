@@ -13,7 +13,8 @@ use std::time::Instant;
 /// Blocks one thread until a wake-up, and gives a thread that polls a future its [`Waker`](std::task::Waker).
 ///
 /// A wake-up before the wait is stored, and the next wait returns immediately. Several wake-ups before one wait count
-/// as one wake-up. A parker does not use the token of [`std::thread::park`], which belongs to the surrounding code.
+/// as one wake-up. A parker does not use the token of [`std::thread::park`], because this token belongs to the code
+/// around it.
 ///
 /// ```
 /// use std::sync::Arc;

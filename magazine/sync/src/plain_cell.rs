@@ -10,12 +10,12 @@ impl<T> UnsafeCell<T> {
     pub const fn new(value: T) -> Self {
         Self(core::cell::UnsafeCell::new(value))
     }
-    /// Calls `f` with shared access: no thread may write the cell during `f`, which loom checks.
+    /// Calls `f` with shared access; loom checks that no thread writes the cell during `f`.
     #[inline(always)]
     pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
         f(self.0.get())
     }
-    /// Calls `f` with exclusive access: no other thread may access the cell during `f`, which loom checks.
+    /// Calls `f` with exclusive access; loom checks that no other thread accesses the cell during `f`.
     #[inline(always)]
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())

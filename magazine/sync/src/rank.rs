@@ -4,7 +4,7 @@
 //! debug and checker builds, a thread may wait for a lock only if the lock's rank follows all ranks that the thread
 //! holds. A lock acquired out of order panics with the names of two ranks, even if no deadlock is possible. The rank
 //! check uses one small table per thread and never allocates. The rank check works inside an allocator and in `fork`
-//! handlers. Release builds have neither ranks nor the rank table.
+//! handlers. Release builds have no ranks and no rank table.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -235,7 +235,7 @@ impl LockRank {
     pub(crate) fn rank(self) -> Option<Rank> {
         self.0
     }
-    /// Checks the order before the thread waits for the lock, so that a wrong order panics instead of hanging.
+    /// Checks the lock order before the thread waits for the lock, so that a wrong order panics and does not hang.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn ask(self, nesting: Nesting) -> Held {

@@ -85,7 +85,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         program.with_extension(format!("{name}.{}.replay", self.index))
     }
 
-    /// A file for the path of one call, which no other process or thread uses.
+    /// A file for the path of one call; no other process or thread uses this file.
     fn own_file(&self) -> PathBuf {
         static CALLS: AtomicU64 = AtomicU64::new(0);
         let (process, call) = (std::process::id(), CALLS.fetch_add(1, Relaxed));

@@ -101,7 +101,7 @@ pub fn end() -> ! {
 std::thread_local! {
     static ALONE: Cell<Option<TaskId>> = const { Cell::new(None) };
     static ENDED: Cell<bool> = const { Cell::new(false) };
-    /// True while [`once`] runs, which reports panics itself.
+    /// True while [`once`] runs, because [`once`] reports panics itself.
     static QUIET: Cell<bool> = const { Cell::new(false) };
     static PLACE: Cell<Option<String>> = const { Cell::new(None) };
 }

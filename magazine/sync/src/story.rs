@@ -28,7 +28,8 @@ pub struct Watched {
 /// A part of an object that a step changed.
 #[derive(Clone, Debug)]
 struct Change {
-    /// Number of the changed object, in order of first use; 0 for an atomic, which the step's text names.
+    /// Number of the changed object, in the order of first use; 0 for an atomic, because the text of the step names the
+    /// atomic.
     thing: usize,
     part: String,
     before: Option<String>,

@@ -70,7 +70,7 @@ pub mod policy {
     pub use uslab_magazine::Cpus;
 }
 
-/// Returns the 64-bit FNV-1a hash, by which runs are compared.
+/// Returns the 64-bit FNV-1a hash, with which runs are compared.
 pub fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }

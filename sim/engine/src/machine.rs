@@ -7,7 +7,7 @@ use uslab::{Config, KmallocKind, KmemCache, Magazines, SizeClass, StartError, Su
 use uslab_buddy::{Backend, PAGE_SIZE, PageConfig, PageError, Phantom, ZoneKind};
 use uslab_magazine::{BadCpus, Cpus};
 
-/// The largest memory of a machine, in bytes, equal on all targets: a web page has only 32-bit addresses.
+/// The largest memory of a machine, in bytes; it is equal on all targets, because a web page has only 32-bit addresses.
 pub const MOST_MEMORY: u64 = 1 << 30;
 
 /// The reason why a machine cannot run the stream.
@@ -34,9 +34,10 @@ pub enum MachineError {
 /// access to the subsystem.
 pub struct Machine {
     pub(crate) subsystem: Subsystem,
-    /// `true` if memory exists behind the addresses.
+    /// `true` if memory exists at the addresses.
     pub(crate) bytes: bool,
-    /// The caches other than kmalloc's. The list grows while objects of other caches are in use.
+    /// The caches that the stream names, without kmalloc's caches. The list grows when a new cache is created, even
+    /// while other caches have objects in use.
     named: FrozenVec<Box<KmemCache>>,
 }
 
@@ -48,7 +49,8 @@ impl fmt::Debug for Machine {
 
 /// Configures pages that are only addresses, for a page allocator that stays inside this crate.
 ///
-/// A machine with explicit zones gets the watermarks of a kernel with huge pages, because such zones were traced.
+/// A machine with explicit zones gets the watermarks of a kernel with huge pages, because the traced kernels use huge
+/// pages.
 pub(crate) fn page_config(cpus: u32, zones: &[(ZoneKind, u32)]) -> Result<PageConfig, MachineError> {
     let all = [(ZoneKind::Normal, (MOST_MEMORY / PAGE_SIZE as u64) as u32)];
     let node = if zones.is_empty() { &all } else { zones };
@@ -61,23 +63,23 @@ pub(crate) fn page_config(cpus: u32, zones: &[(ZoneKind, u32)]) -> Result<PageCo
 }
 
 impl Machine {
-    /// Creates the machine for a stream, with the stream's zones; without zones, with [`MOST_MEMORY`]. Only the
-    /// machine's tables use memory.
+    /// Creates the machine for a stream, with the zones of the stream, or with [`MOST_MEMORY`] bytes if the stream has
+    /// no zones. Only the machine's tables use memory.
     ///
     /// # Errors
     /// Fails if the CPUs or the memory cannot be simulated, or a cache of the stream cannot be created.
     pub fn new(stream: &Stream) -> Result<Self, MachineError> {
         Self::with_magazines(stream, Magazines::default())
     }
-    /// Creates the machine as [`new`](Self::new) does, with these magazines in each cache.
+    /// Creates the machine as [`new`](Self::new) does, but each cache has the given magazines.
     ///
     /// # Errors
     /// Fails for the reasons of [`new`](Self::new).
     pub fn with_magazines(stream: &Stream, magazines: Magazines) -> Result<Self, MachineError> {
         Self::on(page_config(stream.cpus, &stream.zones)?, magazines)
     }
-    /// Creates the machine as [`new`](Self::new) does, with memory behind the addresses. [`Shipping`](crate::Shipping)
-    /// writes a stamp to each object in use, and checks the stamp at the free.
+    /// Creates the machine as [`new`](Self::new) does, but with memory at the addresses. [`Shipping`](crate::Shipping)
+    /// writes a stamp into each allocated object, and checks the stamp when the object is freed.
     ///
     /// # Errors
     /// Fails as [`new`](Self::new) does, or if the system is out of memory.
@@ -86,7 +88,7 @@ impl Machine {
         pages.backend = Backend::default();
         Ok(Self { bytes: true, ..Self::on(pages, Magazines::default())? })
     }
-    /// Creates a machine with `cpus` CPUs and these magazines.
+    /// Creates a machine with `cpus` CPUs and the given magazines.
     #[cfg(test)]
     pub(crate) fn with(cpus: u32, magazines: Magazines) -> Result<Self, MachineError> {
         Self::on(page_config(cpus, &[])?, magazines)
@@ -97,7 +99,7 @@ impl Machine {
         Ok(Self { subsystem: Subsystem::new(config)?, bytes: false, named: FrozenVec::new() })
     }
 
-    /// Returns the cache for a cache of the stream; `None` for large kmalloc.
+    /// Returns the machine's cache that serves a cache of the stream. `None` for large kmalloc.
     pub(crate) fn cache(&self, info: &CacheInfo) -> Result<Option<&KmemCache>, MachineError> {
         if info.kind == Kind::Large {
             return Ok(None);

@@ -1,7 +1,7 @@
-//! The parts that all models of other allocators' policies have: slabs, pages, conservation checks and options.
+//! The code that is common to all models of other allocators' policies: slabs, pages, conservation checks and options.
 //!
-//! A model has no memory behind its addresses and takes no lock. A model determines the places of objects, and
-//! [reports](Op::did) each step that would take a lock or move a cache line.
+//! A model has no memory at its addresses, and takes no lock. A model decides where objects are, and [reports](Op::did)
+//! each step that would take a lock or move a cache line.
 
 use crate::design::{At, CacheCounts, CallMode, Design, Locks, NoMemory, Unsupported};
 use crate::held::{Held, Holder, OwnSlabs};
@@ -28,7 +28,7 @@ pub struct Knob {
     pub means: &'static str,
     /// The range of accepted values.
     pub range: RangeInclusive<u64>,
-    /// Returns the default for objects of `size` bytes on `cpus` CPUs.
+    /// Returns the default value for a cache with objects of `size` bytes on a machine with `cpus` CPUs.
     pub default: fn(size: usize, cpus: u32) -> u64,
 }
 
@@ -58,8 +58,8 @@ pub(crate) fn by_geometry<P: Policy>(size: usize, cpus: u32, of: impl Fn(&Geomet
     P::geometry(size, cpus, &P::Knobs::default()).map_or(0, |geometry| of(&geometry) as u64)
 }
 
-/// A policy: the behaviour of one cache in a model. A [`Model`] has one policy for each cache, and the state that
-/// policies share.
+/// A policy: the behaviour of one cache in a model. A [`Model`] has one policy for each cache, and some state that all
+/// of its policies share.
 ///
 /// The model checks conservation and ownership. The [`check`](Design::check) of a model finds an object that a policy
 /// allocates twice or loses.
@@ -68,7 +68,7 @@ pub trait Policy: Debug + Sized {
     const NAME: &'static str;
     /// A one-line description of the policy.
     const ABOUT: &'static str;
-    /// The policy's options, with the names of the real system.
+    /// The policy's options, which have the names used in the real system.
     type Knobs: Clone + Debug + Default + DeserializeOwned;
 
     /// The policy's options by name. Ranges are enforced when options are parsed from text.
@@ -76,10 +76,10 @@ pub trait Policy: Debug + Sized {
 
     /// The names of the lists that a slab can be on.
     const LISTS: &'static [&'static str];
-    /// The lists of slabs that no CPU owns: slabs with free objects, and slabs without. `None` if a stream cannot begin
-    /// with slabs.
+    /// The two lists of slabs that no CPU owns: the list of slabs with free objects, and the list of full slabs. `None`
+    /// if a stream cannot begin with slabs.
     const SHARED_LISTS: Option<(u8, u8)> = None;
-    /// `true` if a slab may be as small as one object allows when the page allocator has no block of its order.
+    /// `true` if a slab may be smaller, down to one object, when the page allocator has no block of the usual order.
     const FALLS_BACK: bool = false;
     /// Nanoseconds between two [ticks](Self::tick); `None` if the policy has no periodic work.
     const TICK: Option<u64> = None;
@@ -88,7 +88,7 @@ pub trait Policy: Debug + Sized {
     /// The number of cache lines that CPUs share for each cache.
     const LINES: Lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
 
-    /// Checks a set of options, each already in its range.
+    /// Checks several options together; each option is already in its range.
     ///
     /// # Errors
     /// Fails if two options do not fit together. The error names the options and the accepted values.
@@ -112,20 +112,20 @@ pub trait Policy: Debug + Sized {
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
     /// Frees an object: keeps it in a layer, or returns it to its slab.
     fn free(&mut self, op: &mut Op<'_>, object: Object);
-    /// Makes a slab from before the stream the CPU's own; the slab is on a [shared list](Self::SHARED_LISTS).
+    /// Gives a slab from before the stream to the CPU; the slab is on a [shared list](Self::SHARED_LISTS).
     fn adopt(&mut self, _: &mut Op<'_>, _slab: u32) {}
     /// Does the periodic work: see [`TICK`](Self::TICK).
     fn tick(&mut self, _: &mut Op<'_>) {}
     /// Called if an operation had to wait for a shared lock.
     fn contended(&mut self) {}
-    /// Frees as much memory as possible. Returns the number of objects that the layers held.
+    /// Frees as much memory as possible. Returns the number of objects that the layers had held.
     fn shrink(&mut self, op: &mut Op<'_>) -> u64;
 
     /// Returns the current capacity of a magazine, sheaf or array; 0 if the policy has no containers.
     fn container(&self) -> u32 {
         0
     }
-    /// Returns the number of containers in the shared level that have separate slots; by default 1.
+    /// Returns the number of containers in the shared level, if each has its own slot; otherwise 1.
     fn shared(&self) -> u32 {
         0
     }
@@ -133,45 +133,45 @@ pub trait Policy: Debug + Sized {
     fn held(&self) -> Vec<Held> {
         vec![]
     }
-    /// Returns the slabs that CPUs own; slabs that serve first come first.
+    /// Returns the slabs that CPUs own, beginning with the slabs that serve first.
     fn own_slabs(&self) -> Vec<OwnSlabs> {
         vec![]
     }
 }
 
-/// The number of cache lines that CPUs share for each cache, without its slabs and containers.
+/// The number of cache lines that CPUs share for each cache, not counting lines of its slabs and containers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
     /// Lines of the shared level's lock and of the heads of its lists.
     pub depot: u32,
     /// Lines of the slab lists' lock and of the list heads.
     pub lists: u32,
-    /// Lines of counters that change in every operation beyond the CPU's own memory; 0 if each CPU has its own
-    /// counters. If such counters exist, one more line is next to the shared level's lock.
+    /// Lines of counters that change in every operation that needs more than the CPU's own memory; 0 if each CPU has
+    /// its own counters. If these counters exist, one more line is next to the lock of the shared level.
     pub counts: u32,
     /// Lines of counters that change when a slab is created or freed.
     pub slabs: u32,
 }
 
-/// Part of an operation that uses more than its CPU's memory. An operation without such parts is a hit.
+/// A part of an operation that needs more than the memory of its CPU. An operation without any of these parts is a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostEvent {
-    /// The CPU swapped two containers, or made a slab of its own list the current slab.
+    /// The CPU swapped its two containers, or chose a slab from its own list as its current slab.
     Swap,
-    /// The CPU's stack got more places.
+    /// The CPU's stack got a larger capacity.
     Widened,
     /// The CPU exchanged a container with the shared level.
     Exchange,
-    /// The shared level had no container to give, or no room for one.
+    /// The shared level had no container to give, or no space for another container.
     Miss,
-    /// This many objects were taken from slabs, under the list lock.
+    /// The CPU took this number of objects from slabs while it held the list lock.
     Refill(u32),
-    /// This many objects were returned to slabs, under the list lock.
+    /// The CPU returned this number of objects to slabs while it held the list lock.
     Flush(u32),
-    /// A slab moved to another list, under the list lock.
+    /// A slab was moved to another list while the CPU held the list lock.
     Relist,
-    /// A slab's freelist word changed without a lock. Either an object was freed to a slab of another CPU, or a CPU
-    /// collected such frees to its own slab.
+    /// The CPU changed the freelist word of a slab without a lock. The CPU freed an object to another CPU's slab, or
+    /// collected objects that other CPUs had freed to its own slab.
     Remote,
     /// A slab was created.
     Made,
@@ -197,7 +197,7 @@ impl CostEvent {
             Self::Released => "an empty slab is returned to the page allocator".to_owned(),
         }
     }
-    /// Returns the level at which the step was served.
+    /// Returns the level that served the step.
     pub fn path(self) -> Path {
         match self {
             Self::Swap | Self::Widened => Path::Cpu,
@@ -208,7 +208,7 @@ impl CostEvent {
     }
 }
 
-/// An operation on a cache, for its policy.
+/// An operation on a cache, as the cache's policy receives it.
 #[expect(missing_debug_implementations, reason = "it lives as long as a call")]
 pub struct Op<'a> {
     /// The CPU that runs the operation.
@@ -219,7 +219,7 @@ pub struct Op<'a> {
     pub manner: CallMode,
     /// The cache's slabs.
     pub slabs: &'a mut Slabs,
-    /// A number that all caches of the machine share: the bytes in all depots.
+    /// A number that all caches of the machine share: the total bytes in all depots.
     pub shared: &'a mut u64,
     pages: &'a mut dyn PageSource,
     cost_events: &'a mut Vec<CostEvent>,
@@ -230,7 +230,7 @@ impl Op<'_> {
     pub fn did(&mut self, deed: CostEvent) {
         self.cost_events.push(deed);
     }
-    /// Creates a slab and puts it at the front of a list.
+    /// Creates a slab and puts the slab at the front of a list.
     ///
     /// # Errors
     /// Fails if memory is exhausted.
@@ -254,15 +254,15 @@ impl Op<'_> {
 pub struct Model<'p, P: Policy> {
     cpus: Cpus,
     knobs: P::Knobs,
-    /// `true` if the traced kernel has this policy, so that recorded cache attributes apply.
+    /// `true` if this is the policy of the traced kernel, so that the recorded attributes of caches apply.
     as_traced: bool,
-    /// The caches by number in the stream; `None` for large kmalloc.
+    /// The caches, indexed by their number in the stream. `None` for large kmalloc.
     caches: Vec<Option<Cache<P>>>,
-    /// The number of large kmalloc objects, and the number of their pages.
+    /// The number of large kmalloc objects, and the number of pages in these objects.
     large: u64,
     large_pages: u64,
     slab_pages: SlabPages<'p>,
-    /// The number that the policies of the caches share: [`Op::shared`].
+    /// The number that the policies of all caches share: see [`Op::shared`]. [`Op::shared`].
     shared: u64,
     cost_events: Vec<CostEvent>,
     paths: Paths,
@@ -292,7 +292,8 @@ pub enum ModelObject<'p> {
     },
 }
 
-/// The most intervals that are played between two operations: 10,000 of the shortest, 2 s, are several hours.
+/// The largest number of intervals that are run between two operations; 10,000 of the shortest intervals, of 2 s, are
+/// several hours.
 const MOST_TICKS: u64 = 10_000;
 
 impl<'p, P: Policy> Model<'p, P> {
@@ -318,12 +319,12 @@ impl<'p, P: Policy> Model<'p, P> {
             wrong: None,
         })
     }
-    /// Sets whether the traced kernel has this policy, so that recorded cache attributes apply.
+    /// Declares if this is the policy of the traced kernel, so that the recorded attributes of caches apply.
     #[must_use]
     pub fn as_traced(self, as_traced: bool) -> Self {
         Self { as_traced, ..self }
     }
-    /// Returns the reported parts of the last operation.
+    /// Returns the parts of the last operation that the policy reported.
     pub fn cost_events(&self) -> &[CostEvent] {
         &self.cost_events
     }
@@ -348,7 +349,7 @@ impl<'p, P: Policy> Model<'p, P> {
         Some((&cache.slabs, &cache.policy))
     }
 
-    /// Checks the invariants of the caches, without the page allocator. Returns the number of allocated objects, and
+    /// Checks the invariants of the caches, but not of the page allocator. Returns the number of allocated objects, and
     /// the number of slab pages.
     pub(crate) fn check_caches(&self) -> Result<(u64, u64), String> {
         self.wrong.clone().map_or(Ok(()), |(wrong, _)| Err(wrong))?;
@@ -371,7 +372,7 @@ impl<'p, P: Policy> Model<'p, P> {
     pub(crate) fn pass(&mut self, at: At) {
         self.begin(at);
     }
-    /// Begins an operation, after all ticks that are due.
+    /// Runs all ticks that are due, and then begins an operation.
     fn begin(&mut self, at: At) {
         self.cost_events.clear();
         let Some(period) = P::TICK else { return };
@@ -645,7 +646,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     }
 }
 
-/// Returns a cache of a model, with the objects that layers hold and the free objects in owned slabs.
+/// Returns a model's cache for display, with the objects that layers hold and the free objects in owned slabs.
 fn shown(
     cache: u32,
     all: &Slabs,

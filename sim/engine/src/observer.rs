@@ -1,4 +1,4 @@
-//! Records the steps of an operation from the allocator's tracepoints.
+//! Records the steps of an operation, as the allocator's tracepoints report them.
 
 use crate::design::Design;
 use crate::engine::{Engine, EngineError};
@@ -10,8 +10,8 @@ use uslab_magazine::sync::{Mutex, Rank};
 use uslab_magazine::tracepoints::Observer;
 
 impl<D: Design> Engine<'_, D> {
-    /// Runs until `until` operations have run, or until the stream ends. Returns the steps of the last operation if it
-    /// ran in this call.
+    /// Runs until `until` operations have run, or until the stream ends. Returns the steps of the last operation if
+    /// this call ran it.
     ///
     /// # Errors
     /// Returns an [`EngineError`].
@@ -42,7 +42,7 @@ type Did = Vec<uslab_magazine::tracepoints::Step>;
 struct Watch {
     cpu: u32,
     cache: Option<u32>,
-    /// The steps that the shipping code reported: all steps for the shipping design, only page steps for a model.
+    /// The steps that the shipping code reported. The shipping design gets all steps; a model gets only page steps.
     did: Arc<Mutex<Did>>,
     observer: Option<Observer>,
 }
@@ -57,7 +57,7 @@ impl Watch {
         Self { cpu, cache, did, observer: observer.ok() }
     }
 
-    /// Ends the observation, and describes the step.
+    /// Ends the observation, and returns a description of the step.
     fn told<D: Design>(mut self, engine: &Engine<'_, D>, what: What, object: Option<(u32, u16)>) -> Step {
         drop(self.observer.take());
         let (cpu, cache, did) = (self.cpu, self.cache, core::mem::take(&mut *self.did.lock()));

@@ -1,4 +1,4 @@
-//! The pages of a model: the shipping page allocator, on memory that consists only of addresses.
+//! The pages of a model: the shipping page allocator, whose memory consists only of addresses.
 
 use crate::design::NoMemory;
 use crate::machine::{MachineError, page_config};
@@ -40,7 +40,7 @@ impl Pages {
     }
 }
 
-/// Returns the flags for a stream's migrate type: 0 is unmovable, 1 movable, 2 reclaimable.
+/// Returns the flags for a migrate type of the stream: 0 is unmovable, 1 is movable, 2 is reclaimable.
 pub(crate) fn gfp(migratetype: u8) -> Gfp {
     match migratetype {
         1 => Gfp::KERNEL | Gfp::MOVABLE,
@@ -57,7 +57,8 @@ pub(crate) struct SlabPages<'p> {
     blocks: FxHashMap<u32, PageBlock<'p>>,
 }
 
-/// The source of pages for slabs. A trait object hides its lifetime from an [`Op`](crate::model::Op).
+/// The source of pages for slabs. Behind a trait object, its lifetime does not appear in the type
+/// [`Op`](crate::model::Op).
 pub(crate) trait PageSource {
     /// Allocates a block for a slab. Returns the block's first page.
     fn alloc(&mut self, cpu: u32, order: u8) -> Result<u32, NoMemory>;

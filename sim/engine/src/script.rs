@@ -23,18 +23,18 @@
 //! | `CPU shrink` | frees the empty slabs of all caches |
 //! | `# TEXT` | a mark |
 //!
-//! Each allocation and each free is one operation, a microsecond after the previous operation.
+//! Each allocation and each free is one operation; an operation is one microsecond later than the operation before it.
 
 use crate::machine::MOST_MEMORY;
 use crate::stream::{Kind, Stream, Writer};
 use core::str::FromStr;
 use uslab_buddy::{MAX_ORDER, PAGE_SIZE, ZoneKind};
 
-/// The most objects, and the most blocks, that a script may allocate.
+/// The largest number of objects, and also of blocks, that a script may allocate.
 const MOST: usize = 100_000;
 const MOST_CPUS: u32 = 64;
 
-/// The error of a script line that is invalid or impossible.
+/// The error of a script whose line is invalid or impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, `{text}`: {wrong}")]
 pub struct ScriptError {
@@ -42,7 +42,7 @@ pub struct ScriptError {
     pub line: usize,
     /// The line's text.
     pub text: String,
-    /// The error, and the accepted input.
+    /// A description of the error and of the accepted input.
     pub wrong: String,
 }
 
@@ -55,12 +55,12 @@ struct Script {
     writer: Writer,
     cpus: u32,
     caches: Vec<String>,
-    /// The cache of each object that was ever allocated, and the numbers of allocated objects.
+    /// The cache of each object that was ever allocated, and the numbers of the objects that are allocated now.
     born: Vec<u32>,
     live: Vec<usize>,
     /// The number of pages of all zones.
     pages: u64,
-    /// The number of blocks that were ever allocated, and the numbers and orders of allocated blocks.
+    /// The number of blocks that were ever allocated, and the numbers and orders of the blocks that are allocated now.
     blocks: usize,
     held: Vec<(usize, u8)>,
 }
@@ -256,14 +256,14 @@ impl Script {
         let next = self.writer.operations() * 1000;
         self.writer.begin(next);
     }
-    /// Frees the allocated object at index `at`.
+    /// Frees the object at index `at` of the allocated objects.
     fn free(&mut self, cpu: u32, at: usize) {
         self.begin();
         self.writer.free(cpu, self.live.remove(at) as u64);
     }
 }
 
-/// Returns a page address that belongs only to the given block.
+/// Returns the address of a page that no other block has.
 fn address(block: usize) -> u64 {
     (block as u64) << MAX_ORDER
 }

@@ -16,9 +16,9 @@ use uslab_magazine::{Path, Paths, on_cpu};
 #[derive(Debug)]
 pub struct Shipping<'m> {
     pub(crate) machine: &'m Machine,
-    /// The caches by number in the stream; `None` for large kmalloc.
+    /// The caches, indexed by their number in the stream. `None` for large kmalloc.
     pub(crate) caches: Vec<Option<&'m KmemCache>>,
-    /// The number of objects whose stamp was wrong at their free.
+    /// The number of objects whose stamp was wrong when they were freed.
     overwritten: u64,
 }
 
@@ -27,7 +27,7 @@ impl<'m> Shipping<'m> {
     pub fn on(machine: &'m Machine) -> Self {
         Self { machine, caches: Vec::new(), overwritten: 0 }
     }
-    /// Returns a CPU's stack for a cache; `None` for large kmalloc, or without magazines.
+    /// Returns the stack that a CPU has for a cache. `None` for large kmalloc, or for a cache without magazines.
     fn stack(&self, cpu: u32, cache: u32) -> Option<Level> {
         let capacity = self.counts(cache).capacity as u32;
         // SAFETY: the engine is the subsystem's only user, and it runs on this thread.
@@ -155,7 +155,7 @@ impl<'m> Design for Shipping<'m> {
         Some(told::how(did, order, freeing, self.stack(cpu, cache)))
     }
 
-    /// Checks the allocator itself, and compares its counts with the stream's.
+    /// Checks the allocator's own invariants, and compares its counts with the stream's counts.
     fn check(&self, objects: u64, held: u64) -> Result<(), String> {
         if self.overwritten > 0 {
             return Err(format!("{} objects were overwritten while in use", self.overwritten));
@@ -176,7 +176,7 @@ impl<'m> Design for Shipping<'m> {
     }
 }
 
-/// Returns the stamp of an object in use: its address. Every object has at least 8 bytes.
+/// Returns the stamp of an object in use, which is the object's address. Every object has at least 8 bytes.
 fn stamp(block: &Block<'_>) -> [u8; 8] {
     (block.address().addr().get() as u64).to_ne_bytes()
 }

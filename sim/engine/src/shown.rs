@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use uslab::{CacheView, SlabList};
 use uslab_magazine::MagazineView;
 
-/// The most slabs of a cache that are shown individually; the counts include all slabs.
+/// The largest number of slabs that are shown one by one; counts always include all slabs of the cache.
 pub(crate) const MOST_SLABS: usize = 8192;
 
 /// A cache, shown slab by slab.
@@ -19,7 +19,7 @@ pub struct ShownCache {
     pub cpus: Vec<Vec<Level>>,
     /// The levels that the CPUs of each node share.
     pub shared: Vec<Vec<Level>>,
-    /// The slabs in list order: empty, full, then partial by fullness.
+    /// The slabs in the order of their lists: empty slabs, full slabs, then partial slabs by fullness.
     pub slabs: Vec<ShownSlab>,
 }
 
@@ -29,21 +29,23 @@ pub struct ShownCache {
 pub struct ShownSlab {
     /// The slab's first page.
     pub page: u32,
-    /// The list of the slab: `full`, `partial` or `empty` in the shipping allocator.
+    /// The name of the list that contains the slab. In the shipping allocator, the name is `full`, `partial` or
+    /// `empty`.
     pub list: &'static str,
-    /// A character for each object: `u` in use, `.` free in the slab, `d` in a depot. `a` to `z` and `A` to `Z` are
-    /// magazines of CPU 0 to 51, `+` of later CPUs. The letters `d` and `u` are skipped in `a` to `z`.
+    /// One character for each object. The character is `u` for an object in use, `.` for a free object in the slab, `d`
+    /// for an object in a depot. The letters `a` to `z` and `A` to `Z` are objects in magazines of CPU 0 to 51, and `+`
+    /// is an object in a magazine of a later CPU. Among `a` to `z`, the letters `d` and `u` are skipped.
     pub objects: String,
 }
 
-/// Returns the letter for an object in a magazine of `cpu`.
+/// Returns the letter for an object that is in a magazine of the CPU `cpu`.
 pub(crate) fn letter(cpu: usize) -> u8 {
     const LETTERS: &[u8] = b"abcefghijklmnopqrstvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     LETTERS.get(cpu).copied().unwrap_or(b'+')
 }
 
 impl ShownCache {
-    /// Shows a cache of the shipping allocator, whose magazines hold `capacity` objects.
+    /// Shows a cache of the shipping allocator; `capacity` is the number of objects in a magazine.
     pub(crate) fn shipping(cache: u32, view: &CacheView, capacity: u32) -> Self {
         let mut slabs: Vec<_> = view.slabs.iter().take(MOST_SLABS).collect();
         // Full slabs are the most frequent and the least interesting: if there are too many slabs, other slabs come

@@ -1,4 +1,4 @@
-//! The slabs of a model's cache, with each object's state and each slab's list.
+//! The slabs of a cache in a model: the state of each object, and the list of each slab.
 
 use crate::design::NoMemory;
 use crate::pages::PageSource;
@@ -17,18 +17,19 @@ pub struct Object {
     pub index: u16,
 }
 
-/// The slabs of a cache, in lists. A slab is on exactly one list, identified by an index in the policy's
-/// [`LISTS`](crate::Policy::LISTS).
+/// The slabs of a cache, in lists. A slab is on exactly one list; a list is identified by its index in
+/// [`LISTS`](crate::Policy::LISTS) of the policy.
 ///
-/// Cost: constant, except for walks and for functions that count all slabs.
+/// The cost is constant, except for walks and for functions that count all slabs.
 #[derive(Debug)]
 pub struct Slabs {
     geometry: Geometry,
     objects: u16,
-    /// The order of a slab when the preferred order has no free block; `None` if the allocation fails then.
+    /// The order of a slab that is created when no block of the preferred order is free. `None` if the creation fails
+    /// in this case.
     fallback: Option<Order>,
     slabs: Vec<Slab>,
-    /// The numbers of freed slabs, for reuse.
+    /// The numbers of freed slabs; new slabs reuse these numbers.
     gone: Vec<u32>,
     lists: Box<[List]>,
     /// The number of allocated objects.
@@ -36,14 +37,14 @@ pub struct Slabs {
     made: u64,
     /// The pages whose frames the current operation has accessed.
     touched: Vec<u32>,
-    /// The number of times that slabs were inspected or moved.
+    /// The number of times that a slab was inspected or moved.
     looks: Cell<u64>,
 }
 
 #[derive(Debug)]
 struct Slab {
     page: u32,
-    /// The number of slabs of the cache that were created earlier.
+    /// The number of slabs that the cache had created before this slab.
     born: u64,
     list: u8,
     order: u8,
@@ -77,12 +78,12 @@ impl core::fmt::Display for Object {
     }
 }
 
-/// An end of a list.
+/// One of the two ends of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The end with the list's first slab.
+    /// The end where the list's first slab is.
     Front,
-    /// The end with the list's last slab.
+    /// The end where the list's last slab is.
     Back,
 }
 
@@ -113,11 +114,11 @@ impl Slabs {
     pub fn objects(&self) -> u16 {
         self.objects
     }
-    /// Returns the number of objects in the given slab.
+    /// Returns the number of objects in one given slab.
     pub fn objects_of(&self, slab: u32) -> u16 {
         self.slabs[slab as usize].objects
     }
-    /// Returns the number of pages in all slabs. Cost: one inspection of each slab.
+    /// Returns the number of pages in all slabs. The call counts as one inspection of each slab.
     pub(crate) fn pages(&self) -> u64 {
         self.slabs.iter().filter(|slab| slab.list != GONE).map(|slab| 1_u64 << slab.order).sum()
     }
@@ -133,7 +134,7 @@ impl Slabs {
     pub fn used(&self) -> u64 {
         self.used
     }
-    /// Returns the number of slabs that were created before the given slab.
+    /// Returns the number of slabs that the cache had created before the given slab.
     pub fn born(&self, slab: u32) -> u64 {
         self.slabs[slab as usize].born
     }
@@ -145,16 +146,16 @@ impl Slabs {
     pub fn is_out(&self, slab: u32, index: u16) -> bool {
         self.slabs[slab as usize].out[usize::from(index) / 64] >> (index % 64) & 1 == 1
     }
-    /// Returns the number of free objects in a slab. Counts as an inspection of the slab.
+    /// Returns the number of free objects in a slab. The call counts as an inspection of the slab.
     pub fn free(&self, slab: u32) -> u16 {
         self.look();
         self.slabs[slab as usize].free
     }
-    /// Returns the number of free objects without counting an inspection, for pictures and counts.
+    /// Returns the number of free objects for pictures and counts; the call does not count as an inspection.
     pub(crate) fn free_quietly(&self, slab: u32) -> u16 {
         self.slabs[slab as usize].free
     }
-    /// Returns `true` if all objects of a slab are free. Counts as an inspection of the slab.
+    /// Returns `true` if all objects of a slab are free. The call counts as an inspection of the slab.
     pub fn is_empty(&self, slab: u32) -> bool {
         self.free(slab) == self.objects_of(slab)
     }
@@ -166,11 +167,11 @@ impl Slabs {
     pub fn len(&self, list: u8) -> usize {
         self.lists[usize::from(list)].len
     }
-    /// Returns the number of free objects in a list's slabs.
+    /// Returns the number of free objects in the slabs of a list.
     pub fn free_on(&self, list: u8) -> u64 {
         self.lists[usize::from(list)].free
     }
-    /// Returns the numbers of full, partial and empty slabs. Cost: one inspection of each slab.
+    /// Returns the numbers of full, partial and empty slabs. The call counts as one inspection of each slab.
     pub fn by_fullness(&self) -> [u64; 3] {
         let live = self.slabs.iter().filter(|slab| slab.list != GONE);
         live.fold([0; 3], |mut counts, slab| {
@@ -183,7 +184,8 @@ impl Slabs {
     pub fn free_in_all(&self) -> u64 {
         self.lists.iter().map(|list| list.free).sum()
     }
-    /// Returns how often a single slab was moved or inspected: its free objects, or its place in a [walk](Self::walk).
+    /// Returns how often a slab was moved or inspected; an inspection reads a slab's number of free objects, or visits
+    /// the slab in a [walk](Self::walk).
     pub fn looks(&self) -> u64 {
         self.looks.get()
     }
@@ -198,7 +200,7 @@ impl Slabs {
     pub fn last(&self, list: u8) -> Option<u32> {
         Some(self.lists[usize::from(list)].last).filter(|slab| *slab != NONE)
     }
-    /// Iterates over the slabs of a list, first to last. Each slab counts as an inspection.
+    /// Iterates over the slabs of a list, from the first to the last. Each visited slab counts as one inspection.
     pub fn walk(&self, list: u8) -> impl Iterator<Item = u32> {
         self.linked(list).inspect(|_| self.look())
     }
@@ -208,7 +210,7 @@ impl Slabs {
         })
     }
 
-    /// Moves a slab to an end of any list, including its current list.
+    /// Moves a slab to an end of any list; the list may be the slab's current list.
     pub fn relist(&mut self, slab: u32, list: u8, end: End) {
         self.look();
         self.unlink(slab);
@@ -350,9 +352,9 @@ impl Slabs {
             self.touched.push(page);
         }
     }
-    /// Returns the pages whose frames were accessed since the operation began. These are the frames of slabs that
-    /// gained or lost objects or moved on their lists, of their list neighbours, of freed objects, and of a created
-    /// slab.
+    /// Returns the pages whose frames were accessed since the beginning of the operation. These frames belong to slabs
+    /// that gained or lost objects or moved on their lists, to the list neighbours of these slabs, to freed objects,
+    /// and to a created slab.
     pub(crate) fn touched(&self) -> &[u32] {
         &self.touched
     }
@@ -381,8 +383,8 @@ impl Slabs {
         self.used -= 1;
     }
 
-    /// Checks that each object is in one place and each slab on one list. `held` are the objects in layers above the
-    /// slabs.
+    /// Checks that each object is in exactly one place, and each slab on exactly one list. `held` contains the objects
+    /// in layers above the slabs.
     pub(crate) fn check(&self, held: impl IntoIterator<Item = Object>) -> Result<(), String> {
         let wrong = |what: &str, found: u64, expected: u64| {
             if found == expected { Ok(()) } else { Err(format!("{what}: {found}, not {expected}")) }
@@ -437,7 +439,7 @@ mod tests {
     use super::*;
     use uslab::OrderRule;
 
-    /// A source of pages that has only blocks up to a given order.
+    /// A source of pages that has no blocks above a given order.
     struct Few {
         most: u8,
         next: u32,

@@ -12,10 +12,10 @@ pub enum What {
     Alloc,
     /// The operation freed an object.
     Free {
-        /// The CPU that allocated the object.
+        /// The CPU on which the object was allocated.
         allocated_on: u32,
     },
-    /// The operation allocated and freed an object.
+    /// The operation allocated an object and freed it again.
     Pass,
     /// The operation allocated a block of pages.
     AllocPages {
@@ -35,7 +35,7 @@ pub enum What {
     SplitPages {
         /// The block's first page.
         page: u32,
-        /// The order of the parts.
+        /// The order of the resulting blocks.
         order: u8,
     },
     /// The operation shrank all caches.
@@ -51,7 +51,7 @@ pub enum What {
     Nothing,
 }
 
-/// A part of an operation. Most operations have one part; a block that is freed in parts has several.
+/// A part of an operation. Most operations have one part; the free of a block in several pieces has several parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Step {
@@ -62,15 +62,15 @@ pub struct Step {
     pub cpu: u32,
     /// The cache's number in the stream.
     pub cache: Option<u32>,
-    /// The first page of the object's slab, and the object's index in it.
+    /// The first page of the object's slab, and the object's index in the slab.
     pub object: Option<(u32, u16)>,
-    /// The level at which the step was served; `None` if it did nothing.
+    /// The level that served the step. `None` if the step did nothing.
     #[serde(serialize_with = "name")]
     #[cfg_attr(test, ts(type = "Path | null"))]
     pub path: Option<Path>,
     /// A description of the step.
     pub sentence: String,
-    /// The events that the shipping code reported: all events for the shipping design, only page events for a model.
+    /// The events that the shipping code reported. The shipping design gets all events; a model gets only page events.
     pub did: Vec<String>,
 }
 

@@ -1,10 +1,13 @@
-//! A stream stores operations in columns: a resolved trace, as the engine reads it and a web page contains it.
+//! A stream is a resolved trace: operations that are stored in columns. The engine reads a stream, and a web page
+//! contains one.
 //!
 //! A stream does not keep the trace's addresses. A stream identifies an object by its *age*: the number of allocations
-//! since the object's own. Blocks of pages are identified by age as well. The writer resolves caches, hidden
-//! allocations and blocks that are freed in parts. Reading is therefore a loop without a table of addresses.
+//! that happened after the object's allocation. Blocks of pages are also identified by their age. The writer resolves
+//! caches, hidden allocations, and blocks that are freed in several pieces. Reading a stream is therefore a loop that
+//! needs no table of addresses.
 //!
-//! Numbers are LEB128 varints unless noted otherwise. A text is a length followed by UTF-8.
+//! Numbers are LEB128 varints, unless the description says otherwise. A text is stored as its length, followed by its
+//! bytes in UTF-8.
 //!
 //! ```text
 //! "uslabops" | version | title | linux | cpus | operations | nanoseconds a tick
@@ -83,10 +86,11 @@ impl Code {
     }
 }
 
-/// An action that an operation requests.
+/// An action that an operation requests from the allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Allocates an object of a cache, named by its number in the stream. `bytes` matter only for [`Kind::Large`].
+    /// Allocates an object of a cache; the cache is given by its number in the stream. The value of `bytes` is used
+    /// only for [`Kind::Large`].
     Alloc {
         /// The cache's number.
         cache: u32,
@@ -95,10 +99,10 @@ pub enum Action {
     },
     /// Frees an object.
     Free {
-        /// The number of allocations since the object's own.
+        /// The number of allocations that happened after the object's allocation.
         age: u64,
     },
-    /// Allocates and frees an object, because the trace has only the free.
+    /// Allocates an object and frees it immediately, because the trace shows only the free.
     Pass {
         /// The cache's number.
         cache: u32,
@@ -114,16 +118,16 @@ pub enum Action {
     },
     /// Frees a block of pages.
     FreePages {
-        /// The number of blocks allocated since the block's own allocation.
+        /// The number of blocks that were allocated after the block's own allocation.
         age: u64,
     },
-    /// Splits a block into blocks of a smaller order, lowest first.
+    /// Splits a block into blocks of a smaller order; the lowest of these blocks counts as allocated first.
     SplitPages {
-        /// The number of blocks allocated since the block's own allocation.
+        /// The number of blocks that were allocated after the block's own allocation.
         age: u64,
-        /// The order of the parts.
+        /// The order of the resulting blocks.
         order: u8,
-        /// The number of halvings; the result has `2^halvings` parts.
+        /// The number of halvings, which give `2^halvings` blocks.
         halvings: u8,
     },
     /// Shrinks caches.
@@ -133,7 +137,7 @@ pub enum Action {
     },
     /// Does not concern the allocator.
     Nothing,
-    /// Adds a slab that existed before the stream. The slab's objects in use count as allocated at this action.
+    /// Adds a slab that existed before the stream. The objects in use of the slab count as allocated at this action.
     Start {
         /// The cache's number.
         cache: u32,
@@ -141,7 +145,7 @@ pub enum Action {
         used: u32,
         /// The number of free objects.
         free: u32,
-        /// `true` if the slab is the CPU's own.
+        /// `true` if the slab belongs to the CPU.
         owned: bool,
     },
 }
@@ -152,9 +156,9 @@ pub enum Action {
 pub enum Kind {
     /// A size class of kmalloc.
     Kmalloc = 0,
-    /// Kmalloc above its size classes: blocks of pages.
+    /// Kmalloc for sizes above its size classes, which allocates blocks of pages.
     Large = 1,
-    /// A cache that is not kmalloc's.
+    /// A cache that does not belong to kmalloc.
     Named = 2,
 }
 
@@ -167,9 +171,9 @@ pub struct CacheInfo {
     pub kind: Kind,
     /// The size of an object in bytes.
     pub size: u32,
-    /// The number of objects in a sheaf of the traced kernel (0 without sheaves); `None` if not recorded.
+    /// The number of objects in a sheaf of the traced kernel (0 for a cache without sheaves). `None` if not recorded.
     pub sheaf_capacity: Option<u32>,
-    /// The first operation that needs the cache, from 0.
+    /// The first operation, counted from 0, that needs the cache.
     pub from: u64,
 }
 
@@ -184,7 +188,7 @@ impl CacheInfo {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Mark {
-    /// The number of the mark's operation.
+    /// The number of the operation to which the mark belongs.
     pub operation: u64,
     /// The mark's text.
     pub text: String,
@@ -195,7 +199,7 @@ pub struct Mark {
 pub struct Stream {
     /// The title of the recording.
     pub title: String,
-    /// The traced kernel's design, in the form of `--design`; empty if the kernel is unknown.
+    /// The design of the traced kernel, in the form of `--design`; the text is empty if the kernel is unknown.
     pub linux: String,
     /// The number of CPUs of the traced machine.
     pub cpus: u32,
@@ -203,8 +207,8 @@ pub struct Stream {
     pub operations: u64,
     /// The unit of recorded times, in nanoseconds.
     pub tick_ns: u64,
-    /// The zones of the traced machine, with their page counts. Without zones, the simulated machine has one zone with
-    /// all of its memory.
+    /// The zones of the traced machine, each with its number of pages. If the list is empty, the simulated machine has
+    /// one zone, which contains all of its memory.
     pub zones: Vec<(ZoneKind, u32)>,
     /// The caches of the stream, by number.
     pub caches: Vec<CacheInfo>,
@@ -362,8 +366,8 @@ impl Stream {
         Some(this)
     }
 
-    /// Returns the stream with another number of CPUs. The operations of CPU `n` move to CPU `n` modulo `cpus`;
-    /// additional CPUs stay idle.
+    /// Returns this stream, changed to another number of CPUs. The operations of CPU `n` move to the CPU with the
+    /// number `n` modulo `cpus`; additional CPUs stay idle.
     ///
     /// # Errors
     /// Fails if `cpus` is 0, or if the stream is damaged.
@@ -405,15 +409,15 @@ impl Reader {
     pub fn cpu(&self) -> u32 {
         self.cpu
     }
-    /// Returns the constraints of the last action's caller.
+    /// Returns the constraints that the caller set on the last action.
     pub fn manner(&self) -> CallMode {
         self.manner
     }
-    /// Returns the nanoseconds from the first operation to the last operation read.
+    /// Returns the nanoseconds between the first operation and the last operation read.
     pub fn time_ns(&self, stream: &Stream) -> u64 {
         self.time.saturating_mul(stream.tick_ns)
     }
-    /// Begins the next operation; `None` at the end of the stream, or if it is damaged.
+    /// Begins the next operation; `None` at the end of the stream, or if the stream is damaged.
     pub fn begin(&mut self, stream: &Stream) -> Option<()> {
         let ticks = self.next(stream, Column::Time)?;
         self.time = self.time.saturating_add(ticks);
@@ -475,26 +479,26 @@ impl Reader {
 
 /// Builds a stream from operations on addresses.
 ///
-/// All calls between one [`begin`](Writer::begin) and the next belong to one operation.
+/// All calls after one [`begin`](Writer::begin) and before the next belong to one operation.
 #[derive(Debug, Default)]
 pub struct Writer {
     stream: Stream,
     cpu: Option<u32>,
     /// `true` if the current operation has an action.
     begun: bool,
-    /// The constraints of the next action's caller.
+    /// The constraints that the caller sets on the next action.
     manner: CallMode,
-    /// The birth numbers of objects, by address.
+    /// The birth number of each object, by the object's address.
     objects: FxHashMap<u64, u64>,
     born: u64,
-    /// The birth numbers and orders of blocks, by page.
+    /// The birth number and order of each block, by the block's page.
     blocks: FxHashMap<u64, (u64, u8)>,
     blocks_born: u64,
     times: Vec<u64>,
 }
 
 impl Writer {
-    /// Begins a stream for a machine of `cpus` CPUs.
+    /// Begins a stream for a machine with `cpus` CPUs.
     pub fn new(title: String, cpus: u32) -> Self {
         Self { stream: Stream { title, cpus, ..Stream::default() }, ..Self::default() }
     }
@@ -515,15 +519,15 @@ impl Writer {
         let from = self.stream.operations.saturating_sub(1);
         self.stream.caches.push(CacheInfo { from, ..CacheInfo::new(name, kind, size) });
     }
-    /// Sets the traced kernel's design, and the sheaf capacity of each cache by its name.
+    /// Sets the design of the traced kernel, and the sheaf capacity of each cache, by the cache's name.
     pub fn kernel(&mut self, linux: String, capacity: impl Fn(&str) -> Option<u32>) {
         self.stream.linux = linux;
         for cache in &mut self.stream.caches {
             cache.sheaf_capacity = capacity(&cache.name);
         }
     }
-    /// Adds a slab that existed before the stream, with `free` free objects. The objects at `used`, and `others` more,
-    /// are in use. The slab is the CPU's own if `owned`.
+    /// Adds a slab that existed before the stream; the slab has `free` free objects. The objects in use are the objects
+    /// at the addresses in `used`, and `others` more objects. If `owned` is true, the slab belongs to the CPU.
     ///
     /// # Panics
     /// Panics if the stream does not have the cache.
@@ -535,11 +539,11 @@ impl Writer {
         self.objects.extend(used.iter().copied().zip(self.born..));
         self.born += used.len() as u64 + u64::from(others);
     }
-    /// Sets the constraints of the next action's caller; the action must be an allocation or a free.
+    /// Sets the constraints that the caller puts on the next action, which must be an allocation or a free.
     pub fn allow(&mut self, manner: CallMode) {
         self.manner = manner;
     }
-    /// Begins the next operation, at this time of the trace's clock.
+    /// Begins the next operation, at the time `time_ns` of the trace's clock.
     pub fn begin(&mut self, time_ns: u64) {
         self.end();
         self.times.push(time_ns);
@@ -576,7 +580,8 @@ impl Writer {
         }
     }
 
-    /// Allocates an object of `cache` at `ptr`. An object that is already at `ptr` is freed first.
+    /// Allocates an object of the cache `cache` at the address `ptr`. If an object is already at this address, the
+    /// object is freed first.
     ///
     /// # Panics
     /// Panics if the stream does not have the cache.
@@ -588,7 +593,7 @@ impl Writer {
         self.objects.insert(ptr, self.born);
         self.born += 1;
     }
-    /// Frees the object at `ptr`; returns `false` if no object is there.
+    /// Frees the object at the address `ptr`; returns `false` if no object is at this address.
     pub fn free(&mut self, cpu: u32, ptr: u64) -> bool {
         let Some(number) = self.objects.remove(&ptr) else {
             self.manner = CallMode::Plain;
@@ -598,14 +603,15 @@ impl Writer {
         self.put(Column::Age, self.born - 1 - number);
         true
     }
-    /// Allocates and frees an object of `cache`.
+    /// Allocates an object of the cache `cache` and frees it immediately.
     ///
     /// # Panics
     /// Panics if the stream does not have the cache.
     pub fn pass(&mut self, cpu: u32, cache: u32, bytes: u64) {
         self.of_cache(Code::Pass, cpu, cache, bytes);
     }
-    /// Allocates a block of `2^order` pages at `pfn`. Known blocks in the range are freed first.
+    /// Allocates a block of `2^order` pages at the page number `pfn`. Known blocks in this range of pages are freed
+    /// first.
     pub fn alloc_pages(&mut self, cpu: u32, pfn: u64, order: u8, migratetype: u8) {
         self.code(Code::AllocPages, cpu);
         self.stream.columns[Column::Shape as usize].push(order | migratetype.min(3) << 4);
@@ -614,8 +620,8 @@ impl Writer {
         self.free_pages(cpu, pfn, order);
         self.blocks.insert(pfn, (number, order));
     }
-    /// Frees the known blocks in `2^order` pages from `pfn` on. A larger block that contains the range is split first;
-    /// smaller blocks are freed one by one.
+    /// Frees the known blocks in the `2^order` pages that begin at the page number `pfn`. A larger block that contains
+    /// these pages is split first; smaller blocks are freed one by one.
     pub fn free_pages(&mut self, cpu: u32, pfn: u64, order: u8) {
         if self.blocks.get(&pfn).is_some_and(|(_, own)| *own == order) {
             self.free_block(cpu, pfn);
@@ -647,12 +653,12 @@ impl Writer {
         self.put(Column::Block, self.blocks_born - 1 - number);
         Some(order)
     }
-    /// Shrinks a cache, or all caches if `None`.
+    /// Shrinks a cache, or shrinks all caches for `None`.
     pub fn shrink(&mut self, cpu: u32, cache: Option<u32>) {
         self.code(Code::Shrink, cpu);
         self.put(Column::Cache, cache.map_or(0, |cache| u64::from(cache) + 1));
     }
-    /// Marks the operation with a text from user space.
+    /// Adds a mark with a text from user space to the current operation.
     pub fn mark(&mut self, text: String) {
         self.stream.marks.push(Mark { operation: self.stream.operations, text });
     }

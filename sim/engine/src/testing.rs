@@ -1,6 +1,6 @@
-//! Helpers for tests of a [`Policy`], with the feature `testing`. The helpers run scripts with results worked out by
-//! hand, and compare random streams with a [`Shadow`] of the policy's rules. Each step of a test also checks the
-//! conservation invariants.
+//! Helpers for tests of a [`Policy`], available with the feature `testing`. The helpers run scripts whose results were
+//! worked out by hand, and compare the policy with a [`Shadow`] of its rules on random streams. Each step of a test
+//! also checks the conservation invariants.
 //!
 //! All functions panic if an invariant does not hold.
 
@@ -16,11 +16,11 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const CPUS: u32 = 3;
 
 thread_local! {
-    /// All tests share the pages, because a model frees its pages when dropped.
+    /// All tests use one page allocator, because a model frees its pages when it is dropped.
     static PAGES: Pages = Pages::new(CPUS).expect("a machine of addresses");
 }
 
-/// A model with one cache, and its objects by number; the first allocated object has number 0.
+/// A model with one cache, and its objects by number; the object that is allocated first has number 0.
 #[derive(Debug)]
 pub struct Script<'p, P: Policy> {
     model: Model<'p, P>,
@@ -28,7 +28,7 @@ pub struct Script<'p, P: Policy> {
     ns: u64,
 }
 
-/// Runs a script on a cache of objects of `size` bytes.
+/// Runs a script on a cache with objects of `size` bytes.
 pub fn script<P: Policy>(size: u32, knobs: P::Knobs, play: impl FnOnce(&mut Script<'_, P>)) {
     PAGES.with(|pages| {
         let mut model = Model::<P>::new(pages, knobs).expect("knobs that it accepts");
@@ -42,7 +42,7 @@ impl<P: Policy> Script<'_, P> {
     fn at(&self, cpu: u32) -> At {
         At::new(cpu, self.ns)
     }
-    /// Allocates `n` objects, which get the next numbers.
+    /// Allocates `n` objects, to which the next `n` numbers belong.
     pub fn alloc(&mut self, cpu: u32, n: usize) {
         for _ in 0..n {
             let object = self.model.alloc(self.at(cpu), 0, 0).expect("memory");
@@ -50,7 +50,7 @@ impl<P: Policy> Script<'_, P> {
         }
         self.check();
     }
-    /// Allocates `n` objects as [`alloc`](Self::alloc) does, for a caller that may not block.
+    /// Allocates `n` objects as [`alloc`](Self::alloc) does, but the caller may not block.
     pub fn alloc_without_blocking(&mut self, cpu: u32, n: usize) {
         for _ in 0..n {
             let at = At { manner: CallMode::NonBlocking, ..self.at(cpu) };
@@ -59,7 +59,7 @@ impl<P: Policy> Script<'_, P> {
         }
         self.check();
     }
-    /// Frees these objects after a grace period.
+    /// Frees the given objects after a grace period.
     pub fn free_after_grace(&mut self, cpu: u32, numbers: impl IntoIterator<Item = usize>) {
         for number in numbers {
             let object = self.objects[number].take().expect("freed once");
@@ -86,7 +86,7 @@ impl<P: Policy> Script<'_, P> {
         self.model.tick(self.at(0));
         self.check();
     }
-    /// Shrinks the cache; returns the number of objects flushed from CPU layers, and of slabs freed.
+    /// Shrinks the cache; returns the number of objects flushed from CPU layers, and the number of slabs freed.
     pub fn shrink(&mut self) -> (u64, u64) {
         let gone = self.model.shrink(self.at(0), None);
         self.check();
@@ -102,7 +102,7 @@ impl<P: Policy> Script<'_, P> {
         let counts = self.model.counts(0);
         (counts.slabs(), counts.active_objs())
     }
-    /// Returns the number of objects that were allocated.
+    /// Returns the number of objects that were allocated so far.
     pub fn numbers(&self) -> usize {
         self.objects.len()
     }
@@ -121,20 +121,20 @@ impl<P: Policy> Script<'_, P> {
         let Object { slab, index, .. } = self.object(number);
         (self.model.cache(0).expect("a cache with slabs").0.born(slab), index)
     }
-    /// Returns the number of slabs created before the object's slab.
+    /// Returns the number of slabs that were created before the object's slab.
     pub fn slab_of(&self, number: usize) -> u64 {
         self.place(number).0
     }
-    /// Returns the reported parts of the last operation.
+    /// Returns the parts of the last operation that the policy reported.
     pub fn cost_events(&self) -> &[CostEvent] {
         self.model.cost_events()
     }
 }
 
-/// The free objects of each slab, and the number of slabs created.
+/// The free objects of each slab, and the number of slabs created so far.
 #[derive(Debug, Default)]
 pub struct Free {
-    /// The indices of free objects, by slab number.
+    /// The indices of the free objects of each slab, by the slab's number.
     pub slabs: BTreeMap<u64, BTreeSet<u16>>,
     /// The number of slabs created so far.
     pub made: u64,
@@ -143,11 +143,11 @@ pub struct Free {
 }
 
 impl Free {
-    /// Creates the state without slabs.
+    /// Creates the initial state, which has no slabs.
     pub fn new(per_slab: u16) -> Self {
         Self { per_slab, ..Self::default() }
     }
-    /// Creates a slab of free objects. Returns the new slab's number.
+    /// Creates a slab of free objects. Returns the number of the new slab.
     pub fn make(&mut self) -> u64 {
         self.slabs.insert(self.made, (0..self.per_slab).collect());
         self.made += 1;
@@ -161,7 +161,7 @@ impl Free {
     pub fn is_empty(&self, slab: u64) -> bool {
         self.of(slab) == usize::from(self.per_slab)
     }
-    /// Takes the lowest free object of a slab.
+    /// Takes the free object with the lowest index out of a slab.
     pub fn take(&mut self, slab: u64) -> Place {
         (slab, self.slabs.get_mut(&slab).unwrap().pop_first().unwrap())
     }
@@ -176,10 +176,10 @@ impl Free {
     }
 }
 
-/// The place of an object: the number of slabs created before its slab, and its index in the slab.
+/// The place of an object: the number of slabs created before the object's slab, and the object's index in the slab.
 pub type Place = (u64, u16);
 
-/// A literal implementation of a policy's rules, in which every object and every list is separate.
+/// A literal implementation of a policy's rules; every object and every list is a separate value.
 pub trait Shadow {
     /// Allocates an object.
     fn alloc(&mut self, cpu: usize) -> Place;
@@ -187,7 +187,7 @@ pub trait Shadow {
     fn free(&mut self, cpu: usize, object: Place);
     /// Does the periodic work: see [`Policy::tick`].
     fn tick(&mut self) {}
-    /// Frees as much as possible: see [`Policy::shrink`].
+    /// Frees as much memory as possible: see [`Policy::shrink`].
     fn shrink(&mut self);
     /// Returns the number of slabs.
     fn slabs(&self) -> u64;
@@ -200,9 +200,9 @@ pub trait Shadow {
 pub enum Step {
     /// Allocates on this CPU.
     Alloc(u32),
-    /// Frees one of the live objects on this CPU.
+    /// Frees one of the live objects; the given CPU makes the call.
     Free(u32, usize),
-    /// Waits for the length of a tick.
+    /// Waits until the next tick of the policy.
     Wait,
     /// Shrinks the cache.
     Shrink,
@@ -219,8 +219,8 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..400)
 }
 
-/// Runs a model and its shadow on one stream, and compares slabs, objects and counts after every step. After all
-/// objects are freed and the cache is shrunk, no slab may remain.
+/// Runs a model and its shadow on one stream, and compares their slabs, objects and counts after every step. After all
+/// objects have been freed and the cache has been shrunk, no slab may exist.
 ///
 /// # Errors
 /// Fails if the model and its shadow differ.

@@ -1,10 +1,10 @@
-//! Describes the steps of shipping code in words, as the end of a sentence.
+//! Describes the steps of the shipping code in words that can end a sentence.
 
 use crate::levels::Level;
 use uslab_magazine::Path;
 use uslab_magazine::tracepoints::Step;
 
-/// Returns the slowest level among the steps.
+/// Returns the slowest level that served one of the steps.
 pub(crate) fn dearest(did: &[Step]) -> Path {
     did.iter().map(|step| step.path()).max().unwrap_or_default()
 }
@@ -43,8 +43,8 @@ pub(crate) fn pages_text(did: &[Step]) -> String {
     }
 }
 
-/// Describes how an object of the shipping design, with slabs of `order`, was allocated or freed: the level that
-/// served, and the reason.
+/// Describes how an object of the shipping design was allocated or freed: the level that served, and the reason; the
+/// slabs have the order `order`.
 pub(crate) fn how(did: &[Step], order: u8, freeing: bool, stack: Option<Level>) -> (Path, String) {
     use Step::{
         DepotGiven, DepotTaken, ObjectsGiven, ObjectsTaken, SlabAdded, SlabReleased, TablesCommitted,

@@ -1,5 +1,5 @@
-//! Writes the TypeScript types of the JSON that web pages read: `sim/web/src/views.ts`, `scenes.ts` for the lab's
-//! demos, `course.ts` for the course, and `scale/outcome.ts` for a run in virtual time.
+//! Writes the TypeScript types of the JSON that web pages read. The files are `sim/web/src/views.ts`, `scenes.ts` for
+//! the lab's demos, `course.ts` for the course, and `scale/outcome.ts` for a run in virtual time.
 
 use crate::clock::{self, LockCounts, Outcome, Price, Profile};
 use crate::course::{Answer, Code, Expects, Failure, Lab, Question, Sheet, Strip, Work};
@@ -15,7 +15,7 @@ use uslab_lab::allocators::allocator::Holes;
 use uslab_lab::demos::{self, Race};
 use uslab_magazine::Path;
 
-/// The TypeScript declarations of one file.
+/// The TypeScript declarations that go into one file.
 struct File(String);
 
 impl File {

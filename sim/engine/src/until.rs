@@ -6,34 +6,34 @@ use crate::stream::Action;
 use serde::{Deserialize, Serialize};
 use uslab_magazine::{Path, Paths};
 
-/// The condition at which a run stops. A cache is named by its number in the stream.
+/// The condition that stops a run. A cache is given by its number in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(tag = "until", rename_all = "kebab-case")]
 pub enum Until {
-    /// The shared level of the cache becomes empty.
+    /// The shared level of the cache has become empty.
     DepotEmpty {
         /// The cache's number.
         cache: u32,
     },
-    /// A slab of the cache is created.
+    /// A slab of the cache was created.
     SlabBorn {
         /// The cache's number.
         cache: u32,
     },
-    /// A slab of the cache is freed.
+    /// A slab of the cache was freed.
     SlabDies {
         /// The cache's number.
         cache: u32,
     },
-    /// An operation on the cache is not served by the CPU's own layer.
+    /// An operation on the cache needed more than the CPU's own layer.
     Miss {
         /// The cache's number.
         cache: u32,
     },
     /// Memory is committed.
     Commit,
-    /// An object is allocated or freed, or moves between slab, magazines and depot.
+    /// An object was allocated or freed, or moved between slab, magazines and depot.
     Object {
         /// The number of the object's cache.
         cache: u32,
@@ -48,19 +48,19 @@ pub enum Until {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Found {
-    /// The number of operations that ran.
+    /// The number of operations that have run.
     pub operation: u64,
     /// The CPU of the last operation.
     pub cpu: u32,
     /// `true` if the last operation allocated or freed the object itself.
     pub touched: bool,
-    /// The new holder of the object, as in [`ShownSlab::objects`](crate::view::ShownSlab::objects); `None` if its slab
-    /// was freed.
+    /// The new holder of the object, as a character of [`ShownSlab::objects`](crate::view::ShownSlab::objects). `None`
+    /// if the object's slab was freed.
     pub holder: Option<char>,
 }
 
 impl<D: Design> Engine<'_, D> {
-    /// Runs until the condition is met, but not beyond `end` operations; returns `None` if it was not met.
+    /// Runs until the condition is met, but at most `end` operations; returns `None` if the condition was not met.
     ///
     /// # Errors
     /// Returns an [`EngineError`].
@@ -114,7 +114,7 @@ impl<D: Design> Engine<'_, D> {
         Ok(None)
     }
 
-    /// Returns counts that change when the condition may have been met.
+    /// Returns counts; if the condition is met, at least one of these counts has changed.
     fn watched(&self, until: &Until) -> [u64; 3] {
         match *until {
             Until::DepotEmpty { cache } => [self.design.counts(cache).in_depot, 0, 0],
@@ -154,7 +154,7 @@ impl<D: Design> Engine<'_, D> {
     }
 }
 
-/// Returns the number of operations that their CPU's layer did not serve alone.
+/// Returns the number of operations that needed more than the layer of their CPU.
 fn slow(paths: &Paths) -> u64 {
     paths.operations() - paths.of(Path::Cpu)
 }
@@ -168,7 +168,7 @@ pub(crate) mod tests {
     use crate::{Stream, Writer};
     use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-    /// A test stream in which two caches on two CPUs fill up and empty three times, with some pages.
+    /// A test stream with some pages, and with two caches on two CPUs that are filled and emptied three times.
     pub(crate) fn stream() -> Stream {
         let mut random = SmallRng::seed_from_u64(1);
         let mut writer = Writer::new("a trace".to_owned(), 2);
@@ -193,7 +193,7 @@ pub(crate) mod tests {
         writer.finish()
     }
 
-    /// Decides the condition from the views before and after each operation.
+    /// Finds out from the views before and after each operation if the condition was met.
     fn seen(until: &Until, was: &View, is: &View) -> bool {
         let counts = |view: &View, cache: u32| {
             view.caches.get(cache as usize).map(|seen| seen.counts.clone()).unwrap_or_default()

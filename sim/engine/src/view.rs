@@ -15,13 +15,13 @@ use uslab_buddy::{Kind, Order};
 pub struct View {
     /// The number of operations so far.
     pub operation: u64,
-    /// Nanoseconds of the trace since its first operation.
+    /// The trace's time in nanoseconds, counted from its first operation.
     pub time_ns: u64,
     /// The steps of the last operation.
     pub steps: Vec<Step>,
-    /// The number of allocations so far that failed.
+    /// The number of allocations that have failed so far.
     pub failed: u64,
-    /// The caches known so far, by number in the stream.
+    /// The caches that have been used so far, indexed by their number in the stream.
     pub caches: Vec<SeenCache>,
     /// The requested caches, slab by slab.
     pub shown: Vec<ShownCache>,
@@ -39,7 +39,7 @@ pub struct About<'s> {
     pub cpus: u32,
     /// The number of operations.
     pub operations: u64,
-    /// The names of the stream's caches, by number.
+    /// The names of the stream's caches, indexed by number.
     pub caches: Vec<&'s str>,
     /// Texts that user space wrote into the trace.
     pub marks: &'s [Mark],
@@ -58,9 +58,9 @@ impl<'s> From<&'s Stream> for About<'s> {
 pub struct SeenCache {
     /// The cache's name.
     pub name: String,
-    /// Allocations and frees that the stream requested so far.
+    /// The number of allocations and frees that the stream has requested so far.
     pub served: u64,
-    /// The design's counts of the cache.
+    /// The design's counts for the cache.
     #[serde(flatten)]
     pub counts: CacheCounts,
 }
@@ -69,13 +69,13 @@ pub struct SeenCache {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Pages {
-    /// The number of managed pages.
+    /// The number of pages that the page allocator manages.
     pub managed: u64,
     /// The number of pages in slabs.
     pub slab: u64,
     /// The number of pages in large kmalloc objects.
     pub large: u64,
-    /// The number of pages in blocks that the stream holds.
+    /// The number of pages in blocks that the stream has in use.
     pub blocks: u64,
     /// The number of pages in per-CPU magazines.
     pub per_cpu: u64,
@@ -83,13 +83,13 @@ pub struct Pages {
     pub free: u64,
     /// The number of free, uncommitted pages.
     pub uncommitted: u64,
-    /// Free blocks by order, for each migrate type.
+    /// The number of free blocks for each migrate type, by order.
     pub orders: Vec<[u32; 3]>,
     /// The number of uncommitted free blocks, by order.
     pub uncommitted_orders: Vec<u32>,
-    /// Blocks in the per-CPU magazines of each CPU, by order.
+    /// The number of blocks in the per-CPU magazines of each CPU, by order.
     pub cpus: Vec<Vec<u32>>,
-    /// Blocks in the magazines that all CPUs share, by order.
+    /// The number of blocks in the magazines that all CPUs share, by order.
     pub depot: Vec<u32>,
 }
 
@@ -103,16 +103,16 @@ pub enum PageIs {
     PerCpu = 1,
     /// The page is in a slab, or in a large object.
     Slab = 2,
-    /// The page is in a block that the stream holds.
+    /// The page is in a block that the stream has in use.
     Block = 3,
 }
 
-/// The number of values in [`Engine::sample`] that concern all caches.
+/// The number of values in [`Engine::sample`] that are sums over all caches.
 pub const SUMS: usize = 8;
 
 impl<D: Design> Engine<'_, D> {
-    /// Returns the state after the last operation, whose steps are `steps`. The caches numbered in `shown` are included
-    /// slab by slab.
+    /// Returns the state after the last operation; `steps` are the steps of this operation. The caches whose numbers
+    /// are in `shown` are included slab by slab.
     pub fn view(&self, steps: Vec<Step>, shown: &[u32]) -> View {
         let seen = |cache: u32| SeenCache {
             name: self.stream.caches[cache as usize].name.clone(),
@@ -168,7 +168,8 @@ impl<D: Design> Engine<'_, D> {
         }
     }
 
-    /// Writes the kind of each page to `to`, a [`PageIs`] for each, up to the last page that was ever used.
+    /// Writes the kind of each page to the vector `to`, as one [`PageIs`] per page, up to the last page that was ever
+    /// used.
     pub fn map(&self, to: &mut Vec<u8>) {
         let frames = self.design.pages().frames();
         to.clear();
@@ -194,10 +195,10 @@ impl<D: Design> Engine<'_, D> {
         to.truncate(end.next_multiple_of(1 << uslab_buddy::MAX_ORDER) as usize);
     }
 
-    /// Writes the values of a time line to `to`. The first [`SUMS`] values are sums: objects in use, cached (in
-    /// magazines and depots), free in slabs, slabs, and operations served by a depot, a slab, the pages and the system.
-    /// Three values follow for each cache of the stream, even if not yet known: objects in use, objects cached, and the
-    /// cache's operations.
+    /// Writes the values of a time line to the vector `to`. The first [`SUMS`] values are sums: objects in use, objects
+    /// in magazines and depots, free objects in slabs, slabs, and operations that a depot, a slab, the pages and the
+    /// system served. Then three values follow for each cache of the stream, also for caches not used so far: objects
+    /// in use, objects in magazines and depots, and operations.
     pub fn sample(&self, to: &mut Vec<f64>) {
         to.clear();
         to.resize(SUMS + 3 * self.stream.caches.len(), 0.0);
@@ -234,7 +235,7 @@ mod tests {
 
     impl Visitor for Samples<'_> {
         type Out = ();
-        /// Compares the sums with the views and steps of every operation.
+        /// Compares the sums with sums over the views and steps of every operation.
         fn visit<D: Design>(self, design: D) {
             let mut engine = Engine::new(design, self.0);
             let (mut sample, mut expected) = (Vec::new(), vec![0.0; SUMS + 3 * self.0.caches.len()]);

@@ -1,8 +1,10 @@
-//! FreeBSD's UMA as a user-defined design: `cargo run --release -p uslab-sim --example uma -- replay --design uma,slub`.
+//! FreeBSD's allocator UMA as a user-defined design. Try `cargo run --release -p uslab-sim --example uma -- replay
+//! --design uma,slub`.
 //!
-//! A zone gives each CPU two buckets: it allocates from one and frees to the other. Full buckets are exchanged with the zone; if
-//! the zone has none, a bucket is filled from slabs. Written from uma(9) and the published description of the zone allocator. It
-//! has one domain, no growth of buckets by contention, and no reserve.
+//! A zone gives each CPU two buckets: the CPU allocates from one bucket and frees to the other. A CPU exchanges buckets
+//! with the zone; if the zone has no full bucket, the CPU fills a bucket from slabs. The design follows uma(9) and the
+//! published description of the zone allocator. The design has one domain and no reserve, and its buckets do not grow
+//! by contention.
 
 use serde::Deserialize;
 use std::mem::{swap, take};
@@ -22,7 +24,7 @@ struct Knobs {
 #[derive(Debug)]
 struct Uma {
     entries: usize,
-    /// For each CPU the bucket that it allocates from, and the one that it frees to.
+    /// For each CPU, the bucket from which it allocates, and the bucket to which it frees.
     cpus: Vec<[Vec<Object>; 2]>,
     zone: Vec<Vec<Object>>,
 }

@@ -1,10 +1,10 @@
-//! Tests UMA's rules with scripts, and against a shadow that follows the rules literally.
+//! Tests UMA's rules with scripts, and against a shadow that implements the rules literally.
 
 use super::*;
 use proptest::prelude::*;
 use uslab_engine::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
 
-/// Four objects of 8,192 bytes fill a slab, and two fill a bucket.
+/// Four objects of 8,192 bytes fill a slab, and two objects fill a bucket.
 fn play(play: impl FnOnce(&mut Script<'_, Uma>)) {
     script(8192, Knobs { bucket_size: Some(2) }, |script: &mut Script<'_, Uma>| {
         assert_eq!(script.per_slab(), 4);
@@ -92,11 +92,11 @@ fn bucket_capacity_falls_with_object_size() {
 /// A literal implementation of the rules.
 struct Rules {
     free: Free,
-    /// Slabs with used and free objects, and slabs with only free ones; the next one to serve comes first.
+    /// Slabs with used and free objects, and slabs with only free objects; the slab that serves next is first.
     partial: Vec<u64>,
     unused: Vec<u64>,
     entries: usize,
-    /// The buckets to allocate from, and the buckets to free to.
+    /// For each CPU, the bucket from which it allocates, and the bucket to which it frees.
     from: Vec<Vec<Place>>,
     to: Vec<Vec<Place>>,
     zone: Vec<Vec<Place>>,

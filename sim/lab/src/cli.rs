@@ -1,4 +1,4 @@
-//! The command line of the lab: each experiment is a verb.
+//! The command line of the lab: each experiment is a subcommand.
 
 use crate::demos;
 use crate::experiments::{Context, Experiment};
@@ -55,7 +55,7 @@ enum Verb {
     Demo(demos::Args),
 }
 
-/// Runs the requested experiment, or lists all experiments. The result is written to `json` if that is set.
+/// Runs the requested experiment, or lists all experiments. If `json` is set, the result is written to it.
 ///
 /// # Errors
 /// Fails if options exclude each other, an experiment fails, or a file cannot be written.

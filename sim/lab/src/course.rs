@@ -1,4 +1,4 @@
-//! A magazine layer as an exercise: its interface, its locks, and the models that check it.
+//! A magazine layer as an exercise: its interface, its locks, and the models that check the layer.
 //!
 //! The course's lab `exchange` starts from a file with an empty layer; [`classic`](crate::classic) is a complete layer.
 
@@ -12,35 +12,35 @@ uslab_magazine::sync::thread_local! {
     static VISITS: core::cell::Cell<u64> = core::cell::Cell::new(0);
 }
 
-/// A callback that receives each magazine: see [`Layer::each_magazine`].
+/// A callback to which each magazine is shown: see [`Layer::each_magazine`].
 pub type See<'s, T> = &'s mut dyn FnMut(Option<usize>, &'static str, &[T]);
 
-/// A magazine layer for rounds of type `T`. The caller provides the slab layer.
+/// A magazine layer for rounds of type `T`. The caller of the layer provides the slab layer.
 ///
-/// Any number of threads call the layer concurrently, several of them on one CPU.
+/// Any number of threads call the layer concurrently, and several of them may be on one CPU.
 pub trait Layer<T>: fmt::Debug + Send + Sync {
     /// Creates an empty layer for `cpus` CPUs, with magazines of `rounds` rounds.
     fn new(cpus: usize, rounds: usize) -> Self;
-    /// Allocates a round for a caller on CPU `cpu`. Returns `None` if neither the CPU nor the depot has a round; the
-    /// caller then uses the slab layer.
+    /// Allocates a round; the caller runs on CPU `cpu`. Returns `None` if neither the CPU nor the depot has a round;
+    /// then the caller uses the slab layer.
     fn alloc(&self, cpu: usize) -> Option<T>;
-    /// Frees a round from a caller on CPU `cpu`. A free always succeeds, because the depot takes any number of
+    /// Frees a round; the caller runs on CPU `cpu`. A free always succeeds, because the depot takes any number of
     /// magazines.
     fn free(&self, cpu: usize, round: T);
     /// Removes and returns all rounds.
     fn drain(&self) -> Vec<T>;
-    /// Shows each magazine that has rounds: its CPU (`None` for the depot), its name, and its rounds.
+    /// Shows each magazine that contains rounds: its CPU (`None` for the depot), its name, and its rounds.
     fn each_magazine(&self, see: See<'_, T>);
 }
 
-/// One CPU's state, under its lock. A thread that holds a CPU's lock may lock the depot, but not the reverse: debug
-/// builds and models panic.
+/// The state of one CPU, protected by a lock. A thread that holds a CPU's lock may lock the depot. The reverse order
+/// makes debug builds and models panic.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct PerCpu<T>(Mutex<T>);
 
 impl<T> PerCpu<T> {
-    /// Creates the state, alone in its cache line.
+    /// Creates the state, which does not share its cache line.
     pub fn new(own: T) -> Self {
         Self(Mutex::ranked(Rank::Cpu, own))
     }
@@ -50,7 +50,7 @@ impl<T> PerCpu<T> {
     }
 }
 
-/// The state that all CPUs share, under a lock. Each lock operation counts as a visit to the depot.
+/// The state that all CPUs share, protected by one lock. Each acquisition of the lock counts as a visit to the depot.
 #[derive(Debug)]
 pub struct Shared<T>(Mutex<T>);
 
@@ -59,7 +59,7 @@ impl<T> Shared<T> {
     pub fn new(own: T) -> Self {
         Self(Mutex::ranked(Rank::Depot, own))
     }
-    /// Waits for the depot's lock, and counts a visit.
+    /// Waits for the depot's lock, and counts as a visit.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         VISITS.with(|visits| visits.set(visits.get() + 1));
         self.0.lock()
@@ -71,8 +71,8 @@ pub fn visits() -> u64 {
     VISITS.with(core::cell::Cell::get)
 }
 
-/// Checks a layer under every interleaving with two pre-emptions. The models cover two threads on one CPU, rounds that
-/// move between CPUs, and a drain concurrent with a caller. Magazines have two rounds.
+/// Checks a layer in every interleaving with at most two pre-emptions. The models cover two threads on one CPU, rounds
+/// that move between CPUs, and a drain that runs concurrently with a caller. Magazines have two rounds.
 ///
 /// # Panics
 /// Panics if a round has two owners or none, a magazine exceeds its capacity, or a lock is misused: taken in the wrong
@@ -84,7 +84,7 @@ pub fn models<L: Layer<usize> + 'static>() {
     use uslab_magazine::sync::{Arc, tell, thread};
 
     type Side<L> = fn(&L) -> Vec<usize>;
-    /// Frees these rounds on a CPU.
+    /// Frees the given rounds on a CPU.
     fn free<L: Layer<usize>>(layer: &L, cpu: usize, rounds: RangeInclusive<usize>) -> Vec<usize> {
         for round in rounds {
             tell!("round {round} is freed on CPU {cpu}");
@@ -98,8 +98,8 @@ pub fn models<L: Layer<usize> + 'static>() {
         tell!("a caller on CPU {cpu} has {rounds:?}");
         rounds
     }
-    /// A layer under test, and its rounds. The initial rounds are freed on a CPU; the rounds of both threads are added
-    /// later.
+    /// A layer under test, and the rounds that it should have. The initial rounds are freed on one CPU; the rounds of
+    /// both threads are added to the record later.
     struct World<L> {
         name: &'static str,
         first: (usize, usize),

@@ -1,4 +1,4 @@
-//! Allocators from textbooks and papers, as real code to read, to check with loom, and to measure.
+//! Allocators from textbooks and papers, as real code that can be read, checked with loom, and measured.
 //!
 //! | module | |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! [`classic`] and [`course`] are always compiled; all other modules need the feature `experiments`. `allocators` and
 //! `demos`, which need no OS, are also in the feature `demos`.
 //!
-//! `README.md` next to this crate's manifest is a tutorial. The tutorial checks [`classic`] with loom, from the first
-//! model to bugs that only a checker finds.
+//! The file `README.md`, next to the manifest of this crate, is a tutorial. The tutorial checks [`classic`] with loom,
+//! from the first model to bugs that only a checker finds.
 
 // The models use cells to record owners; the checked code has no unsafe code.
 #![cfg_attr(not(test), forbid(unsafe_code))]

@@ -1,7 +1,7 @@
 //! The end of a command: its exit code, and its messages on standard error.
 //!
-//! Exit codes: 0 for success, 1 for a failed check (a conservation law, a requested comparison), 2 for wrong usage or input. Data
-//! goes to standard output, progress and messages to standard error.
+//! The exit code is 0 for success, 1 for a failed check (a conservation invariant, or a requested comparison), 2 for
+//! wrong usage or input. Data is written to standard output; progress and messages are written to standard error.
 
 use clap::Parser;
 use clap::error::{ContextKind, ErrorKind};
@@ -34,7 +34,8 @@ pub fn run<C: Parser>(run: impl FnOnce(&C) -> anyhow::Result<Outcome>) -> ExitCo
     }
 }
 
-/// Prints clap's message: help, or an error. For an unknown verb, also prints the known verbs.
+/// Prints the message of clap, which is help or an error. For an unknown subcommand, the known subcommands are also
+/// printed.
 fn told<C: Parser>(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     if error.kind() == ErrorKind::InvalidSubcommand {

@@ -1,4 +1,5 @@
-//! Writes results: files that are never half-written, tables, a progress bar on a terminal, and exit codes.
+//! Writes results: files that are written completely or not at all, tables, a progress bar on a terminal, and exit
+//! codes.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +12,7 @@ use comfy_table::{CellAlignment, Table, TableStyle};
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
-/// Creates a table with a row for each item; the first column is text, the others are numbers.
+/// Creates a table with the given header; the first column contains text, all other columns contain numbers.
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(TableStyle::new()).set_header(header);
@@ -24,7 +25,7 @@ pub fn table(header: &[&str]) -> Table {
     table
 }
 
-/// Returns a table's text without trailing blanks on lines.
+/// Returns the text of a table, without blanks at the ends of lines.
 pub fn text(table: &Table) -> String {
     table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
@@ -34,12 +35,12 @@ pub fn grouped(n: u64) -> String {
     HumanCount(n).to_string()
 }
 
-/// Formats a signed difference, as `+3` or `-3`.
+/// Formats a signed difference, for example as `+3` or `-3`.
 pub fn signed(n: i64) -> String {
     format!("{n:+}")
 }
 
-/// Formats bytes with a unit, in about three digits.
+/// Formats a number of bytes with a unit, to about three digits.
 pub fn size(bytes: u64) -> String {
     match bytes {
         0..=9_999 => format!("{bytes} B"),
@@ -48,7 +49,7 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Parses the bytes of an option: a number, alone or with K, M or G.
+/// Parses a number of bytes in an option: a number, which K, M or G may follow.
 ///
 /// # Errors
 /// Fails if the text is not a number, is 0, or is too large.
@@ -69,7 +70,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Returns the word, quoted if a shell needs quotes.
+/// Returns the word, in quotes if a shell requires quotes.
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,%+@".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -78,7 +79,7 @@ pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// A progress bar on standard error, visible only on a terminal.
+/// A progress bar on standard error, which is visible only on a terminal.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
@@ -91,12 +92,12 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Creates a bar that is hidden until [`stage`](Self::stage), and always hidden if standard error is not a
-    /// terminal.
+    /// Creates a bar that is hidden until [`stage`](Self::stage) is called; if standard error is not a terminal, the
+    /// bar stays hidden.
     pub fn new() -> Self {
         Self { bar: ProgressBar::hidden() }
     }
-    /// Begins a stage of `length` steps; 0 if the number of steps is unknown.
+    /// Begins a stage of `length` steps; `length` is 0 if the number of steps is unknown.
     pub fn stage(&self, name: &'static str, length: u64) -> Stage {
         if !std::io::stderr().is_terminal() {
             return Stage(self.bar.clone());
@@ -110,7 +111,7 @@ impl Progress {
         Stage(bar)
     }
 
-    /// Shows a line instead of a bar.
+    /// Shows a line of text instead of a bar.
     pub fn line(&mut self, text: String) {
         if self.bar.is_hidden() && std::io::stderr().is_terminal() {
             self.bar = ProgressBar::new_spinner();
@@ -130,7 +131,7 @@ impl Drop for Progress {
     }
 }
 
-/// A stage of a [`Progress`], whose bar is removed on drop.
+/// A stage of a [`Progress`]; when this value is dropped, the stage's bar is removed.
 #[derive(Debug)]
 pub struct Stage(ProgressBar);
 

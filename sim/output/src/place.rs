@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 pub enum Form {
     /// JSON: an object, or a list.
     Json,
-    /// CSV with a line for each value, after a line of column names.
+    /// CSV: one line of column names, then one line for each value.
     Csv,
     /// CSV with a line for each point of a curve.
     Curves,
@@ -31,7 +31,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Returns the option that requests the format.
+    /// Returns the name of the option that requests the format.
     fn option(self) -> &'static str {
         match self {
             Self::Json => "--json",
@@ -42,7 +42,8 @@ impl Form {
             Self::Operations => "OUT",
         }
     }
-    /// Returns the possible beginnings of a report in the format, and a description of files that begin otherwise.
+    /// Returns the texts with which a report of this format can begin, and a description of files that begin
+    /// differently.
     fn marks(self) -> (&'static [&'static str], &'static str) {
         match self {
             // A bracket alone does not identify JSON, because option files and logs may begin with a bracket.
@@ -72,12 +73,12 @@ enum Target {
     Stdout,
     /// A device or a pipe, which is written directly.
     Stream(PathBuf),
-    /// A file, with its permissions if it exists.
+    /// A file, with its permissions if the file exists.
     File(PathBuf, Option<Permissions>),
 }
 
 impl Place {
-    /// Checks a report's destination before any work is done.
+    /// Checks the destination of a report before any work is done.
     ///
     /// # Errors
     /// Fails if the folder does not exist, or the path is a folder. Also fails if an existing file is not a report in
@@ -126,7 +127,7 @@ impl Place {
         matches!(self.target, Target::Stdout)
     }
 
-    /// Returns `true` if two reports would be written to one file, under any names.
+    /// Returns `true` if two reports would be written to one file, even if the file has two names.
     pub fn is_same_as(&self, other: &Self) -> bool {
         match (&self.target, &other.target) {
             (Target::Stdout, Target::Stdout) => true,
@@ -167,7 +168,7 @@ impl Place {
         write_all([(self, json_text(report)?)])
     }
 
-    /// Writes a report to a temporary file next to its destination.
+    /// Writes a report to a temporary file in the folder of its destination.
     fn stage(path: &Path, permissions: Option<Permissions>, text: &[u8]) -> std::io::Result<NamedTempFile> {
         // The permissions of a new file, before the umask applies.
         let new = Permissions::from_mode(0o666);
@@ -196,7 +197,8 @@ pub fn say(text: &str) -> anyhow::Result<()> {
     std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")
 }
 
-/// Writes a report as JSON if `json` is set. Prints its text unless the JSON was written to standard output.
+/// Writes a report as JSON to the destination `json`, if it is set. Prints the report's text, unless the JSON was
+/// written to standard output.
 ///
 /// # Errors
 /// Fails as [`write_all`] and [`say`] do.
@@ -206,9 +208,10 @@ pub fn tell(report: &impl Serialize, text: &str, json: Option<Place>) -> anyhow:
     if to_stdout { Ok(()) } else { say(text) }
 }
 
-/// Writes all reports or none. Files are first written under temporary names in the same folder, and renamed when
-/// everything that can fail has succeeded. Devices and pipes, whose output cannot be undone, are written before the
-/// renaming. A closed pipe is reported only at the end: its reader has read enough, and the files are still needed.
+/// Writes either all reports or no report. Files are first written under temporary names in the folders of their
+/// destinations; they are renamed when everything that can fail has succeeded. Devices and pipes are written before
+/// files are renamed, because their output cannot be undone. A closed pipe is reported only at the end: its reader has
+/// read enough, but the files are still needed.
 ///
 /// # Errors
 /// Fails if a destination cannot be written.

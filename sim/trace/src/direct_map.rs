@@ -1,22 +1,22 @@
 //! The kernel's direct map of all memory, which converts an object's address to a page frame number.
 //!
-//! A page event has a page frame number, an object event an address. The kernel maps all memory in one piece, the
-//! *direct map*. The kernel chooses the start of the direct map at each boot (KASLR), at a multiple of 1 GiB, or of 512
-//! MiB with 64 KiB pages. In this module the start is the address that page frame 0 would have. On arm64, whose lowest
-//! frames are not memory, that is below the first mapped address. No event contains the start, so it is found by a
-//! vote. A new slab's pages are allocated just before the slab's first object, on the same CPU. Each page allocation,
-//! with the next object allocation on its CPU, votes for the only aligned start that puts the object on those pages, if
-//! such a start exists. Two unrelated events also vote by chance, with a probability of 1 in 262,144 for each page of
-//! the block with 4 KiB pages, and of 1 in 8,192 with 64 KiB pages.
+//! A page event has a page frame number, but an object event has an address. The kernel maps all memory in one piece,
+//! the *direct map*. At each boot, the kernel chooses the start of the direct map (KASLR), at a multiple of 1 GiB, or
+//! of 512 MiB with 64 KiB pages. In this module the start is the address that page frame 0 would have. On arm64, the
+//! lowest frames are not memory, so this address is below the first mapped address. No event contains the start, so it
+//! is found by a vote. A new slab's pages are allocated just before the slab's first object, on the same CPU. A page
+//! allocation and the next object allocation on its CPU vote together: for the only aligned start at which the object
+//! is on the allocated pages, if this start exists. Two unrelated events can also vote, by chance: for each page of the
+//! block, the probability is 1 in 262,144 with 4 KiB pages, and 1 in 8,192 with 64 KiB pages.
 //!
-//! Each page size has its own vote: only votes with the right size agree on one start.
+//! Votes are counted separately for each page size: only with the right page size do the votes agree on one start.
 
 use rustc_hash::FxHashMap;
 
 use super::event::{Pfn, Ptr};
 use super::page_size::PageSize;
 
-/// Returns the alignment of the direct map's start: the size that one entry of an upper page table maps.
+/// Returns the alignment of the direct map's start, which is the size that one entry of an upper page table maps.
 fn align(size: PageSize) -> u64 {
     match size {
         PageSize::Kib4 | PageSize::Kib16 => 1 << 30,
@@ -30,11 +30,12 @@ const LENGTH: u64 = 64 << 40;
 /// The largest order of a slab, unless a boot parameter changes it.
 const MAX_SLAB_ORDER: u8 = 3;
 
-/// A start with a single vote is accepted if it has this many times the votes that chance would give to all starts
-/// together.
+/// A start with a single vote is accepted if this vote is this many times the number of votes that chance would give to
+/// all starts together.
 const ALONE: u64 = 1000;
 
-/// A start with several votes is accepted at this multiple, because chance rarely gives several votes to one start.
+/// A start with several votes is accepted at this smaller multiple, because chance rarely gives several votes to one
+/// start.
 const SEVERAL: u64 = 100;
 
 /// The result of the search for the direct map.
@@ -43,10 +44,10 @@ const SEVERAL: u64 = 100;
 pub enum DirectMap {
     /// Page frame 0 is mapped at this address.
     At(u64),
-    /// Addresses are real, but the vote found no start. Objects whose addresses have the same page share a page, but
-    /// the page events about it cannot be identified.
+    /// Addresses are real, but the vote found no start of the direct map. The addresses show which objects share a
+    /// page, but page events of this page cannot be recognised.
     Unknown,
-    /// Pointers are hashed: addresses do not show which objects share a page.
+    /// Pointers are hashed, so addresses do not show which objects share a page.
     Hashed,
 }
 
@@ -58,8 +59,9 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Returns the page of an object (the first, if it has several). If the start of the direct map is unknown, pages
-    /// are numbered by address. A page number of a kernel address exceeds any page frame's number.
+    /// Returns the page of an object, or the first page of an object with several pages. If the start of the direct map
+    /// is unknown, pages get numbers that are computed from addresses. Such a number exceeds the number of any page
+    /// frame, because kernel addresses are large.
     pub(super) fn pfn(self, ptr: Ptr) -> Option<Pfn> {
         let shift = self.page_size.shift();
         match self.direct_map {
@@ -77,7 +79,7 @@ impl Mapping {
         (ptr.0 % self.page_size.bytes()) as u16
     }
 
-    /// Returns the address at `offset` bytes from the start of a page that [`pfn`](Self::pfn) returned.
+    /// Returns the address that is `offset` bytes from the start of a page; [`pfn`](Self::pfn) has returned the page.
     pub(super) fn object(self, pfn: Pfn, offset: u16) -> Ptr {
         let base = match self.direct_map {
             DirectMap::At(base) => base,
@@ -90,16 +92,16 @@ impl Mapping {
 /// The vote that finds the [`DirectMap`] of a trace, and the size of its pages.
 #[derive(Debug, Default)]
 pub(super) struct BaseVote {
-    /// The last pages that each CPU allocated, until the CPU allocates an object.
+    /// For each CPU, the pages that it allocated last, until the CPU allocates an object.
     last: Vec<Option<(Pfn, u8)>>,
-    /// The votes for each start, by page size.
+    /// For each page size, the votes for each start.
     votes: [FxHashMap<u64, u64>; PageSize::ALL.len()],
-    /// The number of pages that an object could be on by chance.
+    /// The number of pages on which an object could be by chance.
     pages: u64,
 }
 
 impl BaseVote {
-    /// Records that a CPU allocated pages. User memory (`movable`) is never a slab.
+    /// Records that a CPU allocated pages. User memory (`movable`) is never used for slabs.
     pub(super) fn pages(&mut self, cpu: u16, pfn: Pfn, order: u8, movable: bool) {
         let cpu = usize::from(cpu);
         if cpu >= self.last.len() {
@@ -124,8 +126,8 @@ impl BaseVote {
         }
     }
 
-    /// Returns the start and page size with the most votes, among all page sizes or for the known size. Returns `None`
-    /// if no start has more votes than chance would give it.
+    /// Returns the start and the page size with the most votes, among all page sizes or for the page size that is
+    /// known. Returns `None` if no start has more votes than chance would give to a start.
     pub(super) fn result(&self, known: Option<PageSize>) -> Option<(u64, PageSize)> {
         let sizes = PageSize::ALL.into_iter().zip(&self.votes);
         let elected =

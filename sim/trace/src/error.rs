@@ -9,8 +9,8 @@ use super::page_size::PageSize;
 
 /// An error in a trace, or in a table in the trace's folder.
 ///
-/// Every variant names the file (`<stdin>` for standard input), and the line if the error has one. The system's error
-/// is the [`source`](std::error::Error::source).
+/// Every variant names the file (`<stdin>` for standard input), and also the line if the error is in a line. If the
+/// system returned an error, it is the [`source`](std::error::Error::source).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -21,19 +21,19 @@ pub enum TraceError {
         /// The system's error.
         source: io::Error,
     },
-    /// The path is a directory instead of a file.
+    /// The path is the path of a directory, not of a file.
     Directory {
         /// The path of the directory.
         path: PathBuf,
     },
-    /// Reading the file failed in the middle.
+    /// The file could be opened, but reading it failed.
     Read {
         /// The path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// The compressed file ends before its content does.
+    /// The compressed file ends before its content is complete.
     Truncated {
         /// The path of the file.
         path: PathBuf,
@@ -52,11 +52,11 @@ pub enum TraceError {
         /// The path of the file.
         path: PathBuf,
     },
-    /// A recording of `libuslab.so` is shorter than its header says, or has invalid contents.
+    /// A recording of `libuslab.so` is shorter than its header states, or has invalid contents.
     Recording {
         /// The path of the file.
         path: PathBuf,
-        /// The error, and the expected content.
+        /// A description of the error, and of the expected content.
         what: String,
     },
     /// The file is not text.
@@ -72,12 +72,12 @@ pub enum TraceError {
         path: PathBuf,
         /// The number of lines read.
         lines: u64,
-        /// The first line that was not understood, shortened; empty if the file had only headers.
+        /// The first line that was not understood, shortened; the text is empty if the file has only headers.
         first: String,
         /// The kind of text, if it is recognised.
         foreign: Option<Foreign>,
     },
-    /// Fewer than 95 of 100 lines with kmem events were understood.
+    /// Of the lines with kmem events, less than 95 % were understood.
     MostlyNotUnderstood {
         /// The path of the file.
         path: PathBuf,
@@ -85,10 +85,10 @@ pub enum TraceError {
         rejected: u64,
         /// The number of all kmem lines.
         lines: u64,
-        /// The first lines that were not understood, shortened, with their numbers.
+        /// The first lines that were not understood, shortened, each with its number.
         first: Vec<(u64, String)>,
     },
-    /// Time decreases on one CPU, which shows that the text contains two traces.
+    /// The time decreases on one CPU, which shows that the text contains two traces.
     TimeGoesBack {
         /// The path of the file.
         path: PathBuf,
@@ -99,14 +99,15 @@ pub enum TraceError {
         /// The times of the CPU's previous event and of this event, in nanoseconds.
         times: (u64, u64),
     },
-    /// A line is longer than any line of a trace.
+    /// A line is longer than the longest line that a trace can have.
     LongLine {
         /// The path of the file.
         path: PathBuf,
         /// The number of the line, from 1.
         line: u64,
     },
-    /// A value is impossible, in general or with this page size: an order above 10, a size of 0, a CPU above 8191.
+    /// A value is impossible for every kernel, or for kernels with this page size: an order above 10, a size of 0, a
+    /// CPU above 8191.
     Impossible {
         /// The path of the file.
         path: PathBuf,
@@ -115,7 +116,7 @@ pub enum TraceError {
         /// The value and the accepted range.
         what: Impossible,
     },
-    /// The temporary file for the records of a long trace failed.
+    /// The temporary file that holds the records of a long trace failed.
     Spool {
         /// The system's error.
         source: io::Error,
@@ -142,7 +143,7 @@ pub struct Impossible {
     pub most: u64,
     /// The smallest accepted value.
     pub least: u64,
-    /// The page size to which the range applies; `None` if it applies to any.
+    /// The page size for which the range is valid. `None` if the range is valid for any page size.
     pub page_size: Option<PageSize>,
 }
 

@@ -1,14 +1,14 @@
 //! A traced event as numbers: its content, independent of the text format.
 //!
-//! Event names, call sites, cache names and allocation flags are interned; an [`Event`] holds their [`Symbol`]s.
+//! Event names, call sites, cache names and allocation flags are interned; an [`Event`] contains their [`Symbol`]s.
 
 use super::symbols::Symbol;
 
-/// The largest CPU number a kernel can print (`NR_CPUS` of x86-64 is at most 8192).
+/// The largest CPU number that a kernel can print (`NR_CPUS` of x86-64 is at most 8192).
 pub const MAX_CPU: u16 = 8191;
 
-/// An object's address as the trace prints it. An address is real or hashed; a hashed address is only good for
-/// comparison.
+/// An object's address as the trace prints it. An address is real or hashed; hashed addresses can only be compared for
+/// equality.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ptr(pub u64);
 
@@ -24,7 +24,7 @@ impl Ptr {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pfn(pub u64);
 
-/// The function behind an object event, which determines how the cache is found.
+/// The function that caused an object event; the function determines how the cache is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventSource {
     /// `kmalloc` or `kfree`.
@@ -36,18 +36,19 @@ pub enum EventSource {
 /// One event of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// The event's name, without the group that perf puts before it.
+    /// The event's name without its group, which perf prints before the name.
     pub name: Symbol,
     /// The CPU on which the event happened.
     pub cpu: u16,
-    /// The third flag of ftrace's flag column: `.` task, `s` softirq, `h` hardirq, `H` hardirq inside softirq; `None` if the
-    /// format has no such column.
+    /// The third flag in ftrace's column of flags. The flag is `.` for a task, `s` for a softirq, `h` for a hardirq,
+    /// `H` for a hardirq inside a softirq. `None` if the trace's format has no column of flags.
     pub context: Option<u8>,
-    /// Nanoseconds on the trace's clock. Times of events are not monotonic: never sort by them.
+    /// The time in nanoseconds on the trace's clock. The times of successive events may decrease: never sort events by
+    /// time.
     pub time_ns: u64,
-    /// `true` if the command's name was no longer known (`<...>`).
+    /// `true` if the kernel had forgotten the name of the command (`<...>`).
     pub comm_unknown: bool,
-    /// The command of the allocating task; in an interrupt, of the interrupted task.
+    /// The command of the task that allocates, or that the allocating interrupt has interrupted.
     pub task: Option<Symbol>,
     /// The kind of event, with its fields.
     pub kind: EventKind,
@@ -64,11 +65,11 @@ pub enum EventKind {
         site: Symbol,
         /// The requested bytes.
         bytes_req: u32,
-        /// The bytes that the object takes.
+        /// The number of bytes that the object takes.
         bytes_alloc: u32,
         /// The allocation flags.
         gfp: Symbol,
-        /// The cache, if the event names it (since 6.18).
+        /// The cache, if the event names a cache (since 6.18).
         cache: Option<Symbol>,
         /// The allocating function.
         via: EventSource,
@@ -79,15 +80,15 @@ pub enum EventKind {
         ptr: Ptr,
         /// The caller.
         site: Symbol,
-        /// The cache, if the event names it.
+        /// The cache, if the event names a cache.
         cache: Option<Symbol>,
         /// The freeing function.
         via: EventSource,
     },
     /// A call `kfree(NULL)`, which does nothing.
     FreeNull,
-    /// An object event with the placeholder `(____ptrval____)` for a pointer, from before the kernel had a key for
-    /// hashing.
+    /// An object event that has the placeholder `(____ptrval____)` instead of a pointer, because the kernel had no key
+    /// for hashing yet.
     Placeholder,
     /// The allocation or free of an object that is too large for kmalloc.
     TooLarge {
@@ -100,7 +101,7 @@ pub enum EventKind {
         pfn: Pfn,
         /// The order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
         order: u8,
-        /// The migrate type: 0 unmovable, 1 movable, 2 reclaimable.
+        /// The migrate type of the block: 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
         /// The allocation flags.
         gfp: Symbol,
@@ -120,9 +121,9 @@ pub enum EventKind {
         pfn: Pfn,
         /// The order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
         order: u8,
-        /// The requested type: 0 unmovable, 1 movable, 2 reclaimable.
+        /// The migrate type of the request: 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
-        /// `true` if the pages moved to a per-CPU list instead of a caller.
+        /// `true` if the pages moved to a per-CPU list, and not to a caller.
         percpu_refill: bool,
     },
     /// A block of `2^order` pages returned from a per-CPU list to the buddy allocator.
@@ -136,7 +137,8 @@ pub enum EventKind {
     },
     /// A request for `2^order` pages is served from a block of another migrate type.
     ExtFrag {
-        /// The first page of the block, or of the served pages: kernels differ.
+        /// The first page of the block, or the first page of the pages that serve the request; this differs between
+        /// kernels.
         pfn: Pfn,
         /// The requested order, at most the largest one of [64 KiB pages](super::PageSize::max_order).
         order: u8,
@@ -147,7 +149,7 @@ pub enum EventKind {
     Other,
 }
 
-/// The names of events whose fields are parsed. An event's symbol is its index in the list.
+/// The names of events whose fields are parsed. The symbol of an event is the index of its name in this list.
 pub(super) const KNOWN_EVENTS: [&[u8]; 14] = [
     b"kmalloc",
     b"kmalloc_node",
@@ -165,7 +167,7 @@ pub(super) const KNOWN_EVENTS: [&[u8]; 14] = [
     b"bputs",
 ];
 
-/// The number of events in the group kmem; marks follow them in the list.
+/// The number of events in the group kmem, which come first in the list; marks come after them.
 pub(super) const KMEM_EVENTS: usize = 11;
 
 /// Returns `true` if the name is a C identifier, as all event names are.
@@ -173,12 +175,12 @@ pub(super) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
 }
 
-/// Returns `true` for the name of an event whose fields are parsed, except a mark.
+/// Returns `true` if the fields of the named event are parsed and the event is not a mark.
 pub(super) fn is_kmem(name: &[u8]) -> bool {
     KNOWN_EVENTS[..KMEM_EVENTS].contains(&name)
 }
 
-/// Returns `true` if a line has the name of a kmem event, in any tool's form: `kmalloc:`, `kmem:kmalloc:`,
+/// Returns `true` if a line contains the name of a kmem event, in the form of any tool. `kmalloc:`, `kmem:kmalloc:`,
 /// `kmem:kmalloc(`.
 pub(super) fn has_kmem(line: &[u8]) -> bool {
     line.split(|b| matches!(b, b' ' | b'\t' | b'(')).any(|word| {

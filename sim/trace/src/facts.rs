@@ -1,4 +1,4 @@
-//! The contents of a trace in numbers, as far as they need no replay.
+//! The contents of a trace in numbers that need no replay.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use super::resolve::{CacheTally, MarkState, Resolver};
 use super::tables::Tables;
 use uslab::SlabInfo;
 
-/// The pairs of moments whose tables are compared.
+/// The pairs of moments between which tables are compared.
 const SPANS: [(&str, &str); 3] = [("before", "end"), ("before", "after"), ("boot", "before")];
 
-/// All facts of a trace. A list of names with counts is sorted, most frequent first.
+/// All facts of a trace. A list of names with counts is sorted by count, largest first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Facts {
     /// The text format.
@@ -32,13 +32,13 @@ pub struct Facts {
     pub events: Vec<(String, u64)>,
     /// The number of lines that are neither events nor headers nor blank.
     pub not_understood: u64,
-    /// The first lines that were not understood, shortened, with their numbers.
+    /// The first lines that were not understood, shortened, each with its number.
     pub first_not_understood: Vec<(u64, String)>,
     /// The number of lost events that the trace reports.
     pub lost: u64,
-    /// `true` if the text ends without a line feed.
+    /// `true` if no line feed ends the text.
     pub unterminated: bool,
-    /// The last line, shortened, and its number, if it is cut off and therefore omitted.
+    /// The last line, shortened, and its number; only if the line is cut off and therefore omitted.
     pub cut_line: Option<(u64, String)>,
     /// The header that `libuslab.so` wrote into its recording.
     pub recorded: Option<Recorded>,
@@ -50,15 +50,16 @@ pub struct Facts {
     pub page_size_source: PageSizeSource,
     /// The number of events by CPU.
     pub by_cpu: BTreeMap<usize, u64>,
-    /// The number of events by context flag: `.` task, `s` softirq, `h` hardirq, `H` hardirq inside softirq.
+    /// The number of events by context flag: The flag is `.` for a task, `s` for a softirq, `h` for a hardirq, `H` for
+    /// a hardirq inside a softirq.
     pub by_context: BTreeMap<char, u64>,
-    /// The time of the first event, and the latest time, in seconds.
+    /// The time of the first event, and the largest time of any event, in seconds.
     pub time: Option<(f64, f64)>,
     /// The number of events at time 0.
     pub zero_times: u64,
-    /// The number of events with the same time as the event before.
+    /// The number of events whose time equals the time of the event before.
     pub same_times: u64,
-    /// The number of events that are earlier than the event before.
+    /// The number of events whose time is earlier than the time of the event before.
     pub times_going_back: u64,
     /// The number of events with `<...>` for a command.
     pub comm_unknown: u64,
@@ -70,23 +71,24 @@ pub struct Facts {
     pub kfree_of_null: u64,
     /// The number of object allocations that failed.
     pub alloc_failed: u64,
-    /// The number of object allocations of 0 bytes, each of which got an object of the smallest size class.
+    /// The number of object allocations of 0 bytes; each of these allocations gets an object of the smallest size
+    /// class.
     pub zero_sizes: u64,
-    /// The number of object allocations above kmalloc's largest size, which were omitted.
+    /// The number of object allocations that exceed kmalloc's largest size and were omitted.
     pub too_large: u64,
     /// The number of distinct call sites of object events.
     pub call_sites: usize,
-    /// The number of call sites (with sizes) that allocate from several caches.
+    /// The number of call sites that allocate from several caches; a call site with two sizes counts as two.
     pub call_sites_with_several_caches: u64,
     /// The requested bytes, and the allocated bytes.
     pub bytes: (u64, u64),
     /// The number of object allocations by flags.
     pub gfp: Vec<(String, u64)>,
-    /// The number of `kmem_cache_free` events with a cache name, and of all.
+    /// The number of `kmem_cache_free` events that name a cache, and the number of all `kmem_cache_free` events.
     pub cache_free_named: (u64, u64),
-    /// The number of `kmem_cache_alloc` events with a cache name, and of all.
+    /// The number of `kmem_cache_alloc` events that name a cache, and the number of all `kmem_cache_alloc` events.
     pub cache_alloc_named: (u64, u64),
-    /// The sources of the allocations' cache names.
+    /// Where the cache names of allocations were found.
     pub name_sources: NameSources,
     /// Facts about the objects of all caches together.
     pub objects: ObjectFacts,
@@ -96,15 +98,17 @@ pub struct Facts {
     pub caches: Vec<CacheFacts>,
     /// The marks that user space wrote.
     pub marks: Vec<MarkFacts>,
-    /// `true` if the first mark, `before`, was lost with the oldest events and was inserted at the beginning.
+    /// `true` if the first mark, `before`, was lost together with the oldest events, and was therefore inserted at the
+    /// beginning.
     pub mark_was_lost: bool,
-    /// The live objects and known slabs of each cache at the beginning and end of a workload (marks `WORKLOAD ...`).
+    /// For each cache, the live objects and the known slabs at the beginning and at the end of a workload (marks
+    /// `WORKLOAD ...`).
     pub phases: Vec<Phase>,
-    /// The kernel's slabinfo tables compared with the trace, by span of time.
+    /// The kernel's slabinfo tables, compared with the trace, for each span of time.
     pub slabinfo: Vec<SlabinfoSpan>,
-    /// The kernel's page counts compared with the trace, by span of time.
+    /// The kernel's page counts, compared with the trace, for each span of time.
     pub page_spans: Vec<PageSpan>,
-    /// The kernel's totals at a moment compared with the totals traced since the beginning.
+    /// The kernel's totals at a moment, compared with the totals of the trace since its beginning.
     pub absolute: Vec<MomentTotals>,
 }
 
@@ -128,7 +132,7 @@ pub struct ObjectFacts {
     pub frees: u64,
     /// The number of frees whose allocation is in the trace.
     pub matched: u64,
-    /// The number of matched frees on another CPU than the allocation.
+    /// The number of matched frees that happened on another CPU than the allocation.
     pub remote: u64,
     /// The number of frees of objects whose allocation has no event.
     pub hidden_allocs: u64,
@@ -136,23 +140,24 @@ pub struct ObjectFacts {
     pub hidden_frees: u64,
     /// The number of frees of objects from before the trace.
     pub pre_trace_frees: u64,
-    /// The number of pointers that were allocated again while live.
+    /// The number of pointers that were allocated again although their object was live.
     pub overwritten: u64,
     /// The number of objects that were live when their page was freed.
     pub live_when_page_freed: u64,
-    /// Pairs of a hidden allocation and a hidden free that are really events in the wrong order. The first count has
-    /// frees after the next allocation, the second frees before their own allocation.
+    /// The number of pairs of a hidden allocation and a hidden free that are in fact two events in the wrong order. The
+    /// first number counts frees that come after the next allocation; the second counts frees that come before their
+    /// own allocation.
     pub swapped_pairs: (u64, u64),
     /// The number of hidden frees by cache and allocating function.
     pub hidden_free_sites: Vec<(String, String, u64)>,
-    /// The number of hidden allocations by cache.
+    /// The number of hidden allocations of each cache.
     pub hidden_alloc_caches: Vec<(String, u64)>,
-    /// The number of objects of `kmem_cache_alloc` that `kfree` freed, by cache.
+    /// For each cache, the number of objects that `kmem_cache_alloc` allocated and `kfree` freed.
     pub kfree_of_cache_object: Vec<(String, u64)>,
-    /// Frees that name another cache than the allocation did: the allocation's cache, the free's cache, and their
-    /// number.
+    /// Frees that name a different cache than their allocation: the allocation's cache, the free's cache, and the
+    /// number of these frees.
     pub name_differs: Vec<(String, String, u64)>,
-    /// The number of matched frees by allocating and freeing CPU.
+    /// The number of matched frees for each pair of allocating CPU and freeing CPU.
     pub cpu_pairs: Vec<(usize, usize, u64)>,
 }
 
@@ -167,19 +172,19 @@ pub struct PageFacts {
     pub allocs_by_migratetype: Vec<u64>,
     /// The number of page allocations that failed.
     pub alloc_failed: u64,
-    /// The number of `mm_page_alloc_zone_locked` events for a per-CPU list.
+    /// The number of `mm_page_alloc_zone_locked` events that move pages to a per-CPU list.
     pub percpu_refills: u64,
-    /// The number of `mm_page_alloc_zone_locked` events for a caller.
+    /// The number of `mm_page_alloc_zone_locked` events that move pages to a caller.
     pub zone_direct: u64,
-    /// The number of frees of blocks whose allocation is not in the trace.
+    /// The number of page frees whose allocation is not in the trace.
     pub free_unseen: u64,
-    /// The number of allocations of pages that were already live.
+    /// The number of page allocations whose pages were already live.
     pub alloc_over_live: u64,
-    /// The largest number of pages allocated in the trace at a time.
+    /// The largest number of pages, allocated in the trace, that were live at a time.
     pub peak: u64,
-    /// The number of frees of blocks whose allocation is in the trace.
+    /// The number of page frees whose allocation is in the trace.
     pub free_matched: u64,
-    /// The number of matched page frees on another CPU than the allocation.
+    /// The number of matched page frees that happened on another CPU than the allocation.
     pub free_remote: u64,
 }
 
@@ -198,7 +203,7 @@ pub struct CacheFacts {
 /// A mark that user space wrote.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MarkFacts {
-    /// The number of preceding object and page events, without failed allocations and `kfree(NULL)`.
+    /// The number of object and page events before the mark; failed allocations and `kfree(NULL)` do not count.
     pub at: u64,
     /// The mark's time in seconds.
     pub time: f64,
@@ -211,7 +216,7 @@ pub struct MarkFacts {
 pub struct Phase {
     /// The mark's text.
     pub mark: String,
-    /// Each cache with live objects or slabs: its name, and the number of live objects and of slabs.
+    /// Each cache with live objects or slabs: its name, the number of its live objects, and the number of its slabs.
     pub caches: Vec<(String, u64, i64)>,
 }
 
@@ -222,7 +227,7 @@ pub struct SlabinfoSpan {
     pub from: &'static str,
     /// The later moment.
     pub to: &'static str,
-    /// The caches in slabinfo that changed according to the kernel or the trace, busiest first.
+    /// The caches in slabinfo that changed, in the kernel's tables or in the trace, busiest first.
     pub rows: Vec<SlabinfoChange>,
     /// The sums over the rows.
     pub sum: SlabinfoSum,
@@ -241,13 +246,13 @@ pub struct SlabinfoChange {
     pub real: i64,
     /// Allocations minus frees.
     pub raw: i64,
-    /// Allocations minus frees, with hidden allocations added and hidden frees subtracted.
+    /// The number of allocations minus the number of frees; hidden allocations and hidden frees are included.
     pub corrected: i64,
     /// The number of objects in a slab.
     pub per_slab: u64,
     /// The change of `num_slabs`.
     pub real_slabs: i64,
-    /// The number of traced slab allocations minus traced slab frees.
+    /// The number of slabs allocated in the trace minus the number of slabs freed.
     pub slabs_seen: i64,
     /// The value of `active_objs` at the later moment.
     pub active_end: u64,
@@ -270,21 +275,21 @@ pub struct SlabinfoSum {
     pub corrected: i64,
     /// The sum of absolute real changes.
     pub abs_real: u64,
-    /// The sum of absolute errors of the raw changes.
+    /// The sum over all rows of the absolute difference between the raw and the real change.
     pub abs_err_raw: u64,
-    /// The sum of absolute errors of the corrected changes.
+    /// The sum over all rows of the absolute difference between the corrected and the real change.
     pub abs_err_corrected: u64,
-    /// The number of rows whose raw change is exact.
+    /// The number of rows whose raw change equals the real change.
     pub exact_raw: u64,
-    /// The number of rows whose corrected change is exact.
+    /// The number of rows whose corrected change equals the real change.
     pub exact_corrected: u64,
-    /// The number of rows whose corrected change is off by at most one slab per CPU.
+    /// The number of rows whose corrected change differs from the real change by at most one slab per CPU.
     pub within_one_slab_per_cpu: u64,
-    /// The sum of absolute real changes of slabs.
+    /// The sum over all rows of the absolute real change of slabs.
     pub abs_real_slabs: u64,
-    /// The sum of absolute errors of the traced slabs.
+    /// The sum over all rows of the absolute difference between the traced and the real change of slabs.
     pub abs_err_slabs: u64,
-    /// The number of rows whose traced slabs are exact.
+    /// The number of rows whose traced change of slabs equals the real change.
     pub exact_slabs: u64,
 }
 
@@ -295,9 +300,9 @@ pub struct PageSpan {
     pub from: &'static str,
     /// The later moment.
     pub to: &'static str,
-    /// The change of the pages in use, by buddyinfo and zoneinfo's per-CPU lists.
+    /// The change of the pages in use, computed from buddyinfo and from zoneinfo's per-CPU lists.
     pub real_used: i64,
-    /// Pages allocated minus pages freed.
+    /// The number of pages allocated minus the number of pages freed.
     pub traced: i64,
     /// The number of pages in the buddy allocator at each of the two moments.
     pub buddy_free: (u64, u64),
@@ -305,23 +310,24 @@ pub struct PageSpan {
     pub percpu: (u64, u64),
 }
 
-/// The kernel's totals at a moment, compared with the trace's.
+/// The kernel's totals at a moment, compared with totals from the trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MomentTotals {
     /// The moment of the totals.
     pub moment: &'static str,
-    /// The number of active objects by slabinfo.
+    /// The number of active objects in slabinfo.
     pub active: u64,
-    /// The number of live objects that were allocated in the trace, in slabinfo's caches.
+    /// The number of live objects that were allocated in the trace, from caches in slabinfo.
     pub seen_live: u64,
-    /// The number of slabs by slabinfo.
+    /// The number of slabs in slabinfo.
     pub slabs: u64,
-    /// The number of slabs that were allocated in the trace and not freed.
+    /// The number of slabs that were allocated in the trace and are not freed.
     pub slabs_seen: i64,
 }
 
 impl Resolver {
-    /// Returns the facts, after all operations were taken. `tables` are the tables in the trace's folder.
+    /// Returns the facts; all operations must have been taken before. `tables` are the kernel's tables, which are in
+    /// the trace's folder.
     #[must_use]
     pub fn facts(&self, tables: &Tables) -> Facts {
         let counts = &self.recording.counts;
@@ -505,7 +511,7 @@ impl Resolver {
             .collect()
     }
 
-    /// Returns the state at the time when a moment's tables were read.
+    /// Returns the state of the trace when the kernel's tables of a moment were read.
     fn moment(&self, moment: &str) -> Option<&MarkState> {
         let text = format!("SNAP {moment} begin");
         self.tally.marks.iter().find(|mark| mark.text == text)

@@ -1,4 +1,4 @@
-//! Parses the `key=value` part of a line, and the numbers in it.
+//! Parses the `key=value` part of a line, and numbers in this part.
 
 use memchr::memmem;
 
@@ -10,8 +10,9 @@ pub(super) enum Pointer {
     Placeholder,
 }
 
-/// The fields of one event. Callers request fields in the order in which the kernel prints them, so that each request
-/// is one comparison at the cursor. A field at another place (older or newer kernels) is searched.
+/// The fields of one event. If callers request fields in the order in which the kernel prints them, each request is a
+/// single comparison at the cursor. If a field is at another place, as in older or newer kernels, the line is searched
+/// for the field.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     all: &'a [u8],
@@ -23,14 +24,14 @@ impl<'a> Fields<'a> {
         Self { all: text, rest: text }
     }
 
-    /// Returns the value of `key`, which includes its `=`.
+    /// Returns the value after `key`; the text of `key` ends with `=`.
     #[inline]
     pub(super) fn get<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         self.find(key)?;
         Some(self.value())
     }
 
-    /// Returns the decimal number of `key`, which includes its `=`.
+    /// Returns the decimal number after `key`; the text of `key` ends with `=`.
     #[inline]
     pub(super) fn number<const N: usize>(&mut self, key: &[u8; N]) -> Option<u64> {
         self.find(key)?;
@@ -42,7 +43,7 @@ impl<'a> Fields<'a> {
         matches!(rest, [] | [b' ', ..]).then_some(value)
     }
 
-    /// Returns the pointer of `key`, which includes its `=`.
+    /// Returns the pointer after `key`; the text of `key` ends with `=`.
     #[inline]
     pub(super) fn pointer<const N: usize>(&mut self, key: &[u8; N]) -> Option<Pointer> {
         self.find(key)?;
@@ -56,20 +57,20 @@ impl<'a> Fields<'a> {
         pointer(self.value())
     }
 
-    /// Returns `true` if `text` comes next.
+    /// Returns `true` if the unread part begins with `text`.
     pub(super) fn starts_with(&self, text: &[u8]) -> bool {
         skip_spaces(self.rest).starts_with(text)
     }
 
-    /// Returns the value of `key` if it comes next, for fields that not every kernel has.
+    /// Returns the value after `key` if `key` is next; used for fields that not every kernel has.
     #[inline]
     pub(super) fn next_if<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         self.skip(key)?;
         Some(self.value())
     }
 
-    /// Returns the name under `key` if the event has this field. The field comes next, except with ftrace's option
-    /// `fields`, which prints each number twice or the fields in reverse order: `ptr=0xffff888003000000
+    /// Returns the name after `key` if the event has this field. The field is next in the line, except with ftrace's
+    /// option `fields`, which prints each number twice or the fields in reverse order. `ptr=0xffff888003000000
     /// (-131391589187584) call_site=...`.
     #[inline]
     pub(super) fn optional<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
@@ -82,9 +83,9 @@ impl<'a> Fields<'a> {
         Some(self.name())
     }
 
-    /// Returns a value that may have blanks, such as a cache's name. A value ends at the next key, or at an address or
-    /// (`-F cgroup`) control group that `perf script` appends. A cache's name has no slash, because it is also the name
-    /// of a folder.
+    /// Returns a value that may contain blanks, for example the name of a cache. A value ends at the next key, or at
+    /// text that `perf script` appends: an address or, with `-F cgroup`, a control group. The name of a cache contains
+    /// no slash, because the name is also the name of a folder.
     #[inline]
     fn name(&mut self) -> &'a [u8] {
         let text = self.rest;
@@ -101,14 +102,14 @@ impl<'a> Fields<'a> {
         &text[..end]
     }
 
-    /// Returns the name under `key` if it comes next.
+    /// Returns the name after `key` if `key` is next.
     #[inline]
     pub(super) fn next_name<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         self.skip(key)?;
         Some(self.name())
     }
 
-    /// Returns `true` if the text is in an event's print format, not in the format of the option `fields`.
+    /// Returns `true` if the line has the event's print format, `false` if it has the format of the option `fields`.
     #[inline]
     fn is_plain(&self) -> bool {
         self.all.starts_with(b"call_site=") && !matches!(self.rest, [b' ', b'(', ..])
@@ -150,8 +151,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Returns the index of the first `byte`, or the length of the text. For short words the search is twice as fast as
-/// `memchr`, which pays for a call through a pointer.
+/// Returns the index of the first occurrence of `byte`, or the length of the text. For short words, this search is
+/// twice as fast as `memchr`, which is called through a pointer.
 #[inline]
 pub(super) fn find_byte(byte: u8, text: &[u8]) -> usize {
     const LOW: u64 = 0x0101_0101_0101_0101;
@@ -178,7 +179,7 @@ pub(super) fn skip_spaces(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// Splits the text at its first blank; the rest starts after all blanks.
+/// Splits the text at its first blank; the second part begins after all blanks.
 #[inline]
 pub(super) fn word(text: &[u8]) -> (&[u8], &[u8]) {
     let text = skip_spaces(text);
@@ -186,13 +187,13 @@ pub(super) fn word(text: &[u8]) -> (&[u8], &[u8]) {
     (&text[..end], skip_spaces(&text[end..]))
 }
 
-/// Parses a number with the prefix `0x`.
+/// Parses a hexadecimal number that has the prefix `0x`.
 #[cold]
 fn prefixed_hex(text: &[u8]) -> Option<u64> {
     hex(text.strip_prefix(b"0x")?)
 }
 
-/// Parses the unsigned decimal number at the start of a text, and returns the rest.
+/// Parses the unsigned decimal number with which a text begins; returns the number, and the text after it.
 #[inline]
 pub(super) fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let (mut value, mut len) = (0_u64, 0);
@@ -248,7 +249,8 @@ const HEX: [u8; 256] = {
     table
 };
 
-/// Parses a pointer as ftrace (`ffff888004a9a000`, hashed or not) and perf (`0xffff888004a9a000`, `(nil)`) print it.
+/// Parses a pointer as ftrace prints it (`ffff888004a9a000`, hashed or not), or as perf prints it
+/// (`0xffff888004a9a000`, `(nil)`).
 #[inline]
 pub(super) fn pointer(text: &[u8]) -> Option<Pointer> {
     let digits = text.strip_prefix(b"0x").unwrap_or(text);
@@ -262,7 +264,7 @@ pub(super) fn pointer(text: &[u8]) -> Option<Pointer> {
     }
 }
 
-/// Parses a page frame number: hexadecimal with `0x`, decimal without (kernels before 5.17).
+/// Parses a page frame number, which is hexadecimal with `0x`, and decimal without `0x` (in kernels before 5.17).
 pub(super) fn pfn(text: &[u8]) -> Option<u64> {
     match text.strip_prefix(b"0x") {
         Some(digits) => hex(digits),
@@ -270,7 +272,8 @@ pub(super) fn pfn(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// Parses the time at the start of a text, `seconds.fraction` or a bare counter, as nanoseconds; returns the rest.
+/// Parses the time with which a text begins, `seconds.fraction` or a bare counter; returns the time in nanoseconds, and
+/// the text after it.
 #[inline]
 pub(super) fn time(text: &[u8]) -> Option<(u64, &[u8])> {
     const SCALE: [u64; 10] =

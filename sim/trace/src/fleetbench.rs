@@ -1,11 +1,12 @@
-//! Parses Fleetbench's distributions, which describe what a fleet's programs request from malloc, by size.
+//! Parses Fleetbench's distributions, which describe how often a fleet's programs request each size from malloc.
 //!
-//! A line is `SIZE, RATE, LIVE`: a size in bytes, how often it is requested, and its number of live blocks. `RATE` and
-//! `LIVE` may have any unit. A distribution is not a trace, so a trace with the distribution is generated, always the
-//! same one. The generated trace starts with allocations in proportion to the live blocks, for a heap of 64 MiB or a
-//! million blocks. A million allocations and frees follow. Blocks are requested at random times at their rates. By
-//! Little's law they live for `LIVE / RATE` on average, exponentially distributed, so their numbers stay constant. The
-//! sizes, rates and numbers of blocks are a real program's, but the order of frees is not.
+//! A line is `SIZE, RATE, LIVE`: a size in bytes, how often the size is requested, and the number of live blocks of the
+//! size. `RATE` and `LIVE` may have any unit. A distribution is not a trace, so a trace that has the distribution is
+//! generated; the generated trace is always the same. The generated trace begins with allocations in proportion to the
+//! live blocks, which fill a heap of 64 MiB or make a million blocks. After the first allocations, a million
+//! allocations and frees follow. Each size is requested at random times, at its rate. By Little's law, a block must
+//! live for `LIVE / RATE` on average, with an exponential distribution, so that the numbers of blocks stay constant.
+//! The sizes, rates and numbers of blocks are taken from a real program, but the order of the frees is random.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,10 +14,10 @@ use std::collections::BinaryHeap;
 use super::fields;
 use super::program::Call;
 
-/// The bytes of the blocks that are live from the start.
+/// The number of bytes in the blocks that are live from the start.
 const HEAP: f64 = (64 << 20) as f64;
 
-/// The most blocks that are live from the start.
+/// The largest number of blocks that are live from the start.
 const MOST_BLOCKS: f64 = 1e6;
 
 /// The number of allocations and frees after the start.
@@ -31,7 +32,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Parses a line; `None` if it has another form.
+    /// Parses a line; `None` if the line has another form.
     pub(super) fn of(line: &[u8]) -> Option<Self> {
         let mut parts = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
         let bytes = fields::decimal(parts.next()?)?;
@@ -44,7 +45,7 @@ impl Row {
     }
 }
 
-/// Generates the calls of a program that has the distribution.
+/// Generates the calls of a program whose allocations have the distribution.
 pub(super) fn calls<E>(rows: &[Row], each: impl FnMut(Call) -> Result<(), E>) -> Result<(), E> {
     calls_within(HEAP, OPERATIONS, rows, each)
 }
@@ -81,10 +82,10 @@ fn calls_within<E>(
 
 struct Program<F> {
     each: F,
-    /// The number of blocks per unit of a row's `live`.
+    /// The number of blocks for each unit of a row's field `live`.
     scale: f64,
     block: u64,
-    /// The time at which each block is freed. Times are positive, so their bits sort like their values.
+    /// The time at which each block is freed. Times are positive, so comparing their bits is comparing the times.
     frees: BinaryHeap<Reverse<(u64, u64, bool)>>,
     random: Random,
 }
@@ -102,7 +103,7 @@ impl<E, F: FnMut(Call) -> Result<(), E>> Program<F> {
         (self.each)(call)
     }
 
-    /// Frees the next block, if its time is before `then`.
+    /// Frees the block that is to be freed next, if its time is before `then`.
     fn free_before(&mut self, then: f64) -> Result<bool, E> {
         let Some(&Reverse((at, block, too_large))) = self.frees.peek() else { return Ok(false) };
         if f64::from_bits(at) > then {
@@ -114,9 +115,9 @@ impl<E, F: FnMut(Call) -> Result<(), E>> Program<F> {
     }
 }
 
-/// Chooses a row at random by weight.
+/// Chooses a row at random, with a probability proportional to the row's weight.
 struct Choice {
-    /// The sums of the weights up to each row.
+    /// For each row, the sum of the weights up to this row.
     sums: Vec<f64>,
     sum: f64,
 }
@@ -150,7 +151,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// Returns a number from 0 to less than 1.
+    /// Returns a number that is at least 0 and less than 1.
     fn part(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

@@ -1,16 +1,16 @@
-//! Recognises texts that are not a trace, or a trace without what a replay needs, with advice for each.
+//! Recognises texts that are not traces, and traces that lack what a replay needs; gives advice for each kind of text.
 
 use super::event::{is_kmem, is_name};
 use super::fields;
 
-/// A text that is not read as a trace.
+/// A kind of text that cannot be read as a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Foreign {
-    /// A description of the text.
+    /// A description of this kind of text.
     pub is: &'static str,
     /// The method by which a text of this kind is made.
     pub made: &'static str,
-    /// The advice, with `FILE` in place of the file's name.
+    /// The advice, in which `FILE` replaces the name of the file.
     pub instead: &'static str,
 }
 
@@ -19,7 +19,7 @@ const fn foreign(is: &'static str, made: &'static str, instead: &'static str) ->
 }
 
 impl Foreign {
-    /// Determines the kind of a text by its first lines, ignoring comments.
+    /// Determines the kind of a text from its first lines; comments are ignored.
     #[must_use]
     pub fn of(lines: &[&str]) -> Option<Self> {
         let first = lines.iter().find(|line| !line.trim().is_empty())?;
@@ -64,7 +64,7 @@ fn table(first: &str) -> Option<Foreign> {
     })
 }
 
-/// Recognises a program's operations, which the lab reads.
+/// Recognises a list of a program's operations, which only the lab reads.
 fn operations(lines: &[&str]) -> Option<Foreign> {
     const LAB: &str = "cargo lab race --trace FILE";
     let is_number = |line: &&str| line.trim().parse::<u64>().is_ok();
@@ -86,7 +86,7 @@ fn operations(lines: &[&str]) -> Option<Foreign> {
     None
 }
 
-/// Recognises output of tools without events, or without what a replay needs.
+/// Recognises output of other tools that contains no events, or lacks what a replay needs.
 fn other_tool(lines: &[&str]) -> Option<Foreign> {
     const RECORD: &str =
         "record events: `uslab record FOLDER`, or `perf record -a -e 'kmem:*'` and `perf script`";
@@ -137,10 +137,10 @@ fn log(first: &str) -> Option<Foreign> {
     foreign("a kernel's log", "dmesg", "record events: `uslab record FOLDER`")
 }
 
-/// The events whose names are searched for.
+/// The event names that are searched for in a text.
 const KMEM: [&str; 4] = ["kmalloc", "kmem_cache_alloc", "kfree", "kmem_cache_free"];
 
-/// Recognises a trace's lines that lack a part.
+/// Recognises a line of a trace that lacks a part.
 fn incomplete(line: &str) -> Option<Foreign> {
     const FTRACE: &str = "ftrace";
     const PERF: &str = "perf script -F";

@@ -1,13 +1,14 @@
-//! Parses the kernel's own text: `comm-pid  (tgid) [cpu] flags time: event: fields`.
+//! Parses the text that the kernel itself prints. A line has the form `comm-pid  (tgid) [cpu] flags time: event:
+//! fields`.
 //!
-//! The column `(tgid)` exists with the option `record-tgid`; the flags exist unless `irq-info` is off. A command's name
-//! may contain nearly anything (`kworker/0:1`, `mini-0`, blanks, brackets). The task's name is `<...>` if the kernel
-//! has forgotten the name.
+//! The column `(tgid)` exists with the option `record-tgid`; the flags exist unless `irq-info` is off. The name of a
+//! command may contain nearly any character (`kworker/0:1`, `mini-0`, blanks, brackets). If the kernel has forgotten
+//! the name of the task, the name is `<...>`.
 //!
-//! With the option `latency-format`, and in `trace-cmd report -l`, a line is `comm-pid  cpuflags time: event: fields`.
-//! A time with `latency-format` is in microseconds since the trace began (`10us `), with `+`, `!` or `#` before a long
-//! pause. With the option `verbose` as well, a line is `comm pid cpu flags preempt number [time] 0.010ms (+0.000ms):
-//! event: fields`.
+//! With the option `latency-format`, and in `trace-cmd report -l`, a line has the form `comm-pid  cpuflags time: event:
+//! fields`. With `latency-format`, a time is in microseconds since the trace began (`10us `), and `+`, `!` or `#` marks
+//! a long pause after it. If the option `verbose` is also set, a line has the form `comm pid cpu flags preempt number
+//! [time] 0.010ms (+0.000ms): event: fields`.
 
 use super::fields::{self, skip_spaces, word};
 use super::prefix::{Prefix, comm_before_pid, parse_cpu_prefix};
@@ -30,8 +31,8 @@ pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
     Some(Prefix { event: name, body, ..prefix })
 }
 
-/// Returns `true` for ` => kmem_cache_alloc` and its preceding line, which the options `stacktrace` and
-/// `userstacktrace` print.
+/// Returns `true` for a line ` => kmem_cache_alloc` and for the line before a group of them; the options `stacktrace`
+/// and `userstacktrace` print these lines.
 pub(super) fn is_stack(line: &[u8]) -> bool {
     let text = line.trim_ascii();
     text.starts_with(b"=> ") || text.ends_with(b"stack trace>")
@@ -56,8 +57,8 @@ fn parse_latency_prefix(line: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
     None
 }
 
-/// Returns `true` for flags like `d..1.`: interrupts, need to reschedule, kind of context, depths of preemption and of
-/// migration.
+/// Returns `true` for flags such as `d..1.`: interrupts, need to reschedule, kind of context, preemption depth,
+/// migration depth.
 fn is_flags(flags: &[u8]) -> bool {
     let of_flag = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'#');
     (4..=6).contains(&flags.len()) && !flags[0].is_ascii_digit() && flags.iter().all(of_flag)

@@ -1,4 +1,4 @@
-//! Kernel memory traces: from text to the operations that a replayer performs.
+//! Kernel memory traces, converted from text to the operations that a replayer runs.
 //!
 //! ```text
 //!  file, .gz .xz .zst, stdin    Recording                        Resolver
@@ -8,15 +8,17 @@
 //!            wee_alloc, fleetbench, recorded
 //! ```
 //!
-//! A trace is read in two passes, because it often names a cache late. `kmem_cache_free` names the cache of an object,
-//! often long after `kmem_cache_alloc` did not. The text is parsed once, while a thread unpacks the next chunks; the
-//! first pass hands the second 32-byte records.
+//! A trace is read in two passes, because the name of a cache often comes late in the trace. An event `kmem_cache_free`
+//! names the object's cache, often long after the event `kmem_cache_alloc`, which does not name the cache. The text is
+//! parsed only once, while a thread unpacks the following chunks; the first pass gives records of 32 bytes to the
+//! second pass.
 //!
-//! The events are from the kernel's `kmem` group, as ftrace, `perf script` and `trace-cmd report` print them. Events
-//! can also be a program's calls of malloc and free, from wee_alloc's traces, Fleetbench's distributions, or binary
-//! recordings of `libuslab.so`. Nothing is skipped silently. Lines that are not understood are counted and shown, and
-//! lost events are reported. Events that the kernel did not trace (hidden allocations and frees, objects from before
-//! the trace) are inferred and counted separately.
+//! The events belong to the kernel's group `kmem`, and have the form that ftrace, `perf script` or `trace-cmd report`
+//! prints. Events can also be calls of malloc and free in a program, from wee_alloc's traces, Fleetbench's
+//! distributions, or binary recordings of `libuslab.so`. Nothing is skipped silently. Lines that the parser does not
+//! understand are counted and shown, and lost events are reported. Events that the kernel did not trace (hidden
+//! allocations, hidden frees, and the allocations of objects from before the trace) are inferred and counted
+//! separately.
 //!
 //! ```no_run
 //! use std::path::Path;

@@ -1,4 +1,4 @@
-//! Parses one line of a trace: its format, and its content.
+//! Parses one line of a trace: finds the line's format and its content.
 //!
 //! | text of | looks like |
 //! |---|---|
@@ -9,8 +9,9 @@
 //! | wee_alloc ([`wee_alloc`](super::wee_alloc)) | `Alloc(552),` and `Free(0),` |
 //! | Fleetbench ([`fleetbench`](super::fleetbench)) | `16, 101940.7, 1974305.1`: a distribution |
 //!
-//! For each of the kernel's formats, a module cuts a line into a [`Prefix`] and the event's fields. The formats share
-//! the syntax of fields, which this module parses. The format is determined by the first line that is an event.
+//! For each of the kernel's formats, a module splits a line into a [`Prefix`] and the fields of the event. The syntax
+//! of fields is common to all formats, and is parsed by this module. The first line that is an event determines the
+//! format of the trace.
 
 use memchr::{memchr, memmem};
 
@@ -29,41 +30,41 @@ use super::{babeltrace, ftrace, perf, trace_cmd, wee_alloc};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
-    /// The kernel's own text: `trace` and `trace_pipe` in tracefs.
+    /// The kernel's own text: The text of `trace` or `trace_pipe` in tracefs.
     Ftrace,
     /// The text of `perf script`.
     PerfScript,
     /// The text of `trace-cmd report`.
     TraceCmdReport,
-    /// The text of babeltrace for a trace by LTTng.
+    /// The text that babeltrace prints for a trace by LTTng.
     Babeltrace,
-    /// A program's calls of malloc and free, in wee_alloc's text format.
+    /// Calls of malloc and free in a program, in wee_alloc's text format.
     WeeAlloc,
-    /// A distribution of a program's allocations, in Fleetbench's text format. A trace is generated from the
+    /// A distribution of allocations in programs, in Fleetbench's text format. A trace is generated from the
     /// distribution.
     Fleetbench,
-    /// A program's calls of malloc and free, as `libuslab.so` records them. The format is binary, not text.
+    /// Calls of malloc and free in a program, as `libuslab.so` records them. The format is binary, not text.
     Libuslab,
 }
 
 impl Format {
-    /// Returns `true` if the format has a kernel's events.
+    /// Returns `true` if the events of this format are a kernel's events.
     #[must_use]
     pub fn is_kernel(self) -> bool {
         matches!(self, Self::Ftrace | Self::PerfScript | Self::TraceCmdReport | Self::Babeltrace)
     }
 }
 
-/// The kind and contents of a line.
+/// The kind of a line, and its contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
     /// The line is an event.
     Event(Event),
-    /// The number of events that the kernel reports as lost; 0 if it reports no number.
+    /// The number of events that the kernel reports as lost; 0 if the kernel does not report how many.
     Lost(u64),
     /// The line is a header with a fact.
     Header(HeaderFact),
-    /// The line is a comment, blank, or part of a call chain.
+    /// The line is a comment, is blank, or belongs to a call chain.
     Nothing,
 }
 
@@ -88,11 +89,12 @@ pub enum HeaderFact {
 pub enum Reject {
     /// The form of the line is unknown.
     NotUnderstood,
-    /// The form of the line is known, but it has an impossible value.
+    /// The form of the line is known, but the line contains an impossible value.
     Impossible(Impossible),
 }
 
-/// The page size with the largest limits on values. The page size of a trace is known only after its lines are parsed.
+/// The page size for which the limits on values are largest. The page size of the trace is not known until all lines
+/// are parsed.
 const LARGEST: PageSize = PageSize::Kib64;
 
 /// The interned strings of a trace.
@@ -102,7 +104,7 @@ pub struct Strings {
     pub events: Symbols,
     /// Call sites.
     pub sites: Symbols,
-    /// Cache names that the trace prints.
+    /// The names of caches that the trace prints.
     pub caches: Symbols,
     /// Allocation flags.
     pub gfp: Symbols,
@@ -112,18 +114,18 @@ pub struct Strings {
     pub tasks: Symbols,
 }
 
-/// A parser of a trace's lines, in order. The format of a trace is determined once and kept.
+/// A parser, which gets the lines of a trace in their order. The format of the trace is determined once and then kept.
 #[derive(Debug)]
 pub struct Parser {
     format: Option<Format>,
-    /// `true` if a `cpus=` line came first, which only trace-cmd writes.
+    /// `true` if the text began with a line `cpus=`, which only trace-cmd writes.
     trace_cmd: bool,
     strings: Strings,
-    /// The live blocks of a program's trace.
+    /// The live blocks of the program, if the trace is a program's.
     blocks: Blocks,
-    /// The lines of a distribution.
+    /// The rows of the distribution, if the text is a distribution.
     rows: Vec<Row>,
-    /// The flags of the previous line, which repeat for long stretches.
+    /// The flags of the previous line, which are kept because successive lines often have equal flags.
     last_gfp: (Vec<u8>, Option<Symbol>),
     /// The command of the previous allocation.
     last_task: (Vec<u8>, Option<Symbol>),
@@ -154,7 +156,7 @@ impl Parser {
         }
     }
 
-    /// Returns the format, once a line has shown it.
+    /// Returns the format, if a line has already shown the format.
     #[must_use]
     pub fn format(&self) -> Option<Format> {
         self.format
@@ -166,7 +168,7 @@ impl Parser {
         &self.strings
     }
 
-    /// Returns the strings, after all lines were parsed.
+    /// Returns the strings; all lines must have been parsed before.
     #[must_use]
     pub fn into_strings(self) -> Strings {
         self.strings
@@ -176,7 +178,7 @@ impl Parser {
     ///
     /// # Errors
     ///
-    /// Fails if the line has an unknown form or an impossible value.
+    /// Fails if the form of the line is unknown, or if the line contains an impossible value.
     pub fn parse(&mut self, line: &[u8]) -> Result<Line, Reject> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         match line.first() {
@@ -332,7 +334,7 @@ impl Parser {
         Ok(Symbol(place))
     }
 
-    /// Events outside the group kmem are omitted.
+    /// Events outside of the group kmem are omitted.
     fn of_babeltrace(&mut self, line: &[u8]) -> Result<Line, Reject> {
         match babeltrace::as_perf(line) {
             Some(text) => self.event(&perf::cut(&text).ok_or(Reject::NotUnderstood)?),
@@ -358,17 +360,17 @@ impl Parser {
         Ok(Line::Nothing)
     }
 
-    /// Takes the parsed distribution out of the parser.
+    /// Takes the distribution that was parsed out of the parser.
     pub(super) fn take_rows(&mut self) -> Vec<Row> {
         std::mem::take(&mut self.rows)
     }
 
-    /// Sets the format to a recording of `libuslab.so`.
+    /// Records that the format is a recording of `libuslab.so`.
     pub(super) fn is_recorded(&mut self) {
         self.format = Some(Format::Libuslab);
     }
 
-    /// Returns the event of a program's call. An unknown CPU or time is 0.
+    /// Converts a call that a program made to an event. If the CPU or the time is unknown, it is 0 in the event.
     pub(super) fn made(&mut self, call: Call, cpu: u16, time_ns: u64) -> Event {
         let site = self.strings.sites.intern(b"malloc");
         let kind = match call {
@@ -407,8 +409,8 @@ impl Parser {
         Event { name, cpu, context: None, time_ns, comm_unknown: false, task: None, kind }
     }
 
-    /// trace-cmd prints the writing function before a mark's text. With the option `fields`, the text is `buf`, before
-    /// or after the `ip`.
+    /// trace-cmd prints the name of the writing function before the text of a mark. With the option `fields`, the text
+    /// of the mark is the field `buf`, which is before or after the field `ip`.
     fn mark(&mut self, body: &[u8], to: &mut EventKind, place: u32) -> u32 {
         let mut text = body.strip_prefix(b"tracing_mark_write: ").unwrap_or(body);
         if let Some(buf) = text.strip_prefix(b"buf=") {
@@ -502,7 +504,7 @@ impl Parser {
     }
 }
 
-/// Interns a text that usually equals the previous text.
+/// Interns a text that is usually equal to the text before.
 fn repeated(symbols: &mut Symbols, last: &mut (Vec<u8>, Option<Symbol>), text: &[u8]) -> Symbol {
     match last.1 {
         Some(symbol) if last.0 == text => symbol,
@@ -525,7 +527,8 @@ fn cut(format: Format, line: &[u8]) -> Option<Prefix<'_>> {
     }
 }
 
-/// Parses ftrace's `CPU:3 [LOST 71 EVENTS]`, and trace-cmd's `CPU:3 [71 EVENTS DROPPED]` and `CPU:3 [EVENTS DROPPED]`.
+/// Parses the notices `CPU:3 [LOST 71 EVENTS]` of ftrace, and `CPU:3 [71 EVENTS DROPPED]` and `CPU:3 [EVENTS DROPPED]`
+/// of trace-cmd.
 fn lost(line: &[u8]) -> Option<u64> {
     let text = line.strip_prefix(b"CPU:")?;
     let open = memchr(b'[', text)?;
@@ -559,7 +562,7 @@ fn block(fields: &mut Fields<'_>) -> Result<(Pfn, u8), Reject> {
     pages(fields, b"order=")
 }
 
-/// Parses `pfn=` and an order, whose key includes its `=`.
+/// Parses the field `pfn=` and the order; the order's key is given with its `=`.
 fn pages<const N: usize>(fields: &mut Fields<'_>, key: &[u8; N]) -> Result<(Pfn, u8), Reject> {
     fields.next_if(b"page=");
     let pfn = fields.get(b"pfn=").and_then(fields::pfn).ok_or(Reject::NotUnderstood)?;

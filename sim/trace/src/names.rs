@@ -1,15 +1,13 @@
-//! Finds the cache of each allocation in a trace.
+//! Finds the cache for each allocation in a trace.
 //!
-//! Before 6.18, `kmem_cache_alloc` events do not name the cache. The name of a cache is found in this order:
+//! Before 6.18, an event `kmem_cache_alloc` does not name its cache. The name of the cache is looked for in this order:
 //!
 //! 1. `kmalloc`: the size class, by bytes and flags. On kernels with `SLAB_BUCKETS`, messages and copies from user
-//!    space have separate size classes, which only the caller shows.
-//! 2. The event's own `name=`, or the `name=` in the free of the same pointer, or the names that frees have shown for
-//!    the call site and size ([`shapes`](super::shapes)).
-//! 3. A short list of callers whose objects are only ever freed by `kfree`, which names no cache.
-//! 4. Other objects on the same page.
-//! 5. The size, if slabinfo has only one cache of that size.
-//! 6. A placeholder, `?function:size`.
+//! space have their own size classes, which only the caller reveals. 2. The event's own `name=`, or the `name=` in the
+//! free of the pointer, or the names that frees have shown for this call site and size ([`shapes`](super::shapes)). 3.
+//! A short list of callers whose objects are freed only by `kfree`, which does not name a cache. 4. Other objects on
+//! the object's page. 5. The size, if slabinfo has exactly one cache with objects of this size. 6. A placeholder,
+//! `?function:size`.
 
 use std::collections::HashMap;
 
@@ -23,11 +21,11 @@ use super::shapes::{Shape, Shapes};
 use super::symbols::Symbol;
 use uslab::SlabInfo;
 
-/// Callers of `kmem_cache_alloc` whose objects are freed by `kfree`, and the cache of each.
+/// Callers of `kmem_cache_alloc` whose objects are freed by `kfree`, each with its cache.
 const KNOWN_SITES: [(&str, &str); 2] =
     [("kmalloc_reserve", "skbuff_small_head"), ("alloc_unbound_pwq", "pool_workqueue")];
 
-/// Callers with separate size classes (`SLAB_BUCKETS`, since 6.11), and the names of these classes.
+/// Callers that have their own size classes (`SLAB_BUCKETS`, since 6.11), and the names of these classes.
 const BUCKET_SITES: [(&str, &str); 4] = [
     ("load_msg", "msg_msg"),
     ("alloc_msg", "msg_msg"),
@@ -38,31 +36,32 @@ const BUCKET_SITES: [(&str, &str); 4] = [
 /// The name of the pseudo-cache for objects that are too large for a slab.
 const LARGE: &str = "kmalloc-large";
 
-/// The sources of names for `kmem_cache_alloc`'s allocations, with the number of allocations that each named.
+/// The sources of cache names for allocations by `kmem_cache_alloc`; each field counts the allocations that got a name
+/// from its source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct NameSources {
-    /// Named in the event (all kmallocs count here).
+    /// The event itself named the cache (all kmallocs count here).
     pub in_event: u64,
-    /// Named in a later free of the same pointer.
+    /// A later free of the pointer named the cache.
     pub by_free: u64,
-    /// Named in frees of other objects with the same call site and size.
+    /// Frees of other objects with this call site and size named the cache.
     pub by_site: u64,
-    /// Named by the table of known callers.
+    /// The table of known callers named the cache.
     pub by_known_site: u64,
-    /// Named by a neighbour on the page.
+    /// Another object on the page named the cache.
     pub by_neighbour: u64,
-    /// Named as slabinfo's only cache of the size.
+    /// Slabinfo has only one cache of this size.
     pub by_size: u64,
     /// Not named.
     pub left: u64,
 }
 
-/// The knowledge about a shape's cache, without its page.
+/// The knowledge about the cache of a shape, without looking at the page.
 #[derive(Debug, Clone, Copy)]
 enum Known {
     NotAsked,
-    /// `tells_neighbours` is `true` if the name is from the trace, so that it also applies to other objects on the
-    /// page.
+    /// `tells_neighbours` is `true` if the trace itself gave the name, so that the name is also valid for other objects
+    /// on the page.
     Cache {
         cache: CacheId,
         source: Source,
@@ -70,7 +69,8 @@ enum Known {
     },
     /// Only the page can show the cache.
     AskPage,
-    /// The page may show the cache; otherwise the cache is slabinfo's only cache of the size, or a placeholder.
+    /// The page may show the cache; otherwise, the cache is slabinfo's only cache of the size, or a placeholder is
+    /// used.
     AskPageElse {
         cache: CacheId,
         by_size: bool,
@@ -91,12 +91,12 @@ pub(super) struct Names {
     known: Vec<Known>,
     caches: Vec<CacheInfo>,
     numbers: HashMap<String, CacheId, rustc_hash::FxBuildHasher>,
-    /// The cache of each cache name in the trace.
+    /// For each cache name in the trace, the cache.
     by_symbol: Vec<Option<CacheId>>,
-    /// slabinfo's only cache of a size, by size; `None` if several have it.
+    /// For each object size, the only cache that slabinfo has with this size. `None` if several caches have the size.
     by_size: FxHashMap<u32, Option<String>>,
     slabinfo_sizes: FxHashMap<String, u32>,
-    /// The object sizes that allocations show, for caches whose first event is a free.
+    /// The object sizes that allocations show; they are needed for caches whose first event is a free.
     traced_sizes: FxHashMap<Symbol, u32>,
     page_size: PageSize,
     buckets: bool,
@@ -171,13 +171,15 @@ impl Names {
         String::from_utf8_lossy(function(self.strings.sites.bytes(site))).into_owned()
     }
 
-    /// Returns how names were found. `named_by_free` is the number of allocations whose own free named the cache.
+    /// Returns how the names of caches were found. `named_by_free` is the number of allocations whose own free named
+    /// the cache.
     pub(super) fn sources(&self, named_by_free: u64) -> NameSources {
         let by_free = named_by_free.min(self.taught);
         NameSources { by_free, by_site: self.taught - by_free, ..self.sources }
     }
 
-    /// Returns the cache of an allocation. `page_name` is the known cache of its page, and is updated.
+    /// Returns the cache of an allocation. `page_name` is the cache that is known for the allocation's page; the
+    /// function updates it.
     pub(super) fn of_alloc(&mut self, shape: u32, page_name: Option<&mut Option<CacheId>>) -> CacheId {
         if let Known::NotAsked = self.known[shape as usize] {
             self.known[shape as usize] = self.ask(shape);
@@ -206,7 +208,7 @@ impl Names {
         }
     }
 
-    /// Returns the cache of a name in the trace.
+    /// Returns the cache that has a name in the trace.
     pub(super) fn of_symbol(&mut self, symbol: Symbol) -> CacheId {
         if let Some(cache) = self.by_symbol[symbol.0 as usize] {
             return cache;
@@ -218,7 +220,7 @@ impl Names {
         cache
     }
 
-    /// Returns the cache of frees without any known cache.
+    /// Returns the cache for frees whose cache is not known.
     pub(super) fn of_nobody(&mut self) -> CacheId {
         self.cache("?kfree".to_owned(), CacheKind::Placeholder, 0)
     }
@@ -248,8 +250,8 @@ impl Names {
         Known::AskPage
     }
 
-    /// Names a cache by the last two methods: by size, or by a placeholder. The cache is created only when an
-    /// allocation needs it.
+    /// Names a cache by the last two methods: by size, or by a placeholder. The placeholder's cache is created only
+    /// when an allocation needs it.
     fn by_size_or_placeholder(&mut self, number: u32) -> CacheId {
         let (cache, by_size) = match self.known[number as usize] {
             Known::AskPageElse { cache, by_size } => (cache, by_size),
@@ -318,13 +320,14 @@ fn function(site: &[u8]) -> &[u8] {
     &site[..memchr::memchr(b'+', site).unwrap_or(site.len())]
 }
 
-/// Returns a function's name without the suffixes of the compiler (`.isra.0`) and of allocation profiling.
+/// Returns the name of a function without suffixes of the compiler (`.isra.0`) or of allocation profiling.
 fn base(function: &[u8]) -> &[u8] {
     let name = &function[..memchr::memchr(b'.', function).unwrap_or(function.len())];
     name.strip_suffix(b"_noprof").unwrap_or(name)
 }
 
-/// Returns kmalloc's family of caches: the kernel checks for DMA first, then reclaimable, then accounted.
+/// Returns the family of kmalloc caches for some flags: the kernel checks first for DMA, then for reclaimable, then for
+/// accounted.
 fn family(gfp: &[u8]) -> &'static str {
     let has = |flags: &[&[u8]]| gfp.split(|&b| b == b'|').any(|flag| flags.contains(&flag));
     if has(&[b"GFP_DMA", b"__GFP_DMA"]) {
@@ -338,12 +341,13 @@ fn family(gfp: &[u8]) -> &'static str {
     }
 }
 
-/// Returns `true` for kmalloc's caches (including `kmalloc_buckets`), from which `kmem_cache_alloc` does not allocate.
+/// Returns `true` for the name of a kmalloc cache (including `kmalloc_buckets`); `kmem_cache_alloc` does not allocate
+/// from these caches.
 fn belongs_to_kmalloc(name: &str) -> bool {
     name.starts_with("kmalloc") || name.starts_with("dma-kmalloc")
 }
 
-/// Returns the size in a size class's name: `512`, `1k`.
+/// Returns a size as it is written in the name of a size class. `512`, `1k`.
 fn size_class(bytes: u32) -> String {
     if bytes >= 1024 && bytes.is_multiple_of(1024) { format!("{}k", bytes / 1024) } else { bytes.to_string() }
 }

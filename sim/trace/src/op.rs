@@ -1,4 +1,4 @@
-//! The operations for a replayer: events with their cache, with irregularities resolved.
+//! The operations for a replayer: each event has its cache, and irregularities of the trace are resolved.
 
 use super::event::{Pfn, Ptr};
 
@@ -12,12 +12,12 @@ pub struct CacheId(pub u32);
 pub enum CacheKind {
     /// A size class of kmalloc (`kmalloc-64`, `kmalloc-cg-1k`, `msg_msg-512` ...).
     Kmalloc,
-    /// Pages directly from the page allocator, for objects above 8192 bytes: a pseudo-cache. All large objects share
-    /// one id.
+    /// A pseudo-cache for objects above 8192 bytes, whose pages come directly from the page allocator. All large
+    /// objects have one common id.
     KmallocLarge,
     /// A cache whose name is known.
     Named,
-    /// A cache whose name could not be found, called `?function:size`.
+    /// A cache whose name could not be found; it is called `?function:size`.
     Placeholder,
 }
 
@@ -28,21 +28,22 @@ pub struct CacheInfo {
     pub name: String,
     /// The cache's kind.
     pub kind: CacheKind,
-    /// The bytes that an object takes (`bytes_alloc`, slabinfo's `objsize`); 0 if no event and no table shows it. The
-    /// size of [`CacheKind::KmallocLarge`] differs for each operation.
+    /// The number of bytes that an object takes (`bytes_alloc`, or `objsize` in slabinfo); 0 if no event and no table
+    /// shows the number. For [`CacheKind::KmallocLarge`], the size differs between operations.
     pub size: u32,
 }
 
-/// One operation, in the trace's order.
+/// One operation; operations are in the order of the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Op {
-    /// The line of the operation's event, from 1. A hidden operation has the line that revealed it.
+    /// The line of the operation's event, from 1. A hidden operation has the line of the event that revealed it.
     pub line: u64,
-    /// Nanoseconds on the trace's clock.
+    /// The time in nanoseconds on the trace's clock.
     pub time_ns: u64,
-    /// The CPU on which the operation happens. A hidden free happens on the CPU of the event that revealed it.
+    /// The CPU on which the operation happens. A hidden free has the CPU of the event that revealed it.
     pub cpu: u16,
-    /// The allocating command, if the trace names it. In an interrupt, the task is the interrupted command.
+    /// The command that allocates, if the trace names commands. In an interrupt, the command is the interrupted
+    /// command.
     pub task: Option<TaskId>,
     /// The kind of operation, with its data.
     pub kind: OpKind,
@@ -51,7 +52,8 @@ pub struct Op {
 /// The kind of operation, with its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpKind {
-    /// Allocates an object. The pointer is not live: if it was, a [`HiddenFree`](OpKind::HiddenFree) precedes.
+    /// Allocates an object. No object is live at the pointer; if one was live, a [`HiddenFree`](OpKind::HiddenFree)
+    /// comes before.
     Alloc {
         /// The object's cache.
         cache: CacheId,
@@ -61,14 +63,14 @@ pub enum OpKind {
         site: SiteId,
         /// The requested bytes.
         bytes_req: u32,
-        /// The bytes that the object takes.
+        /// The number of bytes that the object takes.
         bytes_alloc: u32,
-        /// `true` if the flags allow the caller to sleep.
+        /// `true` if the allocation flags allow the caller to sleep.
         may_block: bool,
     },
-    /// Frees an object. Unless the origin is [`FreeOrigin::Matched`], no object is live at the pointer.
+    /// Frees an object. Unless the origin is [`FreeOrigin::Matched`], the trace shows no live object at the pointer.
     Free {
-        /// The object's cache: the allocation's, if the trace has it.
+        /// The object's cache, taken from the object's allocation if the trace contains the allocation.
         cache: CacheId,
         /// The object's address in the trace.
         ptr: Ptr,
@@ -83,7 +85,7 @@ pub enum OpKind {
         ptr: Ptr,
         /// The CPU that allocated the object.
         alloc_cpu: u16,
-        /// The evidence for the free.
+        /// The evidence that the object was freed.
         sign: HiddenFreeSign,
     },
     /// Allocates `2^order` pages.
@@ -101,21 +103,21 @@ pub enum OpKind {
     PageFree {
         /// The block's first page in the trace.
         pfn: Pfn,
-        /// The order of the free.
+        /// The order that the free names.
         order: u8,
         /// The pages' origin.
         origin: PageFreeOrigin,
         /// The pages' use.
         usage: PageUse,
     },
-    /// Marks a text that user space wrote into the trace ([`Resolver::mark`](super::Resolver::mark)).
+    /// Marks the time of a text that user space wrote into the trace ([`Resolver::mark`](super::Resolver::mark)).
     Mark {
         /// The number of the text.
         text: MarkId,
     },
 }
 
-/// The number of a command, as the trace names tasks.
+/// The number of a command that the trace names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(pub u32);
 
@@ -127,7 +129,7 @@ pub struct SiteId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MarkId(pub(super) super::symbols::Symbol);
 
-/// The origin of a freed object.
+/// Where a freed object was allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FreeOrigin {
     /// The object's allocation is in the trace.
@@ -135,14 +137,14 @@ pub enum FreeOrigin {
         /// The CPU that allocated the object.
         alloc_cpu: u16,
     },
-    /// The object's allocation had no event, or comes later in the text. The pointer is already free, or is on a page
-    /// that was allocated in the trace.
+    /// The object's allocation has no event, or comes after the free in the text. The pointer was already free, or is
+    /// on a page that was allocated in the trace.
     HiddenAlloc,
     /// The object was allocated before the trace began.
     PreTrace,
 }
 
-/// The evidence for a free without an event.
+/// The evidence that a free without an event happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HiddenFreeSign {
     /// The pointer was allocated again.
@@ -151,13 +153,14 @@ pub enum HiddenFreeSign {
     PageFreed,
 }
 
-/// The use of a block of pages, as far as the trace shows it.
+/// What a block of pages is used for, as far as the trace shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum PageUse {
-    /// The trace shows no use: user memory, page tables, page cache. With hashed pointers, the use is always unknown.
+    /// The trace shows no use of the block: user memory, page tables, page cache. With hashed pointers, the trace never
+    /// shows a use.
     Other = 0,
-    /// The object caches allocate the block as a slab.
+    /// An object cache allocated the block as a slab.
     Slab = 1,
     /// The block is a large kmalloc: an [`OpKind::Alloc`] of [`CacheKind::KmallocLarge`] follows.
     KmallocLarge = 2,
@@ -173,7 +176,7 @@ impl PageUse {
     }
 }
 
-/// The origin of freed pages.
+/// Where freed pages were allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PageFreeOrigin {
     /// The pages' allocation is in the trace.
@@ -183,9 +186,11 @@ pub enum PageFreeOrigin {
         /// The order of the allocation.
         order: u8,
     },
-    /// The pages' allocation is not in the trace: memory freed at boot, a part of a split block, a bulk allocation.
+    /// The pages' allocation is not in the trace: the memory was freed at boot, is a part of a split block, or was
+    /// allocated in bulk.
     Unseen,
-    /// The free has no event: the block is allocated again without a free. The block at `pfn` is live.
+    /// The free has no event: the block is allocated again although no free was traced. A block that begins at `pfn` is
+    /// live.
     Hidden {
         /// The CPU that allocated the pages.
         alloc_cpu: u16,

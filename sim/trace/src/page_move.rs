@@ -3,7 +3,7 @@
 use super::event::Pfn;
 use super::spool::{Record, Tag};
 
-/// A block of `2^order` pages that left a free list of the kernel's page allocator, or returned to one.
+/// A block of `2^order` pages that left a free list of the kernel's page allocator, or returned to a free list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageMove {
     /// The line of the event, from 1.
@@ -27,13 +27,14 @@ pub struct PageMove {
 pub enum PageMoveKind {
     /// The pages left a free list (`mm_page_alloc_zone_locked`).
     Taken {
-        /// `true` if the pages moved to a per-CPU list, which holds blocks of this order and type.
+        /// `true` if the pages moved to a per-CPU list, which then holds blocks of this order and type.
         percpu_refill: bool,
     },
     /// The pages returned from a per-CPU list (`mm_page_pcpu_drain`).
     Drained,
-    /// A block of another migrate type serves the request (`mm_page_alloc_extfrag`). Some kernels report a fallback
-    /// before the pages are [taken](Self::Taken), others instead of that.
+    /// A block of another migrate type than the requested type serves the request (`mm_page_alloc_extfrag`). Some
+    /// kernels report a fallback before the event that the pages are [taken](Self::Taken); other kernels report only
+    /// the fallback.
     Fallback,
 }
 

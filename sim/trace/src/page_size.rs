@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Serialize, Serializer};
 use uslab::SlabInfo;
 
-/// The size of a page: the unit of page frame numbers, of orders and of slabs.
+/// The size of a page, which is the unit of page frame numbers, orders and slabs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PageSize {
     /// 4 KiB: x86-64, and most arm64 machines.
@@ -25,14 +25,14 @@ pub enum PageSizeSource {
     Given,
     /// The size was computed from the objects per slab in the kernel's slabinfo.
     Slabinfo,
-    /// The size is the only one with which objects' addresses and page numbers agree.
+    /// The size is the only size with which the addresses of objects agree with page numbers.
     Addresses,
     /// The size was assumed for lack of evidence.
     Assumed,
 }
 
 impl PageSize {
-    /// All page sizes, smallest first.
+    /// All page sizes, beginning with the smallest.
     pub const ALL: [Self; 3] = [Self::Kib4, Self::Kib16, Self::Kib64];
 
     /// Returns the binary logarithm of the size in bytes.
@@ -61,21 +61,21 @@ impl PageSize {
         }
     }
 
-    /// Returns the bytes of kmalloc's largest object: a block of the highest order.
+    /// Returns the size in bytes of kmalloc's largest object, which is a block of the highest order.
     #[must_use]
     pub const fn max_object(self) -> u64 {
         self.bytes() << self.max_order()
     }
 
-    /// Returns the bytes of kmalloc's largest size class. Larger objects are not in slabs: kmalloc takes their pages
-    /// directly from the page allocator.
+    /// Returns the size in bytes of kmalloc's largest size class. Larger objects are not in slabs: kmalloc takes their
+    /// pages directly from the page allocator.
     #[must_use]
     pub const fn max_slab_object(self) -> u64 {
         self.bytes() * 2
     }
 
-    /// Finds a kernel's page size from its slabinfo: a slab holds as many objects as fit on its pages. Returns `None`
-    /// if slabinfo has no cache, or if no size is right for all caches.
+    /// Finds the page size of a kernel from its slabinfo: a slab holds as many objects as fit on the pages of the slab.
+    /// Returns `None` if slabinfo has no cache, or if no page size explains all caches.
     #[must_use]
     pub fn of_slabs(slabinfo: &SlabInfo) -> Option<Self> {
         // Rows of caches that share another cache's slabs reveal nothing.
@@ -100,7 +100,7 @@ impl fmt::Display for PageSize {
 impl FromStr for PageSize {
     type Err = String;
 
-    /// Parses `4k`, `16k` or `64k`, in either case, or a number of bytes.
+    /// Parses a page size: `4k`, `16k` or `64k`, in upper or lower case, or a number of bytes.
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.to_ascii_lowercase();
         let named =
@@ -110,7 +110,7 @@ impl FromStr for PageSize {
 }
 
 impl Serialize for PageSize {
-    /// Serializes the size in bytes.
+    /// Writes the size as a number of bytes.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_u64(self.bytes())
     }

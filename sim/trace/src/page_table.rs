@@ -1,7 +1,7 @@
 //! A sparse table with one entry for each page frame.
 //!
-//! A machine's frames are close together. The table therefore consists of chunks of 512 frames (2 MiB of memory),
-//! created at the first write. The table's size is proportional to the memory that the trace uses.
+//! The frame numbers of a machine are close together. The table therefore consists of chunks of 512 frames (2 MiB of
+//! memory); the first write to a chunk creates it. The table's size is proportional to the memory that the trace uses.
 
 use rustc_hash::FxHashMap;
 
@@ -14,7 +14,7 @@ const CHUNK: usize = 1 << CHUNK_BITS;
 pub(super) struct PageTable<T> {
     places: FxHashMap<u64, u32>,
     chunks: Vec<Box<[T]>>,
-    /// The number of the chunk used last, and its index.
+    /// The number of the chunk that was used last, and the index of this chunk.
     last: (u64, u32),
 }
 
@@ -23,13 +23,13 @@ impl<T: Default + Clone> PageTable<T> {
         Self { places: FxHashMap::default(), chunks: Vec::new(), last: (u64::MAX, 0) }
     }
 
-    /// Returns the entry of a frame, if its chunk exists.
+    /// Returns the entry of a frame, if the frame's chunk exists.
     pub(super) fn get(&mut self, pfn: Pfn) -> Option<&mut T> {
         let place = self.place(pfn)?;
         Some(&mut self.chunks[place as usize][pfn.0 as usize % CHUNK])
     }
 
-    /// Returns the entry of a frame, creating it if necessary.
+    /// Returns the entry of a frame; creates the frame's chunk if necessary.
     pub(super) fn entry(&mut self, pfn: Pfn) -> &mut T {
         let place = match self.place(pfn) {
             Some(place) => place,

@@ -1,8 +1,8 @@
-//! Parses the text of `perf script`: `comm pid [cpu] time: group:event: fields`.
+//! Parses the text that `perf script` prints. A line has the form `comm pid [cpu] time: group:event: fields`.
 //!
-//! The text has no flags. Pointers have `0x`, and null is `(nil)`. Call sites have no function size, and `page=`
-//! repeats `pfn=`. Time can decrease between CPUs. With call graphs, indented lines `address function (module)` follow
-//! an event.
+//! The text contains no flags of ftrace. Pointers begin with `0x`, and the null pointer is `(nil)`. Call sites lack the
+//! size of the function, and the field `page=` repeats the field `pfn=`. From one CPU to another, times can decrease.
+//! With call graphs, an event is followed by indented lines `address function (module)`.
 
 use super::fields::{self, find_byte, word};
 use super::prefix::{Prefix, parse_cpu_prefix};
@@ -40,7 +40,7 @@ pub(super) fn cgroup(body: &[u8]) -> Option<&[u8]> {
     word.starts_with(b"/").then_some(word)
 }
 
-/// Returns `true` for an indented `ffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])`.
+/// Returns `true` for an indented line such as `ffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])`.
 pub(super) fn is_call_chain(line: &[u8]) -> bool {
     matches!(line.first(), Some(b' ' | b'\t')) && fields::hex(word(line.trim_ascii_start()).0).is_some()
 }

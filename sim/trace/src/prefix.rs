@@ -1,11 +1,11 @@
-//! Parses the common part of the formats: an event line before its fields.
+//! Parses the part of an event line that all formats have in common, which is before the fields.
 
 use super::fields::{self, find_byte, skip_spaces, word};
 
-/// The part of an event line before the fields.
+/// The part of an event line that is before the fields.
 #[derive(Debug)]
 pub(super) struct Prefix<'a> {
-    /// The command, perhaps with leading blanks.
+    /// The command, which may have leading blanks.
     pub(super) comm: &'a [u8],
     pub(super) cpu: u64,
     pub(super) context: Option<u8>,
@@ -15,8 +15,9 @@ pub(super) struct Prefix<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// Parses the common part between the task and the event: `[cpu] flags time: `. The common part starts at the first
-/// possible bracket, because a command's name may contain brackets. `word` parses the task before the common part.
+/// Parses the common part, which is between the task and the event. `[cpu] flags time: `. The common part begins at the
+/// first bracket at which it can begin, because the name of a command may contain brackets. The function `word` parses
+/// the task, which is before the common part.
 pub(super) fn parse_cpu_prefix<'a>(
     line: &'a [u8],
     comm: impl Fn(&'a [u8]) -> Option<&'a [u8]>,
@@ -56,7 +57,7 @@ fn stamp(text: &[u8]) -> Option<(u64, &[u8])> {
     matches!(rest, [] | [b' ', ..]).then(|| (time_ns, skip_spaces(rest)))
 }
 
-/// Returns the command in `comm-pid`, which `(tgid)` may follow: the pid comes after the last `-`.
+/// Returns the command of `comm-pid`, after which `(tgid)` may follow; the pid begins after the last `-`.
 pub(super) fn comm_before_pid(task: &[u8]) -> Option<&[u8]> {
     let mut task = task.trim_ascii_end();
     if let Some(inner) = task.strip_suffix(b")") {

@@ -1,7 +1,8 @@
-//! Converts a program's calls of malloc and free to operations of kmalloc.
+//! Converts the calls of malloc and free in a program to operations of kmalloc.
 //!
-//! An allocation of 0 bytes gets an object of the smallest size class, because malloc must return a separate address. A
-//! block larger than kmalloc's largest object, which malloc would map separately, is omitted and counted.
+//! An allocation of 0 bytes gets an object of the smallest size class, because malloc must return a different address
+//! for each allocation. A block that is larger than kmalloc's largest object is omitted and counted; malloc would map
+//! the block separately.
 
 use uslab::SizeClass;
 
@@ -10,14 +11,14 @@ use super::page_size::PageSize;
 /// The page size with which kmalloc serves blocks that are too large for a slab.
 const PAGE: PageSize = PageSize::Kib4;
 
-/// A call that a program made.
+/// A call of malloc or free that a program made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
     /// The call allocated `block`. Blocks are numbered from 1, because 0 is not an address.
     Alloc { block: u64, bytes: u32, takes: u32 },
-    /// The call freed `block`, which was live.
+    /// The call freed the block `block`, which was live.
     Free { block: u64 },
-    /// The call freed no block.
+    /// The call freed nothing.
     FreeOfNothing,
     /// The call allocated a block that is too large.
     TooLarge,
@@ -39,8 +40,8 @@ impl Call {
     }
 }
 
-/// Returns the bytes that kmalloc uses for a request of `bytes` bytes at an alignment: a size class, or a power of two
-/// of pages.
+/// Returns the number of bytes that kmalloc uses for a request of `bytes` bytes with an alignment: a size class, or a
+/// power of two of pages.
 fn taken(bytes: u64, align: u64) -> Option<u32> {
     let least = bytes.max(align);
     if least > PAGE.max_object() {

@@ -1,8 +1,7 @@
-//! The file format of a recording, shared by the reader (`uslab-trace`) and the writer (`libuslab.so`, which also
-//! compiles this source).
+//! The file format of a recording; the reader (`uslab-trace`) and the writer (`libuslab.so`) compile this source.
 //!
-//! A header of eight words is followed by records of three words, one for each call of malloc or free. All words are
-//! little-endian.
+//! The file consists of a header of eight words, and of records of three words; each call of malloc or free is one
+//! record. All words are little-endian.
 //!
 //! | header | |
 //! |---|---|
@@ -18,14 +17,14 @@
 //! | 1 | nanoseconds of the system's monotonic clock |
 //! | 2 | requested bytes (48), the alignment's logarithm (8), the kind of call (8) |
 //!
-//! A record's last word is written last. If a record's last word is 0, the call was in progress when the recording
-//! ended.
+//! If the last word of a record is 0, the call was in progress when the recording ended. If a record's last word is 0,
+//! the call was in progress when the recording ended.
 
 /// The first bytes of a recording.
 pub(crate) const MAGIC: [u8; 8] = *b"uslabrec";
 const VERSION: u64 = 1;
 
-/// The number of words in the header, and the indices of the words that change.
+/// The number of words in the header; the constants below are the indices of the words that change.
 pub(crate) const HEADER: usize = 8;
 pub(crate) const CALLS: usize = 6;
 pub(crate) const ROOM: usize = 7;
@@ -39,7 +38,7 @@ const LOW: u64 = (1 << 48) - 1;
 pub(crate) struct Header {
     pub(crate) process: u32,
     pub(crate) parent: Option<u32>,
-    /// The program's name, padded with zeros.
+    /// The name of the program, padded with zeros.
     pub(crate) program: [u8; 16],
     pub(crate) calls: u64,
     pub(crate) room: u64,

@@ -1,6 +1,6 @@
-//! Reads recordings of `libuslab.so`: a program's calls of malloc and free, with addresses, CPUs and times.
+//! Reads recordings of `libuslab.so`: the calls of malloc and free in a program, with addresses, CPUs and times.
 //!
-//! Blocks are identified by their addresses. A `realloc` that moves memory is a free and an allocation.
+//! Blocks are identified by their address. A `realloc` that moves memory is recorded as a free and an allocation.
 
 use rustc_hash::FxHashSet;
 use serde::Serialize;
@@ -11,23 +11,23 @@ use super::program::Call;
 use super::record_format::{Header, Kind, MAGIC, RECORD, Record, WORD};
 use super::source::{Progress, Source};
 
-/// The header's data of a recording.
+/// The facts in the header of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Recorded {
-    /// The program's name, cut to 15 bytes.
+    /// The name of the program, cut to 15 bytes.
     pub program: String,
     /// The program's process id.
     pub process: u32,
-    /// The id of the process that forked this process, if that parent was recorded. The child frees memory that it did
-    /// not allocate.
+    /// The id of the parent process, if the parent forked this process while it was recorded. A forked process may free
+    /// memory that its parent allocated.
     pub parent: Option<u32>,
-    /// The number of calls after the recording reached its limit or filled the device.
+    /// The number of calls that were lost because the recording had reached its limit or filled the device.
     pub lost: u64,
-    /// The number of calls in progress when the program was killed.
+    /// The number of calls that were in progress when the program was killed.
     pub unwritten: u64,
 }
 
-/// Returns `true` if these bytes begin a recording.
+/// Returns `true` if `bytes` is the beginning of a recording.
 pub(super) fn is_recorded(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
@@ -39,7 +39,7 @@ pub(super) struct Calls {
     header: Header,
     read: u64,
     unwritten: u64,
-    /// The live blocks that malloc maps separately.
+    /// The live blocks that are so large that malloc maps them separately.
     too_large: FxHashSet<u64>,
 }
 
@@ -53,12 +53,12 @@ impl Calls {
         Ok(Self { source, header, read: 0, unwritten: 0, too_large: FxHashSet::default() })
     }
 
-    /// Returns the number of records in the file.
+    /// Returns the number of records that the file contains.
     fn there(&self) -> u64 {
         self.header.calls.min(self.header.room)
     }
 
-    /// Returns the next call with its number, CPU and time; `None` at the end.
+    /// Returns the next call, with the call's number, CPU and time. `None` at the end.
     pub(super) fn next_call(&mut self) -> Result<Option<(u64, Call, u16, u64)>, TraceError> {
         while self.read < self.there() {
             let Some(words) = words::<RECORD>(&mut self.source)? else {
@@ -111,7 +111,7 @@ impl Calls {
         self.source.progress()
     }
 
-    /// Returns the recording's header data, after all calls were read.
+    /// Returns the facts in the header; all calls must have been read before.
     pub(super) fn finish(self) -> Recorded {
         let Header { process, parent, program, calls, .. } = self.header;
         let program = program.split(|byte| *byte == 0).next().unwrap_or_default();

@@ -1,9 +1,10 @@
-//! The first pass over a trace: from text to records.
+//! The first pass over a trace, from text to records.
 //!
-//! Every line is parsed once. The first pass also learns what needs the whole trace: the cache of each call site (named
-//! by a later `kmem_cache_free`), and where the kernel [maps its memory](super::direct_map). Events that an allocator
-//! must replay go to the [spool](super::spool). Events of the page allocator's lists go to a second spool. All other
-//! events are only counted. At the end of the pass, the records of page blocks that became slabs are marked.
+//! Every line is parsed once. The first pass also finds facts that need the whole trace: the cache of each call site
+//! (which a later `kmem_cache_free` names), and where the kernel [maps its memory](super::direct_map). Events that an
+//! allocator must replay are stored in the [spool](super::spool). Events about the lists of the page allocator are
+//! stored in a second spool. All other events are counted and not stored. At its end, the pass marks the records of
+//! page blocks that became slabs.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -30,28 +31,28 @@ use super::spool::{Record, Spool, Tag};
 use super::symbols::Symbol;
 use super::tables::Tables;
 
-/// The bytes of records held in memory: two million events.
+/// The bytes of records that are held in memory, which are two million events.
 const SPOOL_IN_MEMORY: usize = 64 << 20;
 
 /// The number of text chunks that are unpacked in advance.
 const CHUNKS_AHEAD: usize = 4;
 
-/// The number of a program's records between two progress reports: a mebibyte.
+/// The number of a program's records between two reports of progress, which are one mebibyte.
 const PROGRESS_EVERY: u64 = 43_690;
 
 /// The migrate type of user memory.
 const MOVABLE: u8 = 1;
 
-/// The number of lines kept that were not understood.
+/// The number of lines that are kept of the lines that were not understood.
 const REJECTS_KEPT: usize = 5;
 
-/// The bytes kept of a line that was not understood.
+/// The number of bytes that are kept of a line that was not understood.
 const REJECT_SHOWN: usize = 160;
 
-/// A trace that has been read and not yet interpreted.
+/// A trace that was read, but not interpreted yet.
 ///
-/// The memory is bounded by the numbers of live objects, call sites and touched pages. A long trace's events are in a
-/// temporary file.
+/// The memory that a recording uses is bounded by the numbers of live objects, call sites and touched pages. The events
+/// of a long trace are stored in a temporary file.
 #[derive(Debug)]
 pub struct Recording {
     pub(super) path: PathBuf,
@@ -62,11 +63,11 @@ pub struct Recording {
     pub(super) counts: Counts,
     pub(super) mapping: Mapping,
     pub(super) page_size_source: PageSizeSource,
-    /// The mark that was lost with the oldest events.
+    /// The mark that was lost together with the oldest events.
     pub(super) lost_mark: Option<Symbol>,
 }
 
-/// Counts over all lines, regardless of their meaning.
+/// Counts over all lines, before the events are interpreted.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Counts {
     /// The format of the text.
@@ -77,40 +78,41 @@ pub struct Counts {
     pub events: u64,
     /// The number of lines that are neither events nor headers nor blank.
     pub not_understood: u64,
-    /// The first lines that were not understood, shortened, with their numbers.
+    /// The first lines that were not understood, shortened, each with its number.
     pub first_not_understood: Vec<(u64, String)>,
-    /// The number of events that the kernel or `libuslab.so` reports as lost; each notice without a number counts one.
+    /// The number of events that the kernel or `libuslab.so` reports as lost; a notice without a number counts as one
+    /// event.
     pub lost: u64,
     /// The number of notices about lost events.
     pub lost_notices: u64,
     /// The numbers in ftrace's header: events in the buffer, events written, CPUs.
     pub header: Option<(u64, u64, u64)>,
-    /// The number in trace-cmd's header: CPUs of the machine.
+    /// The number of CPUs in trace-cmd's header. CPUs of the machine.
     pub machine_cpus: Option<u64>,
     /// The number of events by CPU.
     pub by_cpu: Vec<u64>,
     /// The number of events by name.
     pub(super) by_name: Vec<u64>,
-    /// The number of events by context flag's code.
+    /// The number of events for each context flag, by the flag's character code.
     pub(super) by_context: Vec<u64>,
-    /// The time of the first event and the latest time, in nanoseconds.
+    /// The time of the first event, and the largest time of any event, in nanoseconds.
     pub time_ns: Option<(u64, u64)>,
-    /// The number of events at time 0, from before the clock started.
+    /// The number of events at time 0, which happened before the clock started.
     pub zero_times: u64,
-    /// The number of events with the same time as the event before.
+    /// The number of events whose time equals the time of the event before.
     pub same_times: u64,
-    /// The number of events earlier than the preceding event of another CPU. If the number is not 0, all events were
-    /// sorted by time.
+    /// The number of events that are earlier than the event before, which was on another CPU. If this number is not 0,
+    /// all events were sorted by time.
     pub times_going_back: u64,
     /// The number of kmem events among the lines that were not understood.
     pub kmem_not_understood: u64,
-    /// The first kmem lines that were not understood, shortened, with their numbers.
+    /// The first kmem lines that were not understood, shortened, each with its number.
     first_kmem: Vec<(u64, String)>,
     /// The number of events whose command the kernel had forgotten (`<...>`).
     pub comm_unknown: u64,
     /// The number of object events with a hashed pointer.
     pub hashed_pointers: u64,
-    /// The number of object events with the placeholder for a pointer that could not be hashed yet.
+    /// The number of object events with a placeholder for the pointer, because the kernel could not hash pointers yet.
     pub placeholders: u64,
     /// The number of object frees, without `kfree(NULL)`.
     pub frees: u64,
@@ -120,7 +122,7 @@ pub struct Counts {
     pub alloc_failed: u64,
     /// The number of successful object allocations of 0 bytes.
     pub zero_sizes: u64,
-    /// The number of object allocations above kmalloc's largest size, which were omitted.
+    /// The number of object allocations that exceed kmalloc's largest size and were omitted.
     pub too_large: u64,
     /// The number of page allocations that failed.
     pub page_alloc_failed: u64,
@@ -130,44 +132,44 @@ pub struct Counts {
     pub bytes_req: u64,
     /// The allocated bytes of successful allocations.
     pub bytes_alloc: u64,
-    /// The number of `kmem_cache_free` events with a cache name, and the number of all `kmem_cache_free` events.
+    /// The number of `kmem_cache_free` events that name a cache, and the number of all `kmem_cache_free` events.
     pub cache_free_named: (u64, u64),
-    /// The number of `kmem_cache_alloc` events with a cache name, and the number of all `kmem_cache_alloc` events.
+    /// The number of `kmem_cache_alloc` events that name a cache, and the number of all `kmem_cache_alloc` events.
     pub cache_alloc_named: (u64, u64),
-    /// The number of `mm_page_alloc_zone_locked` events for a per-CPU list.
+    /// The number of `mm_page_alloc_zone_locked` events that move pages to a per-CPU list.
     pub percpu_refills: u64,
-    /// The number of `mm_page_alloc_zone_locked` events for a caller.
+    /// The number of `mm_page_alloc_zone_locked` events that move pages to a caller.
     pub zone_direct: u64,
-    /// The number of cache allocations that only their own free named.
+    /// The number of cache allocations that got a name only from the free of their object.
     pub named_by_free: u64,
-    /// `true` if the text ends without a line feed.
+    /// `true` if no line feed ends the text.
     pub unterminated: bool,
-    /// The last line, shortened, and its number, if it is cut off and therefore omitted.
+    /// The last line, shortened, and its number; only if the line is cut off and therefore omitted.
     pub cut_line: Option<(u64, String)>,
     /// The header that `libuslab.so` wrote into its recording.
     pub recorded: Option<Recorded>,
 }
 
 impl Recording {
-    /// Reads all of `source` on a separate thread; the calling thread parses the text. `progress` is called on the
-    /// calling thread, every 128 KiB of text. The page size of the traced machine is inferred from the trace if
-    /// possible; otherwise 4 KiB are assumed.
+    /// Reads all of `source` on a separate thread, while the calling thread parses the text. `progress` is called on
+    /// the calling thread, once for every 128 KiB of text. The page size of the traced machine is inferred from the
+    /// trace if possible; otherwise 4 KiB are assumed.
     ///
     /// # Errors
     ///
-    /// Fails if reading fails, the thread does not start, the temporary file fails, or the text has no event. Also
+    /// Fails if reading fails, the thread cannot start, the temporary file fails, or the text contains no event. Also
     /// fails on an impossible value: an order above 10, an object of no bytes or more than 4 MiB, a CPU above 8191.
-    /// Larger pages allow higher orders and larger objects. A last line that is cut in the middle is omitted and noted
-    /// in the [`Counts`].
+    /// With larger pages, higher orders and larger objects are possible. A last line that is incomplete is omitted, and
+    /// noted in the [`Counts`].
     pub fn read(source: Source, progress: impl FnMut(Progress)) -> Result<Self, TraceError> {
         Self::read_paged(source, None, progress)
     }
 
-    /// Reads a trace as [`read`](Self::read) does, with the page size and its source if they are known.
+    /// Reads a trace as [`read`](Self::read) does; the page size and its source are given if they are known.
     ///
     /// # Errors
     ///
-    /// Fails for the reasons of [`read`](Self::read).
+    /// Fails for the reasons for which [`read`](Self::read) fails.
     pub fn read_paged(
         source: Source,
         page_size: Option<(PageSize, PageSizeSource)>,
@@ -176,7 +178,8 @@ impl Recording {
         Self::read_within(SPOOL_IN_MEMORY, source, page_size, progress)
     }
 
-    /// Reads a trace as [`read_paged`](Self::read_paged) does, with at most `spool_limit` bytes of records in memory.
+    /// Reads a trace as [`read_paged`](Self::read_paged) does, but keeps at most `spool_limit` bytes of records in
+    /// memory.
     pub(super) fn read_within(
         spool_limit: usize,
         mut source: Source,
@@ -231,12 +234,13 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// Fails as [`Source::open`] and [`read`](Self::read) do.
+    /// Fails for the reasons for which [`Source::open`] or [`read`](Self::read) fails.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::read(Source::open(path)?, |_| {})
     }
 
-    /// Inserts the mark of the tables `before` at the beginning of a trace that lost the mark with its oldest events.
+    /// Inserts the mark `before` of the kernel's tables at the beginning of a trace that has lost this mark with its
+    /// oldest events.
     pub fn find_lost_mark(&mut self, tables: &Tables) {
         const MARK: &[u8] = b"SNAP before begin";
         let overwritten = self.counts.header.is_some_and(|(in_buffer, written, _)| in_buffer < written);
@@ -258,14 +262,14 @@ impl Recording {
         &self.counts
     }
 
-    /// Returns the number of records to interpret, a measure of the time needed.
+    /// Returns the number of records to interpret, which determines the time that the interpretation takes.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.spool.len()
     }
 
-    /// Returns the events of the kernel's page lists, in the trace's order. No allocator replays these events, so they
-    /// are not among the operations.
+    /// Returns the events about the kernel's lists of pages, in the order of the trace. No allocator replays these
+    /// events, so they do not become operations.
     ///
     /// # Errors
     ///
@@ -298,7 +302,7 @@ impl Recording {
         self.mapping.direct_map
     }
 
-    /// Returns the page size of the traced machine, and the source of that size.
+    /// Returns the page size of the traced machine, and how the page size was found.
     #[must_use]
     pub fn page_size(&self) -> (PageSize, PageSizeSource) {
         (self.mapping.page_size, self.page_size_source)
@@ -310,7 +314,7 @@ impl Recording {
         self.strings.sites.len()
     }
 
-    /// Returns the number of call sites (with sizes) that allocate from several caches.
+    /// Returns the number of call sites that allocate from several caches; a call site with two sizes counts as two.
     #[must_use]
     pub fn ambiguous_sites(&self) -> u64 {
         self.shapes.ambiguous()
@@ -328,7 +332,7 @@ fn named(symbols: &super::symbols::Symbols, counts: &[u64]) -> Vec<(String, u64)
     named
 }
 
-/// Adds one to a counter of a list that grows as needed.
+/// Adds one to a counter in a list, which is extended if it is too short.
 pub(super) fn bump(counts: &mut Vec<u64>, at: usize) {
     if at >= counts.len() {
         counts.resize(at + 1, 0);
@@ -346,12 +350,12 @@ struct Pass {
     last_time: Option<u64>,
     /// The time of the last event of each CPU.
     last_times: Vec<u64>,
-    /// `true` if unintelligible lines of kmem events are not an error.
+    /// `true` if it is not an error that the parser does not understand many lines of kmem events.
     partial: bool,
-    /// Live objects of caches: the record of their allocation and its shape.
+    /// The live objects of caches, each with the record and the shape of its allocation.
     objects: FxHashMap<u64, (u64, u32)>,
     vote: BaseVote,
-    /// For each page size, the first value that is impossible with it, and the value's line.
+    /// For each page size, the first value that is impossible with this page size, and the line of the value.
     impossible: [Option<(u64, Impossible)>; PageSize::ALL.len()],
 }
 
@@ -444,8 +448,8 @@ impl Pass {
         Ok(())
     }
 
-    /// Time may decrease from one CPU to another, in texts of CPUs one after the other. Time never decreases on one
-    /// CPU, except that a clock that has not started yet gives 0.
+    /// From one CPU to the next, the time may decrease, because a text may have one CPU after the other. On one CPU,
+    /// the time never decreases, except that a clock gives 0 before it starts.
     fn check_time(&mut self, event: &Event, line: u64) -> Result<(), TraceError> {
         if !self.parser.format().is_some_and(Format::is_kernel) || event.time_ns == 0 {
             return Ok(());
@@ -463,7 +467,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Sorts all records by time, and learns anew which free names the cache of which allocation.
+    /// Sorts all records by time, and finds again which free names the cache of which allocation.
     fn sort(&mut self) -> std::io::Result<()> {
         // Before the clock starts, an event belongs after the previous event on its CPU.
         let mut last = vec![0; usize::from(MAX_CPU) + 1];
@@ -575,7 +579,7 @@ impl Pass {
         }
     }
 
-    /// Notes the page sizes with which a value of a line is impossible.
+    /// Records the page sizes with which a value in a line is impossible.
     fn possible(
         &mut self,
         field: &'static str,
@@ -762,7 +766,7 @@ impl Pass {
     }
 }
 
-/// Marks the records of page allocations with the pages' later use: slabs, large objects.
+/// Marks the records of page allocations whose pages became slabs or large objects.
 fn mark_slabs(spool: &mut Spool, shapes: &Shapes, mapping: Mapping) -> std::io::Result<()> {
     // For each page of a block whose use is unknown, the index of its allocation plus one.
     let mut blocks = PageTable::<u64>::new();

@@ -1,8 +1,8 @@
-//! The second pass over a trace: from records to operations.
+//! The second pass over a trace, from records to operations.
 //!
 //! A trace of a real kernel is not a clean list of allocations and frees. Objects exist before the trace begins, bulk
-//! functions allocate and free without an event, and events of two CPUs appear in the wrong order. The state of each
-//! pointer and of each page distinguishes these cases:
+//! functions allocate and free without events, and events of two CPUs can be in the wrong order. The state of each
+//! pointer and of each page shows which of these cases has happened.
 //!
 //! | event | pointer is live | pointer is not live |
 //! |---|---|---|
@@ -10,12 +10,12 @@
 //! | free | the free, matched | *hidden allocation* if the pointer or its page was seen before, else *pre-trace* |
 //! | page freed | *hidden free* of each live object on it | |
 //!
-//! Two events in the wrong order look like one hidden allocation and one hidden free, and cancel out. Two events of one
-//! pointer in the wrong order are also counted as a swapped pair: a free after the next allocation (`alloc, alloc,
-//! free, free`), or before its own allocation (`free, alloc, ..., alloc`).
+//! Two events in the wrong order look like one hidden allocation and one hidden free, whose effects cancel out. If the
+//! two events belong to one pointer, they are also counted as a swapped pair: a free that comes after the next
+//! allocation (`alloc, alloc, free, free`), or before its own allocation (`free, alloc, ..., alloc`).
 //!
-//! State is kept for pointers on pages that are still allocated, and for the pages. The pass's memory therefore follows
-//! the traced machine's memory, not the length of the trace.
+//! The pass keeps state for pages, and for pointers on pages that are still allocated. The memory that the pass needs
+//! therefore depends on the traced machine's memory, not on the length of the trace.
 
 use std::collections::hash_map::Entry;
 
@@ -37,7 +37,7 @@ use super::spool::{Reader, Record, Tag};
 use super::symbols::Symbol;
 use uslab::SlabInfo;
 
-/// The most marks whose state is kept.
+/// The largest number of marks whose state is kept.
 const MARKS_KEPT: usize = 256;
 
 /// Interprets a [`Recording`]: returns its operations one by one and counts them.
@@ -51,19 +51,19 @@ pub struct Resolver {
     objects: FxHashMap<u64, Object>,
     histories: FxHashMap<u64, History>,
     pages: PageTable<Page>,
-    /// The known objects of each page, as offsets in bytes.
+    /// The known objects of each page, as offsets in bytes from the start of the page.
     on_page: FxHashMap<u64, Vec<u16>>,
     /// The number of pages in blocks whose allocation is in the trace.
     pages_out: u64,
     pub(super) tally: Tally,
-    /// `true` for flags with which an allocation may block.
+    /// For each set of flags, `true` if an allocation with these flags may block.
     may_block: Vec<Option<bool>>,
-    /// The operations of the current record; those from `next` on are not returned yet.
+    /// The operations of the current record; the operations from index `next` on were not returned yet.
     pending: Vec<Op>,
     next: usize,
 }
 
-/// The parts of a recording other than its records.
+/// The parts of a recording that are not records.
 #[derive(Debug)]
 pub(super) struct Interpreted {
     pub(super) counts: Counts,
@@ -88,35 +88,36 @@ struct Object {
 
 const NO_SHAPE: u32 = u32::MAX;
 
-/// Hidden events of a pointer, to which a later event may turn out to be the counterpart.
+/// Hidden events of a pointer; a later event may turn out to belong to one of them.
 #[derive(Debug, Clone, Copy, Default)]
 struct History {
-    /// The time of a hidden allocation without a later matched free.
+    /// The time of a hidden allocation, if no matched free has followed it.
     hidden_alloc: Option<u64>,
-    /// The time of an allocation over a live object, without a later allocation.
+    /// The time of an allocation at the address of a live object, if no allocation has followed it.
     over_live: Option<u64>,
 }
 
 /// The state of a page frame.
 #[derive(Debug, Clone)]
 struct Page {
-    /// The cache that the page's objects have shown.
+    /// The cache that objects on the page have shown.
     name: Option<CacheId>,
-    /// The slab's cache, if the page is the first of a live block.
+    /// The cache of the slab, if the page is the first page of a live block.
     slab_of: Option<CacheId>,
-    /// The page's index in its allocated block; `NO_BLOCK` if no allocation was seen, or the page was freed.
+    /// The index of the page in the block with which it was allocated. `NO_BLOCK` if the trace has no allocation of the
+    /// page, or the page was freed.
     from_head: u16,
-    /// The page's index in its block until the first page is freed: a block whose pages are freed one by one owns them
-    /// until then.
+    /// The index of the page in its block until the block's first page is freed: if the pages of a block are freed one
+    /// by one, the block owns them until then.
     from_owner: u16,
-    /// The CPU that allocated the block, if the page is the block's first.
+    /// The CPU that allocated the block, if the page is the first page of the block.
     cpu: u16,
-    /// The block's order if the page is the first of a live block, else [`NO_ORDER`].
+    /// The order of the block, if the page is the first page of a live block; otherwise [`NO_ORDER`].
     order: u8,
     usage: PageUse,
     /// `true` if the page was allocated in the trace, or has known objects.
     known: bool,
-    /// `true` if `on_page` has an entry for the page.
+    /// `true` if `on_page` has an entry for this page.
     has_objects: bool,
 }
 
@@ -155,12 +156,13 @@ pub(super) struct Tally {
     pub(super) live_when_page_freed: u64,
     pub(super) swapped_late_free: u64,
     pub(super) swapped_early_free: u64,
-    /// The number of matched frees by allocating and freeing CPU.
+    /// The number of matched frees for each pair of allocating CPU and freeing CPU.
     pub(super) cpu_pairs: Vec<Vec<u64>>,
-    /// The number of hidden frees by cache and allocating call site.
+    /// The number of hidden frees for each pair of cache and allocating call site.
     pub(super) hidden_free_sites: FxHashMap<(CacheId, Symbol), u64>,
     pub(super) kfree_of_cache_object: FxHashMap<CacheId, u64>,
-    /// The number of frees that name another cache than the allocation: by the allocation's cache and the free's.
+    /// The number of frees that name a different cache than their allocation, for each pair of allocation's cache and
+    /// free's cache.
     pub(super) name_differs: FxHashMap<(CacheId, CacheId), u64>,
     pub(super) page_allocs: Vec<u64>,
     pub(super) page_frees: Vec<u64>,
@@ -170,7 +172,7 @@ pub(super) struct Tally {
     pub(super) page_free_matched: u64,
     pub(super) page_free_remote: u64,
     pub(super) page_alloc_over_live: u64,
-    /// Pages allocated minus pages freed, over all events.
+    /// The number of pages allocated minus the number of pages freed, over all events.
     pub(super) pages_net: i64,
     pub(super) marks: Vec<MarkState>,
     marks_seen: u64,
@@ -183,13 +185,13 @@ pub(super) struct Tally {
 pub struct CacheTally {
     /// The number of allocations.
     pub allocs: u64,
-    /// The number of frees, matched or not.
+    /// The number of frees, including frees without a known allocation.
     pub frees: u64,
-    /// The number of objects allocated in the trace and not freed, with hidden frees subtracted.
+    /// The number of objects that were allocated in the trace and were not freed; hidden frees count as frees.
     pub live: u64,
     /// The largest number of live objects at any time.
     pub peak_live: u64,
-    /// The number of matched frees on another CPU than the allocation.
+    /// The number of matched frees that happened on another CPU than the allocation.
     pub remote_frees: u64,
     /// The number of frees whose allocation is in the trace.
     pub matched_frees: u64,
@@ -203,11 +205,11 @@ pub struct CacheTally {
     pub slabs: i64,
     /// The number of slabs allocated in the trace.
     pub slabs_new: u64,
-    /// The number of slabs allocated in the trace and freed again.
+    /// The number of slabs that were allocated in the trace and freed later.
     pub slabs_gone: u64,
     /// The largest number of known slabs at any time.
     pub slabs_peak: i64,
-    /// The value of `bytes_alloc` in the last allocation.
+    /// The value of `bytes_alloc` in the last allocation from the cache.
     pub size: u32,
 }
 
@@ -222,7 +224,8 @@ pub(super) struct MarkState {
 }
 
 impl Recording {
-    /// Starts the interpretation of the records. `slabinfo` of the traced kernel, if available, names caches by size.
+    /// Starts the interpretation of the records. `slabinfo` is the traced kernel's table, if available; it gives names
+    /// to caches by their object size.
     ///
     /// # Errors
     ///
@@ -272,7 +275,7 @@ impl Recording {
     }
 }
 
-/// Returns `true` if an allocation's flags, as the kernel prints them, allow direct reclaim.
+/// Returns `true` if an allocation with these flags, as the kernel prints them, may reclaim memory directly.
 fn may_block(flags: &str) -> bool {
     const BLOCKING: [&str; 6] =
         ["GFP_KERNEL", "GFP_NOFS", "GFP_NOIO", "GFP_USER", "GFP_HIGHUSER", "GFP_TRANSHUGE"];
@@ -304,19 +307,19 @@ impl Resolver {
         }
     }
 
-    /// Returns the number of interpreted records, and the number of all records. A record gives one operation or more.
+    /// Returns the number of interpreted records, and the number of all records. A record gives at least one operation.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         (self.records.position(), self.records.total())
     }
 
-    /// Returns the description of a cache. A cache exists from its first operation on.
+    /// Returns the description of a cache. A cache exists after its first operation has been returned.
     #[must_use]
     pub fn cache(&self, id: CacheId) -> &CacheInfo {
         &self.names.caches()[id.0 as usize]
     }
 
-    /// Returns all caches so far, by id.
+    /// Returns all caches that exist so far, in the order of their ids.
     #[must_use]
     pub fn caches(&self) -> &[CacheInfo] {
         self.names.caches()
@@ -328,13 +331,14 @@ impl Resolver {
         self.tally.caches.get(id.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Returns the counters of all caches at the last mark with this text, by id, without caches that appear later.
+    /// Returns the counters that all caches had at the last mark with this text, by id; caches that appear later are
+    /// missing.
     #[must_use]
     pub fn tallies_at(&self, mark: &str) -> &[CacheTally] {
         self.tally.marks.iter().rfind(|at| at.text == mark).map_or(&[], |at| &at.caches)
     }
 
-    /// Returns the summed counters of all caches so far. Peaks and slabs are not summed.
+    /// Returns the counters of all caches so far, summed. Peaks and slabs are not part of the sums.
     #[must_use]
     pub fn total_tally(&self) -> CacheTally {
         self.tally.all
@@ -346,19 +350,19 @@ impl Resolver {
         self.mapping.page_size
     }
 
-    /// Returns the first page of an object; `None` if addresses do not show it.
+    /// Returns the first page of an object; `None` if addresses do not show the page.
     #[must_use]
     pub fn page_of(&self, ptr: Ptr) -> Option<Pfn> {
         self.mapping.pfn(ptr)
     }
 
-    /// Returns a command, as the trace names tasks.
+    /// Returns the name of a command, as the trace prints it.
     #[must_use]
     pub fn task(&self, id: TaskId) -> String {
         self.names.strings().tasks.text(Symbol(id.0)).into_owned()
     }
 
-    /// Returns a call site, `function+0x1b/0x40`.
+    /// Returns a call site in the form `function+0x1b/0x40`.
     #[must_use]
     pub fn call_site(&self, id: SiteId) -> String {
         self.names.strings().sites.text(Symbol(id.0)).into_owned()
@@ -376,7 +380,7 @@ impl Resolver {
         &self.recording.counts
     }
 
-    /// Returns how many names each source has given so far.
+    /// Returns how many cache names each source has given so far.
     #[must_use]
     pub fn name_sources(&self) -> NameSources {
         self.names.sources(self.recording.counts.named_by_free)
@@ -474,7 +478,7 @@ impl Resolver {
         self.push(record, OpKind::HiddenFree { cache: object.cache, ptr, alloc_cpu: object.cpu, sign });
     }
 
-    /// Notes a pointer that was not known on its page.
+    /// Records that a pointer, new for its page, is on the page.
     fn seen_on_page(&mut self, ptr: Ptr) {
         if let Some(pfn) = self.mapping.pfn(ptr) {
             self.pages.entry(pfn).has_objects = true;
@@ -482,7 +486,7 @@ impl Resolver {
         }
     }
 
-    /// Makes a block a slab of the cache of its first object.
+    /// Makes a block a slab, which belongs to the cache of the first object on the block.
     fn slab_page_used(&mut self, pfn: Pfn, cache: CacheId) {
         if self.names.caches()[cache.0 as usize].kind == CacheKind::KmallocLarge {
             return;
@@ -646,7 +650,7 @@ impl Resolver {
         self.push(record, OpKind::PageFree { pfn, order, origin, usage });
     }
 
-    /// Returns the block that was allocated at `pfn`, if the trace has the allocation.
+    /// Returns the block that was allocated at `pfn`, if the allocation is in the trace.
     fn block_at(&mut self, pfn: Pfn) -> Option<Block> {
         let page = self.pages.get(pfn).filter(|page| page.order != NO_ORDER)?;
         Some(Block { order: page.order, cpu: page.cpu, usage: page.usage })
@@ -672,7 +676,7 @@ impl Resolver {
         Some(block)
     }
 
-    /// Frees the live objects of a freed page, and forgets what was known of the page.
+    /// Frees the live objects on a freed page, and forgets everything known about the page.
     fn forget_page(&mut self, record: &Record, pfn: Pfn) {
         let Some(page) = self.pages.get(pfn) else { return };
         page.name = None;
@@ -716,7 +720,7 @@ impl Resolver {
         self.push(record, OpKind::Mark { text: MarkId(symbol) });
     }
 
-    /// Returns the counters of a cache, and the totals.
+    /// Returns two tallies: the counters of a cache, and the totals.
     fn tallies(&mut self, cache: CacheId) -> [&mut CacheTally; 2] {
         self.tally_of(cache);
         let Tally { caches, all, .. } = &mut self.tally;

@@ -1,5 +1,5 @@
-//! The shapes of allocations: the caller, the size and the flags. A trace has a few thousand shapes, and the cache is found once
-//! for each shape instead of for each allocation.
+//! The shapes of allocations; a shape is the caller, the size and the flags of an allocation. A trace has only a few
+//! thousand shapes, so the cache is found once for each shape, not once for each allocation.
 
 use std::hash::{Hash, Hasher};
 
@@ -16,13 +16,13 @@ pub(super) struct Shape {
     pub(super) bytes_alloc: u32,
     pub(super) gfp: Symbol,
     pub(super) via: EventSource,
-    /// The cache that the event names, or that the object's own free named, if it differs from other objects of the
-    /// shape.
+    /// The cache that the event names, or that the free of this object named, if it differs from the cache of the
+    /// shape's other objects.
     pub(super) named: Option<Symbol>,
 }
 
 impl Hash for Shape {
-    /// Hashes three words instead of seven fields, because the hash runs for every allocation.
+    /// Hashes only three words, not seven fields, because the hash is computed for every allocation.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self { site, bytes_req, bytes_alloc, gfp, via, named } = *self;
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
@@ -32,7 +32,7 @@ impl Hash for Shape {
     }
 }
 
-/// The call site and size of an allocation. Allocations with the same origin are assumed to share a cache.
+/// The call site and size of an allocation. Allocations with equal origins are assumed to use one cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Origin {
     site: Symbol,
@@ -53,11 +53,11 @@ struct Entry {
     shape: Shape,
     /// The number of the shape's origin.
     origin: u32,
-    /// `true` if the shape's own name is from a free, not from the event.
+    /// `true` if the shape's own name came from a free, not from the event.
     own_name_taught: bool,
 }
 
-/// The names that frees have shown for an origin.
+/// The cache names that frees have shown for an origin.
 #[derive(Debug, Default, Clone, Copy)]
 struct Learned {
     /// The first name that a free has shown.
@@ -83,8 +83,8 @@ impl Shapes {
         number
     }
 
-    /// Records that a free named the cache of an allocation of this shape. Returns another shape for the allocation if
-    /// it differs from the shape's other allocations.
+    /// Records that a free named the cache of an allocation with this shape. Returns another shape for the allocation
+    /// if the named cache differs from the cache of the shape's other allocations.
     pub(super) fn learn(&mut self, shape: u32, name: Symbol) -> Option<u32> {
         let entry = self.shapes[shape as usize];
         let learned = &mut self.learned[entry.origin as usize];
@@ -101,13 +101,13 @@ impl Shapes {
         None
     }
 
-    /// Forgets the names that frees have shown. Allocations that got separate shapes because of frees must return to
-    /// the shape of [`as_printed`](Self::as_printed).
+    /// Forgets the names that frees have shown. Allocations that got separate shapes because of frees must then return
+    /// to the shape of [`as_printed`](Self::as_printed).
     pub(super) fn forget(&mut self) {
         self.learned.fill(Learned::default());
     }
 
-    /// Returns the shape of an allocation according to its event alone.
+    /// Returns the shape that follows from an allocation's event alone.
     pub(super) fn as_printed(&self, number: u32) -> u32 {
         let entry = &self.shapes[number as usize];
         if !entry.own_name_taught {
@@ -125,7 +125,7 @@ impl Shapes {
         self.learned[self.shapes[number as usize].origin as usize].name
     }
 
-    /// Returns `true` if the name of the shape, if any, is from frees.
+    /// Returns `true` if a name of the shape came from frees.
     pub(super) fn is_learned(&self, number: u32) -> bool {
         let entry = &self.shapes[number as usize];
         entry.shape.named.is_none() || entry.own_name_taught

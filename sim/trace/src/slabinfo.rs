@@ -1,21 +1,21 @@
-//! Parses `/proc/slabinfo` as kernels print it: formats 2.0 and 2.1 of SLUB, and of SLAB with its statistics.
+//! Parses `/proc/slabinfo` in the formats 2.0 and 2.1: SLUB's tables, and SLAB's tables with their statistics.
 //!
-//! A valid row becomes a [`Row`]. An invalid row is kept as a [`RowFault`]. All other rows are parsed nevertheless, and
-//! the caller decides.
+//! A valid row becomes a [`Row`]. An invalid row is kept as a [`RowFault`]. An invalid row does not end the parsing;
+//! the caller decides what to do.
 
 use std::fmt;
 
 use uslab::SlabInfo;
 use uslab::info::{ParseError, Row};
 
-/// A limit on pages, above the number that physical addresses of 52 bits can have.
+/// A limit on the number of pages, which exceeds the number of pages that 52-bit physical addresses can have.
 const MOST: u64 = 1 << 40;
 
-/// Limits on the objects and pages of a slab and on the bytes of an object, above any kernel's.
+/// A limit on the objects of a slab, on the pages of a slab, and on the bytes of an object; no kernel exceeds it.
 const MOST_OF_SLAB: u64 = 1 << 16;
 const MOST_OF_OBJECT: u64 = 1 << 26;
 
-/// The expected content of the first line.
+/// The text that the first line must have.
 const VERSIONS: &str = "`slabinfo - version: 2.1` (or 2.0)";
 
 const FEWER: &str = "fewer objects and slabs: physical addresses have 52 bits";
@@ -25,18 +25,18 @@ const FEWER: &str = "fewer objects and slabs: physical addresses have 52 bits";
 pub struct KernelSlabInfo {
     /// The rows that were understood.
     pub table: SlabInfo,
-    /// For each row, the objects that SLAB keeps outside of slabs. The tunables of SLUB are zeros.
+    /// For each row, the number of objects that SLAB keeps outside of slabs. In SLUB's tables, the tunables are zeros.
     pub tunables: Vec<Tunables>,
     /// The rows that were not understood.
     pub faults: Vec<RowFault>,
 }
 
-/// The tunables of SLAB: the number of objects that its arrays hold.
+/// The tunables of SLAB, which limit how many objects its arrays hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tunables {
-    /// The most objects in the array of each CPU.
+    /// The largest number of objects in the array of each CPU.
     pub limit: u64,
-    /// The number of objects that move together between an array and the slabs.
+    /// The number of objects that are moved together between an array and the slabs.
     pub batch: u64,
     /// The number of batches that the node's shared array holds.
     pub shared: u64,
@@ -96,7 +96,7 @@ impl KernelSlabInfo {
         Ok(read)
     }
 
-    /// Returns `true` if the table is SLAB's, whose slabs have another geometry.
+    /// Returns `true` if the table is from SLAB, whose slabs have another geometry than SLUB's.
     #[must_use]
     pub fn is_slab(&self) -> bool {
         self.tunables.iter().any(|tunables| tunables.limit > 0)
@@ -108,8 +108,8 @@ fn shortened(text: &str) -> String {
     if short.len() < text.len() { short + " ..." } else { short }
 }
 
-/// Parses `NAME active objects size per-slab pages : tunables limit batch shared : slabdata active slabs shared [:
-/// statistics]`.
+/// Parses a row `NAME active objects size per-slab pages : tunables limit batch shared : slabdata active slabs shared
+/// [: statistics]`.
 fn row(text: &str) -> Result<(Row, Tunables), &'static str> {
     let row: Row = text.parse().map_err(|error: ParseError| error.expected)?;
     // The arrays of objects occupy a few pages.

@@ -1,7 +1,7 @@
-//! The source of a trace: a file, plain or compressed (gzip, xz, zstd), or standard input.
+//! The source of a trace: a file, which may be compressed (gzip, xz, zstd), or standard input.
 //!
-//! Lines are slices of one large buffer: nothing is allocated for a line, and memory does not grow with the trace.
-//! Compression is detected by the first bytes, never by the file's name.
+//! Lines are slices of one large buffer: no memory is allocated for a line, and the memory does not grow with the
+//! trace. Compression is detected by the first bytes, never by the file's name.
 
 use std::fmt;
 use std::fs::File;
@@ -16,8 +16,8 @@ use memchr::{memchr, memrchr};
 use super::error::TraceError;
 use super::recorded;
 
-/// The number of bytes read at a time, which fit into a CPU's own cache. A line must fit into a chunk; the kernel's
-/// longest line has about 400 bytes.
+/// The number of bytes that are read at a time; they fit into the cache of a CPU. A line must fit into a chunk; the
+/// longest line of a kernel has about 400 bytes.
 const CHUNK: usize = 1 << 17;
 
 /// The hint about a binary file of an unknown kind.
@@ -33,11 +33,11 @@ const COMPRESSIONS: [(Compression, &[u8]); 3] = [
 /// The length of the longest magic number.
 const HEAD: usize = 6;
 
-/// The window of a compressed file in KiB. zstd's decoder refuses larger windows by default, and xz -9 needs half of
-/// it.
+/// The largest window of a compressed file, in KiB. zstd's decoder refuses larger windows by default, and xz -9 needs
+/// half of this size.
 const XZ_WINDOW: u32 = 128 << 10;
 
-/// The additional memory of an xz decoder, in KiB.
+/// The memory in KiB that an xz decoder needs in addition to the window.
 const XZ_BESIDES: u32 = 1 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,10 +62,10 @@ impl Compression {
     }
 }
 
-/// The progress of reading the input.
+/// The progress of reading a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// The number of bytes of the file that were read; for a compressed file, compressed bytes.
+    /// The number of bytes that were read from the file; compressed files count compressed bytes.
     pub bytes: u64,
     /// The length of the file in bytes; `None` for standard input and other streams.
     pub total: Option<u64>,
@@ -79,7 +79,7 @@ pub struct Source {
     reader: Decoder,
     total: Option<u64>,
     buffer: Vec<u8>,
-    /// The text in `buffer[start..end]` was read and not returned yet.
+    /// The text in `buffer[start..end]` was read, but not returned yet.
     start: usize,
     end: usize,
     eof: bool,
@@ -94,10 +94,10 @@ impl fmt::Debug for Source {
     }
 }
 
-/// A chunk of whole lines from [`Source::next_chunk`].
+/// A chunk that consists of whole lines, returned by [`Source::next_chunk`].
 #[derive(Debug, Clone, Copy)]
 pub struct Chunk<'a> {
-    /// Whole lines, each ended by a line feed, except that a file's last line may lack one.
+    /// Whole lines, each with a line feed at its end, except that the last line of a file may lack the line feed.
     pub text: &'a [u8],
     /// The number of the chunk's first line, from 1.
     pub first_line: u64,
@@ -123,11 +123,12 @@ impl Source {
         Self::from_reader(path, Box::new(file), total)
     }
 
-    /// Creates a source from any stream. `name` is used in errors; `total` is the stream's length in bytes if known.
+    /// Creates a source that reads any stream. `name` is the name that errors use. `total` is the length of the stream
+    /// in bytes, if the length is known.
     ///
     /// # Errors
     ///
-    /// Fails if the stream is empty, fails, is damaged, or is not text.
+    /// Fails if the stream is empty or damaged, cannot be read, or is not text.
     pub fn from_reader(
         name: impl Into<PathBuf>,
         stream: Box<dyn Read + Send>,
@@ -149,7 +150,7 @@ impl Source {
         Ok(source)
     }
 
-    /// Allows a trace in which many lines of kmem events are not understood, which is an error by default.
+    /// Accepts a trace of which many lines with kmem events are not understood; by default, such a trace is an error.
     #[must_use]
     pub fn partial(self, partial: bool) -> Self {
         Self { partial, ..self }
@@ -159,7 +160,7 @@ impl Source {
         self.partial
     }
 
-    /// Returns the path for errors.
+    /// Returns the path that errors name.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -171,7 +172,7 @@ impl Source {
         Progress { bytes: self.reader.consumed(), total: self.total, lines: self.line }
     }
 
-    /// Returns the next lines, up to 128 KiB; `None` at the end.
+    /// Returns the next lines, at most 128 KiB. `None` at the end.
     ///
     /// # Errors
     ///
@@ -206,13 +207,14 @@ impl Source {
         Ok(Some(Chunk { text, first_line }))
     }
 
-    /// Returns `true` if the source is a recording of `libuslab.so` instead of text.
+    /// Returns `true` if the source is a recording of `libuslab.so`, and not text.
     #[must_use]
     pub fn is_recorded(&self) -> bool {
         self.recorded
     }
 
-    /// Returns the next bytes, fewer than a chunk; fewer than requested only at the end.
+    /// Returns the next bytes; the number must be less than a chunk, and only at the end are fewer bytes returned than
+    /// requested.
     pub(super) fn next_bytes(&mut self, bytes: usize) -> Result<&[u8], TraceError> {
         if self.end - self.start < bytes {
             self.fill()?;
@@ -222,7 +224,7 @@ impl Source {
         Ok(&self.buffer[from..self.start])
     }
 
-    /// Moves the unread text to the front and reads until the buffer is full or the stream ends.
+    /// Moves the unread text to the front of the buffer, and reads until the buffer is full or the stream ends.
     fn fill(&mut self) -> Result<(), TraceError> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
@@ -238,8 +240,8 @@ impl Source {
         Ok(())
     }
 
-    /// Converts an I/O error to a trace error: a decoder's error concerns the file's contents, the system's error does
-    /// not.
+    /// Converts an I/O error to a trace error: an error of a decoder is about the file's contents, an error of the
+    /// system is not.
     fn failed(&self, source: io::Error) -> TraceError {
         let path = self.path.clone();
         match self.reader.compression() {
@@ -251,7 +253,8 @@ impl Source {
         }
     }
 
-    /// Checks that the first chunk has no NUL, as in any text. Well-known binary files get specific hints.
+    /// Checks that the first chunk contains no NUL byte, which no text contains. For well-known binary files, the error
+    /// has a specific hint.
     fn check_text(&self) -> Result<(), TraceError> {
         let text = &self.buffer[..self.end];
         if text.is_empty() {
@@ -324,7 +327,7 @@ impl Decoder {
     }
 }
 
-/// Gives a separate error kind to an xz file that needs too much memory.
+/// Gives a separate error kind to an xz file whose decoder would need too much memory.
 fn xz_error(error: io::Error) -> io::Error {
     let lzma = error.get_ref().and_then(|inner| inner.downcast_ref());
     match lzma {
@@ -333,7 +336,7 @@ fn xz_error(error: io::Error) -> io::Error {
     }
 }
 
-/// A stream that counts its bytes and can peek at the first ones.
+/// A stream that counts the bytes read, and whose first bytes can be read in advance.
 struct Counted {
     inner: Box<dyn Read + Send>,
     head: [u8; HEAD],

@@ -1,8 +1,9 @@
-//! Stores the events of a trace between the pass that parses text and the pass that interprets events.
+//! Stores the events of a trace between the first pass, which parses text, and the second pass, which interprets
+//! events.
 //!
-//! A record has 32 bytes. The newest records are in memory. Older records beyond the limit are in an unnamed temporary
-//! file, in order. A record can be changed after it was written, because a later event may reveal more about an
-//! allocation.
+//! A record has 32 bytes. The newest records are in memory. Older records that exceed the limit are in an unnamed
+//! temporary file, in their order. A record can be changed after it was written, because a later event may reveal more
+//! about an allocation.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -11,24 +12,24 @@ use std::os::unix::fs::FileExt;
 /// The size of a record in bytes.
 const RECORD: usize = 32;
 
-/// The number of records read from the file at a time: a mebibyte.
+/// The number of records that are read from the file at a time, which are one mebibyte.
 const BLOCK: u64 = 1 << 15;
 
 /// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Tag {
-    /// An allocation; `key` is the number of its shape.
+    /// An allocation; `key` is the number of the allocation's shape.
     Alloc,
-    /// A free; `key` is the number of its cache name plus 1, or 0.
+    /// A free; `key` is the number of the cache name plus 1, or 0 without a name.
     FreeKmalloc,
     FreeCache,
     PageAlloc,
     PageFree,
-    /// A mark; `key` is the number of its text.
+    /// A mark; `key` is the number of the mark's text.
     Mark,
-    /// Pages left a free list; `key` is 1 if they are for a per-CPU list. This kind and the next two are in a separate
-    /// spool.
+    /// Pages left a free list. `key` is 1 if the pages are for a per-CPU list. Records of this kind and of the next two
+    /// kinds are in a separate spool.
     PageTaken,
     PageDrained,
     PageFallback,
@@ -40,19 +41,20 @@ pub(super) struct Record {
     /// An address or a page frame number.
     pub(super) at: u64,
     pub(super) time_ns: u64,
-    /// The line number; fewer than 2^48 lines are supported.
+    /// The number of the line, which must be less than 2^48.
     pub(super) line: u64,
     pub(super) cpu: u16,
     pub(super) key: u32,
     pub(super) tag: Tag,
     pub(super) order: u8,
     pub(super) migratetype: u8,
-    /// The use of the pages ([`PageUse`](super::op::PageUse) as a number).
+    /// What the pages are used for ([`PageUse`](super::op::PageUse) as a number).
     pub(super) usage: u8,
 }
 
 impl Record {
-    /// Stores an allocation's command in the fields that only pages use, if its number fits into 24 bits.
+    /// Stores the command of an allocation in the fields that only page records use, if the command's number fits into
+    /// 24 bits.
     pub(super) fn with_task(self, task: Option<u32>) -> Self {
         let number = task.map_or(0, |task| task.saturating_add(1));
         match number.to_le_bytes() {
@@ -111,7 +113,7 @@ impl Record {
 /// Records in the order of the trace.
 #[derive(Debug)]
 pub(super) struct Spool {
-    /// The records in memory, which follow the records in the file.
+    /// The records in memory, which come after the records in the file.
     held: Vec<[u8; RECORD]>,
     file: Option<File>,
     in_file: u64,
@@ -129,8 +131,9 @@ impl Spool {
         self.in_file + self.held.len() as u64
     }
 
-    /// Sorts the records by time; records with equal times keep their order. `time` returns the time of a record, and
-    /// gets the records in the order in which they were pushed. All records are in memory during the sort.
+    /// Sorts the records by time; the order of records with equal times does not change. `time` returns the time of a
+    /// record; it is called for the records in the order in which they were pushed. All records are in memory during
+    /// the sort.
     pub(super) fn sort_by_time(self, mut time: impl FnMut(&Record) -> u64) -> io::Result<Self> {
         let mut sorted = Self::new(self.limit * RECORD);
         let mut all = Vec::with_capacity(self.len() as usize);
@@ -171,8 +174,8 @@ impl Spool {
         Ok(())
     }
 
-    /// Calls `each` with every record and its index, from the first on. The callback may [`update`](Self::update)
-    /// records that it has already received.
+    /// Calls `each` with every record and the record's index, beginning with the first record. The callback may
+    /// [`update`](Self::update) records that it has already got.
     pub(super) fn scan(
         &mut self,
         mut each: impl FnMut(&mut Self, u64, &Record) -> io::Result<()>,
@@ -221,7 +224,7 @@ pub(super) struct Reader {
     spool: Spool,
     /// The number of records already read from the file.
     read: u64,
-    /// A block of records from the file; records from `at` on are not returned yet.
+    /// A block of records from the file; the records from `at` on were not returned yet.
     block: Vec<u8>,
     at: usize,
 }

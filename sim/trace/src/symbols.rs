@@ -1,6 +1,7 @@
 //! Interned byte strings: call sites, cache names, flags, event names.
 //!
-//! A trace repeats about a thousand strings a million times. Looking up a known string allocates nothing.
+//! A trace repeats about a thousand different strings a million times. Looking up a string that is already known
+//! allocates nothing.
 
 use std::borrow::Cow;
 
@@ -10,7 +11,7 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Symbol(pub(super) u32);
 
-/// A set of strings, numbered in the order of their first appearance.
+/// A set of strings; a string's number is its position in the order of first appearance.
 #[derive(Debug, Default)]
 pub struct Symbols {
     numbers: FxHashMap<Box<[u8]>, Symbol>,
@@ -24,7 +25,7 @@ impl Symbols {
         Self::default()
     }
 
-    /// Returns the number of `string`, assigning a new number to a new string.
+    /// Returns the number of `string`; a new string gets a new number.
     pub fn intern(&mut self, string: &[u8]) -> Symbol {
         if let Some(&symbol) = self.numbers.get(string) {
             return symbol;
@@ -48,7 +49,7 @@ impl Symbols {
         self.strings.get(symbol.0 as usize).map_or(b"", |s| s)
     }
 
-    /// Returns the string as text, with invalid UTF-8 replaced.
+    /// Returns the string as text, in which invalid UTF-8 is replaced.
     #[must_use]
     pub fn text(&self, symbol: Symbol) -> Cow<'_, str> {
         String::from_utf8_lossy(self.bytes(symbol))

@@ -1,7 +1,7 @@
-//! The kernel's own tables in a trace's folder: its caches and pages at moments that the trace marks.
+//! The kernel's own tables in the folder of a trace: the caches and pages at moments that the trace marks.
 //!
-//! A folder holds `{boot,before,after,end}.{slabinfo,buddyinfo,zoneinfo}`. A mark such as `SNAP before begin` in the
-//! trace shows when the tables were read. All files are optional.
+//! A folder holds `{boot,before,after,end}.{slabinfo,buddyinfo,zoneinfo}`. A mark in the trace, such as `SNAP before
+//! begin`, shows when the tables were read. All files are optional.
 
 use std::fs;
 use std::io;
@@ -14,10 +14,10 @@ use super::page_size::PageSize;
 use super::slabinfo::KernelSlabInfo;
 use uslab::SlabInfo;
 
-/// The names of the moments, in time order.
+/// The names of the moments, in the order of time.
 pub const MOMENTS: [&str; 4] = ["boot", "before", "after", "end"];
 
-/// The most pages that a table may mention: physical addresses have 52 bits.
+/// The largest number of pages that a table may name, because physical addresses have 52 bits.
 const MOST_PAGES: u64 = 1 << 40;
 
 /// The tables of one moment.
@@ -33,9 +33,9 @@ pub struct Snapshot {
     pub zones: Option<Vec<ZoneSpan>>,
     /// The number of pages in per-CPU lists.
     pub percpu: Option<u64>,
-    /// The folders of `/sys/kernel/slab`, in order, without links; empty if not recorded.
+    /// The folders in `/sys/kernel/slab`, in order and without links; empty if they were not recorded.
     pub folders: Vec<String>,
-    /// The contents of the folders' files, by folder.
+    /// The contents of the files in each folder.
     pub counters: Attributes,
 }
 
@@ -47,21 +47,21 @@ impl Snapshot {
     }
 }
 
-/// A zone's row of buddyinfo.
+/// The row of a zone in buddyinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FreeBlocks {
-    /// The node and zone, as the kernel writes them: `Node 0, zone DMA32`.
+    /// The node and the zone, as the kernel writes them. `Node 0, zone DMA32`.
     pub zone: String,
     /// The number of free blocks of `2^order` pages, by order.
     pub by_order: Vec<u64>,
 }
 
 impl FreeBlocks {
-    /// Parses a buddyinfo; `path` is the name in errors.
+    /// Parses a buddyinfo; `path` is the file name that errors use.
     ///
     /// # Errors
     ///
-    /// Fails on a line that is not a row of a buddyinfo.
+    /// Fails if a line is not a row of buddyinfo.
     pub fn read(path: &Path, text: &str) -> Result<Vec<Self>, TraceError> {
         free_blocks(text).map_err(|(line, what)| TraceError::Table { path: path.to_owned(), line, what })
     }
@@ -73,14 +73,14 @@ impl FreeBlocks {
     }
 }
 
-/// The page range of a zone, by zoneinfo.
+/// The range of pages that a zone has, from zoneinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZoneSpan {
     /// The node and zone, as in [`FreeBlocks`].
     pub zone: String,
     /// The zone's first page.
     pub start: Pfn,
-    /// The number of pages from the zone's first to its last, holes included.
+    /// The number of pages from the first to the last page of the zone, holes included.
     pub spanned: u64,
     /// The number of pages that the page allocator manages.
     pub managed: u64,
@@ -89,18 +89,19 @@ pub struct ZoneSpan {
 /// The tables of all moments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tables {
-    /// The moments that have tables, in time order.
+    /// The moments for which tables exist, in the order of time.
     pub snapshots: Vec<Snapshot>,
     /// The kernel that wrote the tables.
     pub kernel: Kernel,
 }
 
 impl Tables {
-    /// Reads the tables in the folder of `trace`. The result is empty if the trace has no tables or is standard input.
+    /// Reads the tables in the folder in which the trace `trace` is. The result is empty if the folder has no tables,
+    /// or if the trace is standard input.
     ///
     /// # Errors
     ///
-    /// Fails if an existing table cannot be read or parsed; the error names file and line.
+    /// Fails if a table exists but cannot be read or parsed; the error names the file and the line.
     pub fn beside(trace: &Path) -> Result<Self, TraceError> {
         match trace.parent() {
             Some(folder) if trace.as_os_str() != "-" => Self::read(folder),
@@ -112,7 +113,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// Fails for the reasons of [`beside`](Self::beside).
+    /// Fails for the reasons for which [`beside`](Self::beside) fails.
     pub fn read(folder: &Path) -> Result<Self, TraceError> {
         Self::of(folder, |path| match fs::read_to_string(path) {
             Ok(text) => Ok(Some(text)),
@@ -121,11 +122,12 @@ impl Tables {
         })
     }
 
-    /// Parses the tables whose texts `text` has, under the paths that they would have in `folder`.
+    /// Parses the tables whose texts the function `text` returns; `text` gets the path that a table would have in
+    /// `folder`.
     ///
     /// # Errors
     ///
-    /// Fails for the reasons of [`beside`](Self::beside).
+    /// Fails for the reasons for which [`beside`](Self::beside) fails.
     pub fn of<T: AsRef<str>>(
         folder: &Path,
         text: impl Fn(&Path) -> Result<Option<T>, TraceError>,
@@ -153,7 +155,7 @@ impl Tables {
         self.snapshots.iter().find(|s| s.moment == moment)
     }
 
-    /// Returns the latest slabinfo, which has the most caches.
+    /// Returns the latest slabinfo, which contains the most caches.
     #[must_use]
     pub fn latest_slabinfo(&self) -> Option<&SlabInfo> {
         self.snapshots.iter().rev().find_map(|s| s.slabinfo.as_ref())
@@ -191,7 +193,7 @@ fn folders(text: &str) -> Result<Vec<String>, (u64, &'static str)> {
     Ok(text.lines().skip(1).filter_map(|line| line.split('\t').next()).map(str::to_owned).collect())
 }
 
-/// Parses `Node 0, zone DMA32  2  1  2 ...`: the n-th number counts blocks of `2^n` pages.
+/// Parses a row `Node 0, zone DMA32  2  1  2 ...`, whose n-th number counts blocks of `2^n` pages.
 fn free_blocks(text: &str) -> Result<Vec<FreeBlocks>, (u64, &'static str)> {
     let mut pages: u64 = 0;
     let row = |(line, number): (&str, u64)| {
@@ -209,12 +211,12 @@ fn free_blocks(text: &str) -> Result<Vec<FreeBlocks>, (u64, &'static str)> {
     text.lines().zip(1..).map(row).collect()
 }
 
-/// Returns `Node 0, zone DMA32` without its padding.
+/// Returns the part `Node 0, zone DMA32` of a row, without padding.
 fn zone_name(line: &str) -> String {
     line.split_whitespace().take(4).collect::<Vec<_>>().join(" ")
 }
 
-/// Parses the page range of each zone in zoneinfo. Zones without memory are omitted, because they have no `start_pfn:`.
+/// Parses the page range of each zone in zoneinfo. Zones without memory have no `start_pfn:`, and are omitted.
 fn zone_spans(text: &str) -> Result<Vec<ZoneSpan>, (u64, &'static str)> {
     let mut zones = Vec::new();
     let (mut zone, mut spanned, mut managed) = (String::new(), 0, 0);
@@ -236,7 +238,7 @@ fn zone_spans(text: &str) -> Result<Vec<ZoneSpan>, (u64, &'static str)> {
     Ok(zones)
 }
 
-/// Sums `count:` of all `cpu:` entries in zoneinfo's `pagesets`.
+/// Sums the `count:` of all `cpu:` entries in the `pagesets` of zoneinfo.
 fn percpu_pages(text: &str) -> Result<u64, (u64, &'static str)> {
     let mut pages: u64 = 0;
     let mut in_cpu = false;

@@ -1,4 +1,4 @@
-//! Tests of the quirks of real traces, one test for each.
+//! Tests of the quirks that real traces have, one test for each quirk.
 
 use std::cell::RefCell;
 use std::io::{Cursor, Read};
@@ -7,7 +7,7 @@ use uslab::SlabInfo;
 
 use super::*;
 
-/// Formats an ftrace line; `at` is the CPU and the time, such as `1 2.5`.
+/// Formats an ftrace line; `at` contains the CPU and the time, as in `1 2.5`.
 fn ftrace(at: &str, event: &str) -> String {
     let (cpu, time) = at.split_once(' ').unwrap();
     format!("            init-1       [{cpu:0>3}] .....     {time}: {event}\n")
@@ -31,7 +31,7 @@ fn kmalloc(site: &str, ptr: u64, bytes: u32, gfp: &str) -> String {
     )
 }
 
-/// Formats each event with its own CPU and time.
+/// Formats events; each event has its CPU and time.
 fn trace(events: &[(&str, String)]) -> String {
     events.iter().map(|(at, event)| ftrace(at, event)).collect()
 }
@@ -70,8 +70,8 @@ fn event(line: &str) -> Event {
     }
 }
 
-/// Formats the allocation of a page for a slab. If an object on the page comes next, the page's event and the object's
-/// event show where the direct map starts.
+/// Formats an event that allocates a page for a slab. If the next event allocates an object on this page, the two
+/// events show where the direct map starts.
 fn page_alloc(pfn: u64) -> String {
     format!("mm_page_alloc: page=ffffea0000000040 pfn={pfn:#x} order=0 migratetype=0 gfp_flags=GFP_KERNEL")
 }
@@ -165,7 +165,7 @@ fn trace_fields_of_older_kernels_are_read() {
     assert_eq!(event(line).kind, EventKind::PageFree { pfn: Pfn(123_456), order: 3 });
 }
 
-/// Regression test: the index exceeded the last flag.
+/// Regression test: a flag was looked up at an index beyond the last flag.
 #[test]
 fn last_context_flag_may_be_any_byte() {
     let mut text = ftrace("0 1.0", "kfree: call_site=f+0x1/0x2 ptr=00000000ab6bd4a1").into_bytes();
@@ -177,7 +177,7 @@ fn last_context_flag_may_be_any_byte() {
     assert_eq!(resolver.facts(&Tables::default()).by_context, [('\u{ff}', 1)].into());
 }
 
-/// Regression test: the sum overflowed.
+/// Regression test: the sum of lost events overflowed.
 #[test]
 fn largest_lost_event_count_is_read() {
     let lost = "CPU:1 [LOST 18446744073709551615 EVENTS]\n";
@@ -491,7 +491,7 @@ fn partly_freed_traced_block_can_be_allocated_again() {
     }));
 }
 
-/// Regression test: the old slab was still counted for its cache, with its objects in use.
+/// Regression test: the old slab, with its objects in use, was still counted for its cache.
 #[test]
 fn slab_ends_when_its_page_is_allocated_again() {
     let text = trace(&[
@@ -602,7 +602,8 @@ fn trace_context_flags_are_read() {
     assert_eq!(contexts, [('.', 1), ('H', 1), ('h', 1), ('s', 2)]);
 }
 
-/// Records that pass through the temporary file, and are changed there, equal records in memory.
+/// The test compares two spools: one whose records pass through the temporary file and are changed there, and one in
+/// memory.
 #[test]
 fn spool_on_disk_equals_spool_in_memory() {
     let page =
@@ -655,7 +656,7 @@ fn trace_marks_become_operations_with_text() {
     assert_eq!(texts, ["SNAP before begin", "a=b [c]"]);
 }
 
-/// A stream that never ends. The stream's sender is dropped with it.
+/// A stream that never ends. When the stream is dropped, its sender is dropped, too.
 struct Endless {
     text: Cursor<String>,
     _alive: mpsc::Sender<()>,
@@ -681,11 +682,11 @@ fn read_error_ends_the_read_ahead_thread() {
     assert_eq!(gone.try_recv(), Err(mpsc::TryRecvError::Disconnected), "the stream is still there");
 }
 
-/// Regression test: a thread that a scope waits for may still be exiting when the scope has returned. Fuzzers reported
-/// its memory as leaked.
+/// Regression test: when a scope has returned, the thread for which it waited may still be exiting. Fuzzers reported
+/// the memory of this thread as leaked.
 #[test]
 fn decompression_thread_ends_with_the_trace() {
-    /// A thread-local that the thread drops last.
+    /// A thread-local value that the thread drops after all others.
     struct End(mpsc::Sender<()>);
     thread_local!(static END: RefCell<Option<End>> = const { RefCell::new(None) });
     impl Drop for End {
@@ -730,7 +731,7 @@ fn perf_command_is_shown_with_its_control_group() {
     }
 }
 
-/// Regression test: the report had nothing to compare with, although the table `before` was in the folder.
+/// Regression test: the report contained no comparison, although the table `before` was in the folder.
 #[test]
 fn missing_snapshot_mark_is_assumed_at_the_start() {
     let table = |objects: u64| {

@@ -1,4 +1,4 @@
-//! Parses the text of `trace-cmd report`: `comm-pid [cpu] time: event:   (site) fields`.
+//! Parses the text that `trace-cmd report` prints. A line has the form `comm-pid [cpu] time: event:   (site) fields`.
 //!
 //! Object events repeat the call site in parentheses; newer versions also print ftrace's flags. The text starts with
 //! `cpus=4`.
@@ -20,7 +20,7 @@ pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
     Some(Prefix { body, ..prefix })
 }
 
-/// Returns `true` for `(getname_flags+0x26) call_site=getname_flags+0x26 ...`.
+/// Returns `true` for fields such as `(getname_flags+0x26) call_site=getname_flags+0x26 ...`.
 pub(super) fn repeats_site(body: &[u8]) -> bool {
     body.first() == Some(&b'(')
         && memchr(b')', body).is_some_and(|end| body[end + 1..].trim_ascii_start().starts_with(b"call_site="))

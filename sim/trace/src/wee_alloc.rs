@@ -1,7 +1,7 @@
-//! Parses the text of wee_alloc's traces: a program's requests to malloc, one on each line.
+//! Parses the text of wee_alloc's traces, which have one call of malloc or free on each line.
 //!
-//! `Alloc(552),` requests 552 bytes. `Free(3),` frees the block of the fourth `Alloc`. If that block was freed earlier
-//! or never allocated, the line does nothing. The text has no times, CPUs or callers.
+//! `Alloc(552),` requests 552 bytes. The line `Free(3),` frees the block that the fourth `Alloc` allocated. If that
+//! block was freed earlier or was never allocated, the line has no effect. The text contains no times, CPUs or callers.
 
 use rustc_hash::FxHashSet;
 
@@ -16,18 +16,18 @@ pub(super) struct Blocks {
     too_large: FxHashSet<u64>,
 }
 
-/// Returns `true` if a line is from a wee_alloc trace.
+/// Returns `true` if a line belongs to a trace by wee_alloc.
 pub(super) fn is_call(line: &[u8]) -> bool {
     operand(line, b"Alloc(").or_else(|| operand(line, b"Free(")).is_some()
 }
 
-/// Parses the number in `Alloc(552),`.
+/// Parses the number in a line such as `Alloc(552),`.
 fn operand(line: &[u8], name: &[u8]) -> Option<u64> {
     fields::decimal(line.trim_ascii().strip_prefix(name)?.strip_suffix(b"),")?)
 }
 
 impl Blocks {
-    /// Returns the call of a line; `None` if the line has another form.
+    /// Returns the call that a line describes. `None` if the line has another form.
     pub(super) fn call(&mut self, line: &[u8]) -> Option<Call> {
         if let Some(bytes) = operand(line, b"Alloc(") {
             self.allocations += 1;

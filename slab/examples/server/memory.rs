@@ -84,8 +84,8 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// Makes caches whose keys, values and table have at most `limit` bytes, for about `connections` connections.
-    /// `as_asked` configures both subsystems.
+    /// Makes caches for about `connections` connections; the keys, the values and the table together have at most
+    /// `limit` bytes. `as_asked` configures both subsystems.
     pub(crate) fn new(
         limit: Option<usize>,
         max_clients: Option<u32>,

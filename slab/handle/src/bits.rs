@@ -37,7 +37,7 @@ pub(super) mod sealed {
     pub trait Word: Copy + Ord + Hash + fmt::Debug + Into<u64> + Send + Sync + 'static {
         type NonZero: Copy + Ord + Hash + fmt::Debug + Into<Self> + TryFrom<Self> + Send + Sync;
         const BITS: u32;
-        /// Converts `bits`, which must fit.
+        /// Converts `bits`; the value must fit.
         fn of(bits: u64) -> Self;
     }
     impl Word for u32 {
@@ -127,7 +127,7 @@ impl<W: Word, const GENERATION_BITS: u32> Handle<W, GENERATION_BITS> {
     pub fn to_bits(self) -> W {
         self.0.into()
     }
-    /// Makes a handle from a word. Returns `None` for generation 0, which no handle has.
+    /// Makes a handle from a word. Returns `None` for generation 0, because no handle has this generation.
     #[inline(always)]
     pub fn from_bits(bits: W) -> Option<Self> {
         if generation_of::<W, GENERATION_BITS>(bits) == 0 {

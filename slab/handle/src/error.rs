@@ -25,7 +25,7 @@ pub enum HandleError<E = Infallible> {
     Full {
         /// Number of distinct indexes of a handle.
         slots: u64,
-        /// Number of retired slots, which `slots` includes.
+        /// Number of retired slots; the number `slots` includes these slots.
         retired: u64,
     },
     /// Memory for a larger table is short.

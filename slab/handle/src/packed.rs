@@ -36,8 +36,8 @@ impl<T> PackedArray<T> {
     pub const fn new() -> Self {
         Self(Vec::new())
     }
-    /// Appends `value` and returns its index, which is valid until the next free. Cost: O(1). When the array grows, all
-    /// values move.
+    /// Appends `value` and returns its index; the index is valid until the next free. Cost: O(1). When the array grows,
+    /// all values move.
     ///
     /// # Errors
     /// Returns an error and drops `value` if memory is short.

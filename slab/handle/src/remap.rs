@@ -142,14 +142,14 @@ impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> StableIds<Id, W
     pub fn id(&self, handle: Handle<W, GENERATION_BITS>) -> Option<&Id> {
         self.ids.get(&handle)
     }
-    /// Removes the id of a handle, for an object that was freed or renamed. Returns the removed id, which can be
+    /// Removes the id of a handle, for an object that was freed or renamed. Returns the removed id; the id can be
     /// assigned again.
     pub fn remove_handle(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<Id> {
         let id = self.ids.remove(&handle)?;
         self.handles.remove(&id);
         Some(id)
     }
-    /// Removes an id. Returns the id's handle, which can then get another id.
+    /// Removes an id. Returns the id's handle; the handle can then get another id.
     pub fn remove_id<Q: Hash + Eq + ?Sized>(&mut self, id: &Q) -> Option<Handle<W, GENERATION_BITS>>
     where
         Id: Borrow<Q>,

@@ -364,7 +364,7 @@ pub unsafe extern "C" fn uslab_cache_free(cache: *const UslabCache, object: *mut
         }
     }
 }
-/// The slow half of a free, which may make system calls and preserves `errno`.
+/// The slow half of a free; it may make system calls, and preserves `errno`.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_missed(cache: *const UslabCache, object: NonNull<u8>) {

@@ -2,12 +2,12 @@
 //!
 //! The kernel applies `RLIMIT_AS` to all mapped addresses of a process, used or not. The allocator's range of pages
 //! initially maps 64 GiB of addresses. A program that sets a lower limit could map nothing more: no thread stack, no
-//! library, no memory above 4 MiB. Smaller requests, which need no further mapping, would not be limited at all.
+//! library, no memory above 4 MiB. Smaller requests need no further mapping, so the limit would not apply to them.
 //! Setting the limit unmaps the unused part of the range: see [`Uslab::fit_address_limit`]. After a limit is set, pages
 //! get their addresses when they are committed, and leave some addresses for other uses.
 //!
-//! A limit that is set without these functions (by the bare system call, or by `prlimit` of another process) is not
-//! noticed. The allocator's start reads a limit that exists when the program starts.
+//! A limit is not noticed if it is set without these functions (by the bare system call, or by `prlimit` of another
+//! process). The allocator's start reads a limit that exists when the program starts.
 
 use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;

@@ -1,10 +1,10 @@
 //! Replaces `dlopen` to ignore `RTLD_DEEPBIND`.
 //!
 //! A library that is opened with `RTLD_DEEPBIND` searches its own dependencies first, and finds the C library's
-//! `malloc` and `free` instead of this library's. Memory allocated by one allocator is then freed by another, which
-//! ends the program. PHP opens its extensions with `RTLD_DEEPBIND`. The `dlopen` of this library clears the flag, so
-//! that the opened library finds the allocator that all others find. Sanitizers also refuse libraries opened with
-//! `RTLD_DEEPBIND`.
+//! `malloc` and `free` instead of this library's. Then one allocator frees memory that another allocator has allocated,
+//! and this ends the program. PHP opens its extensions with `RTLD_DEEPBIND`. The `dlopen` of this library clears the
+//! flag, so that the opened library uses the allocator that all other libraries use. Sanitizers also refuse libraries
+//! opened with `RTLD_DEEPBIND`.
 //!
 //! The dynamic loader uses the caller's address for the search: its `RUNPATH`, and its namespace. The `dlopen` of this
 //! library jumps to the C library's function instead of calling it, with the caller's return address in place.

@@ -60,7 +60,7 @@ struct Recorder {
 
 const NONE: *mut AtomicU64 = dangling_mut();
 
-/// The recorder of a process that has no file, and of its children, which do not try again.
+/// The recorder of a process that has no file; the children of the process use it, too, and do not try again.
 static NOTHING: Recorder = Recorder { file: AtomicPtr::new(NONE), most: AtomicU64::new(0) };
 
 /// The process's recorder; null before the first call.

@@ -48,7 +48,7 @@ pub unsafe trait Allocator {
     }
 }
 
-/// An allocator of slots, whose largest object is fixed when the allocator is made.
+/// An allocator of slots; the size of its largest object is fixed when the allocator is made.
 pub trait Pooled: Allocator {
     /// Size and alignment of the largest object.
     fn slots(&self) -> SlotLayout;

@@ -156,8 +156,9 @@ proptest! {
         let order = if by_address { Order::Address } else { Order::Lifo };
         run(BestFit::with_policy(odd(), [Fit::First, Fit::Best, Fit::Next][fit], order).unwrap(), steps);
     }
-    /// Compares a stack with a list of allocations. A marker frees all later allocations once, and is refused after an
-    /// earlier marker was freed. The topmost block frees all its bytes with its padding, so at the end no byte is used.
+    /// Compares a stack with a list of allocations. A marker can free all later allocations only once; it is refused
+    /// after an earlier marker was freed. The topmost block frees all its bytes with its padding, so at the end no byte
+    /// is used.
     #[test]
     fn a_stack_with_markers(steps in prop::collection::vec((0..7_u8, any::<u16>()), 1..300)) {
         let mut stack = StackAlloc::new(odd()).unwrap();

@@ -175,7 +175,7 @@ impl fmt::Display for Refused {
 }
 impl core::error::Error for Refused {}
 
-/// Reason why a slot or block was not freed. A failed free changes neither the pool nor the slot.
+/// Reason why a slot or block was not freed. A free that fails changes nothing, neither in the pool nor in the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadFree {

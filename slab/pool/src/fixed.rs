@@ -175,7 +175,8 @@ impl<A: Area> FixedPool<A> {
         NonNull::slice_from_raw_parts(start, bytes)
     }
 
-    /// Returns the slots in use, ascending. Returns `None` in an unchecked pool, which does not know the slots in use.
+    /// Returns the slots in use, ascending. Returns `None` in an unchecked pool, because it does not know which slots
+    /// are in use.
     ///
     /// Cost: a load per 64 slots. The slots themselves are not read.
     pub fn live(&self) -> Option<impl Iterator<Item = NonNull<u8>>> {

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A slot in use contains nothing of the list, so the list costs only its head, one word. The next
-//! [`obtain`](FreeList::obtain) returns the slot that was freed last, which is still in the processor's cache. The list
-//! does not own the memory and does not know its size. Slots of other memory may be given to the list.
+//! [`obtain`](FreeList::obtain) returns the slot that was freed last, because this slot is still in the processor's
+//! cache. The list does not own the memory and does not know its size. Slots of other memory may be given to the list.
 //!
 //! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose `Freelist` is the basis of the
 //! fixed and the growing pool.

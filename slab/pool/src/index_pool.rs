@@ -99,7 +99,7 @@ impl<A: Area> IndexPool<A> {
     /// Makes a pool of as many blocks of `size` bytes as `area` holds. `size` and the area's start determine the
     /// blocks' alignment.
     ///
-    /// Cost: `new` touches no block, so one block and a thousand million blocks cost the same.
+    /// Cost: `new` touches no block, so its cost does not depend on the number of blocks.
     ///
     /// # Errors
     /// Returns [`PoolError::Small`] for blocks below 4 bytes, [`PoolError::NoRoom`] if no block fits, and

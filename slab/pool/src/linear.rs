@@ -183,7 +183,8 @@ struct Inner<A, G> {
 
 // An arena of `Arena::new` does not grow, so its type needs no growth function.
 impl<A: Area> Arena<A> {
-    /// Makes an arena in `area`, which does not grow. Any area is accepted. An arena in an empty area is always full.
+    /// Makes an arena in `area`; the arena does not grow. Any area is accepted. An arena in an empty area is always
+    /// full.
     pub const fn new(area: A) -> Self {
         Self(RefCell::new(Inner { chain: Chain::new(Raw(area)), chunk: 0, grow: None }))
     }

@@ -241,8 +241,8 @@ enum Step {
     Free(usize),
 }
 
-/// More allocations than frees, so that pools fill up. Sizes and alignments slightly exceed [`MOST`], and some sizes
-/// are up to 4,096 bytes.
+/// Returns steps with more allocations than frees, so that pools fill up. Sizes and alignments slightly exceed
+/// [`MOST`], and some sizes are up to 4,096 bytes.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let layout = |(size, log): (usize, u32)| Step::Alloc(Layout::from_size_align(size, 1 << log).unwrap());
     let step = prop_oneof![

@@ -65,7 +65,7 @@ pub struct StackAlloc<A> {
     head: usize,
     newest: u32,
     padded: u32,
-    /// Number of markers made so far, which is the number of the next marker.
+    /// Number of markers made so far; this is also the number of the next marker.
     marks: u64,
 }
 
@@ -223,7 +223,7 @@ impl<A: Area> StackAlloc<A> {
         self.newest = record as u32;
         Ok(Marker { stack: self.memory.address(), record: record as u32, number })
     }
-    /// Frees the marker and all later allocations, which must no longer be used.
+    /// Frees the marker and all later allocations; none of them may be used afterwards.
     ///
     /// # Errors
     /// Returns an error if the marker belongs to another stack, or was freed with an earlier marker. A refused marker

@@ -246,7 +246,7 @@ impl<M: Words> Blocks<M> {
             }
         }
     }
-    /// Clears a flag of the block at `at`, which no free block precedes any more.
+    /// Clears the flag which says that a free block precedes the block at `at`.
     fn clear_previous_free(&mut self, at: usize) {
         let header = self.memory.load(at);
         self.memory.store(at, header & !FREE_BEFORE);

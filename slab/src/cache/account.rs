@@ -14,10 +14,10 @@ use uslab_magazine::tracepoints::OperationKind;
 /// An account limits and counts the memory of several caches, for example of a tenant or a part of a program. An account is
 /// like a memory control group of Linux, for caches.
 ///
-/// Pages of slabs are charged when a slab is made, and uncharged when it is freed. An account is therefore exact about memory,
-/// and the fast paths cost nothing more. A free object counts until its slab is empty and freed. (Since 5.9 Linux charges its
-/// groups for each object, from a stock on each CPU, because tenants share caches. In uslab each tenant has separate caches, as
-/// in earlier Linux.)
+/// Pages of slabs are charged when a slab is made, and uncharged when it is freed. An account is therefore exact about
+/// memory, and the fast paths cost nothing more. A free object counts until its slab is empty and freed. (Since 5.9,
+/// Linux charges groups for each object, from a stock on each CPU, because several tenants share a cache. In uslab,
+/// each tenant has separate caches, as in Linux before 5.9.)
 ///
 /// At the limit an allocation first flushes the free objects of the account's other caches, then calls the
 /// [shrinkers](crate::shrinker) of each cache. If no memory becomes free, the allocation fails with
@@ -147,7 +147,7 @@ pub struct AccountInfo {
     pub charged: u64,
     /// Highest charge so far: see [`Account::peak`].
     pub peak: u64,
-    /// Number of refused slabs. An allocation may be refused several times and still succeed.
+    /// Number of refused slabs. An allocation may be refused several times before it succeeds.
     pub refusals: u64,
     /// Number of waiters in the account's caches.
     pub waiting: u64,

@@ -22,8 +22,9 @@ impl Core {
         }
     }
 
-    /// Releases addresses if the rest of the process has less than a third of the pages' addresses. Calls `told` with the
-    /// number of bytes that the pages still have, and then also releases the addresses of the other pages' metadata.
+    /// Releases addresses if all other parts of the process have less than a third of the addresses that pages have.
+    /// Calls `told` with the number of bytes that the pages still have, and then also releases addresses of the
+    /// metadata for pages that no longer exist.
     ///
     /// # Safety
     /// During the call no thread reads the descriptors of a page that was never handed out.

@@ -62,7 +62,7 @@ pub(super) struct SlabSupplier<'a> {
     gfp: Gfp,
     /// `true` when allocating for the head of the wait queue, which may use free objects that other callers must leave.
     is_waiter: bool,
-    /// Reason why the last growth of the cache failed.
+    /// Reason why the cache could not grow the last time.
     refusal: Cell<Option<Refusal>>,
 }
 
@@ -75,7 +75,7 @@ impl<'a> SlabSupplier<'a> {
     pub(super) fn error(&self) -> AllocError {
         self.error_or(AllocError::Destroyed)
     }
-    /// Reason why no object was found; `silent` if the slabs were never tried.
+    /// Reason why no object was found; `silent` if the slabs were not tried.
     fn error_or(&self, silent: AllocError) -> AllocError {
         match self.refusal.take() {
             Some(Refusal::Panic(panic)) => resume_unwind(ManuallyDrop::into_inner(panic)),
@@ -121,7 +121,7 @@ impl Supplier<Object> for SlabSupplier<'_> {
     }
 }
 
-/// A supplier without objects, with which the magazines allocate only what they hold.
+/// A supplier without objects; with it, the magazines allocate only objects that they already hold.
 pub(super) struct DrainOnly<'a>(pub(super) &'a Cache);
 
 impl Supplier<Object> for DrainOnly<'_> {
@@ -195,7 +195,7 @@ impl Cache {
         }
         Ok(memory)
     }
-    /// Allocates one object in many in a separate, zeroed page: see [`guard`](crate::debug::guard).
+    /// Allocates one in many objects in a separate, zeroed page: see [`guard`](crate::debug::guard).
     #[inline]
     fn guard_sample(&self, size: usize) -> Option<NonNull<u8>> {
         let guard = &self.core.guard;
@@ -204,13 +204,13 @@ impl Cache {
         let due = self.config.guarded && guard.is_due(one());
         if due { guard.alloc(size, self.geometry().align()) } else { None }
     }
-    /// Allocates from the depot or a slab, for a caller that has reported the object to the profile.
+    /// Allocates from the depot or a slab; the caller has already reported the object to the profile.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_profiled(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.take_slow(gfp).map(|object| self.finish(object, gfp))
     }
-    /// Takes an object from the depot or a slab, and puts the rest of its magazine on the CPU's stack.
+    /// Takes an object from the depot or a slab, and puts the other objects of its magazine on the CPU's stack.
     #[cold]
     #[inline(never)]
     fn take_slow(&self, gfp: Gfp) -> Result<Object, AllocError> {
@@ -278,7 +278,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Tries all remaining sources once each, after the ordinary levels of `node` failed.
+    /// Tries all other sources once each, after the ordinary levels of `node` have failed.
     #[cold]
     fn alloc_elsewhere(
         &self,
@@ -517,7 +517,7 @@ mod tests {
     use uslab_magazine::sync::{Counter, catch_panic};
     use uslab_magazine::{Cpus, on_cpu};
 
-    /// After a constructor's panic the next node was once tried; if that succeeded, the panic was lost.
+    /// After a constructor had panicked, the next node was tried; if the next node succeeded, the panic was lost.
     #[test]
     fn constructor_panic_ends_the_allocation() {
         on_cpu(0);

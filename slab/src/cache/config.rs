@@ -40,11 +40,11 @@ pub struct Config {
     /// If true, the free memory that is kept ([`PageConfig::keep_free`]) is at most an eighth of the room. True by default, and
     /// false in [`Config::new`].
     ///
-    /// The room is the lowest limit, less the committed memory. Limits of the process (`RLIMIT_AS`, `RLIMIT_DATA`) count, and
-    /// limits of its control groups and their ancestors (`memory.max`, `memory.high`; in version 1 the limit and the soft
-    /// limit). Limits are read at the start, and by [`Subsystem::end_interval`](crate::Subsystem::end_interval) and
-    /// [`Uslab::reap`](crate::Uslab::reap). A reaper does not read limits, because a sandbox may forbid opening files. A file
-    /// that cannot be read does not limit.
+    /// The room is the lowest limit minus the committed memory. These limits count: limits of the process (`RLIMIT_AS`,
+    /// `RLIMIT_DATA`), and limits of its control groups and of their ancestors (`memory.max`, `memory.high`; in version
+    /// 1 the limit and the soft limit). Limits are read at the start, and by
+    /// [`Subsystem::end_interval`](crate::Subsystem::end_interval) and [`Uslab::reap`](crate::Uslab::reap). A reaper
+    /// does not read limits, because a sandbox may forbid opening files. If a file cannot be read, it sets no limit.
     pub heed_limits: bool,
     /// Rule for the order of the subsystem's slabs.
     pub rule: OrderRule,

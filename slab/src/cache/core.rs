@@ -39,7 +39,7 @@ use uslab_magazine::{Cpus, Operation};
 
 /// Cache name in reports if no cache is known.
 pub(crate) const NO_CACHE: &str = "kmalloc";
-/// Minimum number of pages with which the start of a subsystem is retried: 4 MiB.
+/// Minimum number of pages with which a subsystem may start after larger numbers were refused: 4 MiB.
 const LEAST_PAGES: usize = 1024;
 
 /// The shared state of a subsystem's caches.
@@ -69,7 +69,8 @@ pub(crate) struct Core {
     pub(crate) waited_for: AtomicU32,
     /// Number of times that objects with a destructor were freed to their slabs.
     pub(crate) idle_objects: Counter,
-    /// Number of forks, while other threads ran, between the process that made the subsystem and this process.
+    /// Number of forks between the process that made the subsystem and this process; only forks while other threads ran
+    /// count.
     pub(crate) forks: Counter,
     corruption: Contained<Arc<corruption::Handler>>,
     pub(crate) caches: Registry<Cache>,
@@ -162,8 +163,8 @@ impl Core {
         }
     }
 
-    /// Runs `make` on a core with as many pages as possible: fewer pages than configured, if the system refuses addresses for
-    /// pages or tables.
+    /// Runs `make` on a core with the largest possible number of pages: if the system refuses addresses for pages or
+    /// tables, the core gets fewer pages than configured.
     pub(crate) fn start_with_fewer_pages<T>(
         mut config: Config,
         mut make: impl FnMut(&Arc<Self>) -> Result<T, CacheError>,
@@ -259,7 +260,7 @@ impl Core {
     pub(crate) fn note_large(&self, _memory: NonNull<u8>, _bytes: usize, _name: &str) {
         self.profiler.allocated(|| self.cpus.current(), _memory, _bytes, _name);
     }
-    /// Reports a free to the profile, before any other thread can get the memory.
+    /// Reports a free to the profile before another thread can get the memory.
     #[inline(always)]
     pub(crate) fn note_free(&self, _memory: NonNull<u8>) {
         self.profiler.freed(_memory);
@@ -282,7 +283,7 @@ impl Core {
     pub(crate) fn shed(&self) {
         self.background.wake();
     }
-    /// Starts or wakes the reaper, because a new object with a destructor may hold other memory.
+    /// Starts or wakes the reaper, because a new object with a destructor may hold memory outside of its slab.
     #[inline]
     pub(crate) fn grown_object(&self) {
         if self.background.is_wanted() {
@@ -331,7 +332,7 @@ mod tests {
         }
     }
 
-    /// The corruption handler may allocate and free.
+    /// The corruption handler may allocate and free memory.
     #[cfg(debug_assertions)]
     #[test]
     fn corruption_handler_is_not_called_with_a_lock_held() {

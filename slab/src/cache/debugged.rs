@@ -1,9 +1,9 @@
 //! Objects of a cache with debug flags beyond checked frees: red zones, poison, users, traces ([`flags`](crate::debug::flags)).
 //!
-//! The record of an object is stored next to the object's tag ([`tracks`](crate::debug::tracks)); only red zones are in the
-//! slab. Record and red zones belong to the thread that has the object: to the allocating thread until its caller gets the
-//! object, and to the freeing thread once it took the tag. Record and red zones therefore need no lock, and reports are made
-//! with no lock held.
+//! The record of an object is stored next to the object's tag ([`tracks`](crate::debug::tracks)); only red zones are in
+//! the slab. The record and the red zones belong to the thread that has the object: to the allocating thread until the
+//! allocation returns, and to the freeing thread after it has taken the tag. The record and the red zones therefore
+//! need no lock, and reports are made without a lock.
 
 use super::alloc::BULK;
 use super::checked::{Checked, Debugged};
@@ -127,7 +127,7 @@ impl Cache {
         })
     }
 
-    /// Restricts the caller of a new object to the object's first `size` bytes.
+    /// Restricts the user of a new object to the first `size` bytes of the object.
     pub(super) fn narrow(&self, object: NonNull<u8>, size: usize) {
         if let Some((checked, debugged)) = self.debugged()
             && let Ok(place) = self.place(Object(object))
@@ -165,7 +165,7 @@ impl Cache {
     pub(crate) fn is_zoned(&self) -> bool {
         self.geometry().lead() > 0
     }
-    /// Number of bytes that the user of the object at `place` may use.
+    /// Number of bytes that the user of the object at this place may use.
     pub(super) fn usable_bytes(&self, place: ObjectIndex) -> usize {
         match self.debugged() {
             Some((checked, debugged)) if self.is_zoned() => {
@@ -234,7 +234,7 @@ impl Cache {
         unsafe { inspect_padding(base, objects, self.watched_bytes(order), see) }
     }
 
-    /// Reports damage to the object at `place`, or to the padding of its slab.
+    /// Reports damage to an object, or to the padding of its slab.
     #[cold]
     fn damaged(&self, place: ObjectIndex, damage: Damage) {
         let kind = match damage.part {
@@ -251,7 +251,8 @@ impl Cache {
         let (index, report) = ((!padding).then_some(place.index), report.as_ref());
         self.core.corrupt(&Corruption { kind, address, cache: self.name(), owner: None, index, report });
     }
-    /// Describes the object at `place`, with its bytes, if more than its address is known. The slab stays during the call.
+    /// Describes an object, with its bytes, if more than its address is known. The slab must exist during the whole
+    /// call.
     fn look(&self, place: ObjectIndex, damage: Option<Damage>) -> Option<(Bytes, ObjectReport<'static>)> {
         let (checked, debugged) = self.debugged()?;
         let (memory, Object(object)) = (&self.core.memory, self.object(place));
@@ -414,8 +415,9 @@ impl KmemCache {
     /// is [reported](crate::corruption) and then repaired. A cache without [`RED_ZONE`](SlabDebug::RED_ZONE) and
     /// [`POISON`](SlabDebug::POISON) has nothing to check.
     ///
-    /// No other thread may allocate or free during the check, because an object in transit would be reported as damaged. A
-    /// reaper may run: empty slabs stay until the check ends, and [`destroy`](Self::destroy) returns [`Busy`](crate::Busy).
+    /// No other thread may allocate or free during the check, because an object on its way between a user and a slab
+    /// would be reported as damaged. A reaper may run: empty slabs stay until the check ends, and
+    /// [`destroy`](Self::destroy) returns [`Busy`](crate::Busy).
     ///
     /// Cost: all of the cache's memory is read, and each node's lock is taken twice.
     #[doc(alias = "validate_slab_cache")]
@@ -448,9 +450,9 @@ mod tests {
         std::thread_local! {
             static ASKED: Cell<usize> = const { Cell::new(0) };
         }
-        /// Number of slabs, of which an eighth exceeds the spare room.
+        /// Number of slabs, of which the spare room holds only seven eighths.
         const SLABS: usize = 16 * BULK;
-        /// An estimate that is too low the first time.
+        /// An estimate that is too low in the first attempt.
         fn many(_: &NodeCount) -> u64 {
             (ASKED.replace(ASKED.get() + 1) * SLABS) as u64
         }
@@ -462,7 +464,7 @@ mod tests {
         assert_eq!(ASKED.get(), 2);
     }
 
-    /// Records were once not found, or read while they were being freed.
+    /// While a slab was freed, its records were not found, or were read although they were being freed.
     #[test]
     fn object_can_be_described_while_its_slab_is_freed() {
         let subsystem = Subsystem::new(Config::default()).unwrap();

@@ -12,8 +12,8 @@ use uslab_magazine::sync::Ordering::Acquire;
 use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed, contain_panic, planted};
 
 impl Cache {
-    /// Increments `count`, the number of objects or slabs that wait for readers, before another object or slab waits. Wakes
-    /// threads that sleep because they have seen 0.
+    /// Increments `count`, the number of objects or slabs that wait for readers, before another object or slab waits.
+    /// Wakes threads that sleep because they have read a count of 0.
     #[cfg(not(loom))]
     pub(super) fn begin_grace(&self, count: &AtomicU64) {
         // Acquire: pairs with the Release of `has_in_grace`.
@@ -23,7 +23,7 @@ impl Cache {
             self.wake_threads();
         }
     }
-    /// Increments `count`, for which threads of loom's models do not wait.
+    /// Increments `count`; in loom's models, no thread waits for this count.
     #[cfg(loom)]
     pub(super) fn begin_grace(&self, count: &AtomicU64) {
         // Relaxed: the count publishes no other data.

@@ -1,4 +1,4 @@
-//! Frees of objects: the levels of [allocation](super::alloc), upwards.
+//! Frees of objects: an object passes the levels of [allocation](super::alloc) in the opposite direction.
 //!
 //! ```text
 //!  free           the CPU's stack, by the inlined path                            no lock
@@ -37,7 +37,8 @@ impl Cache {
             self.free_missed(object);
         }
     }
-    /// The inlined part of `free`. On `false` nothing was done, and the caller must call [`free_missed`](Self::free_missed).
+    /// The inlined part of `free`. If it returns `false`, nothing was done, and the caller must call
+    /// [`free_missed`](Self::free_missed).
     ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold.
@@ -49,7 +50,8 @@ impl Cache {
         unsafe { self.frees.free_fast(Object(object)) }
     }
 
-    /// Frees an object for a caller without a handle. All handles may be dropped, and this free may end the cache.
+    /// Frees an object for a caller without a handle. All handles may have been dropped, so this free may end the
+    /// cache.
     ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold. The object belongs to `cache`, which may be destroyed when this returns.
@@ -112,8 +114,8 @@ impl Cache {
         if self.has_free_hook { self.free_with_hook(object, push) } else { push(object) }
     }
 
-    /// Reports a double free, and returns `true`, if the object is the last one that this CPU freed, whose second push misses.
-    /// Caches with a free hook detect more double frees, and models watch each object.
+    /// Returns `true` and reports a double free if the object is the last one that this CPU has freed; the second push
+    /// of the object misses. Caches with a free hook detect more double frees, and models watch each object.
     fn is_freed_again(&self, object: NonNull<u8>) -> bool {
         let again =
             !MODEL && !self.has_free_hook && self.config.per_cpu.has_on_top(&DrainOnly(self), Object(object));
@@ -176,7 +178,7 @@ impl Cache {
             Some(reset) => self.reset(&***reset, object, take_back),
         }
     }
-    /// Returns `true` if a free has already poisoned the object.
+    /// Returns `true` if a free fills the object with poison.
     fn is_poisoned(&self) -> bool {
         if let Some(debugged) = self.checked.as_ref().and_then(|checked| checked.debugged.as_ref()) {
             return debugged.watch.poison;
@@ -223,8 +225,8 @@ impl Cache {
         self.counts.direct_paths.count(&op);
     }
 
-    /// Marks an object of a checked cache as free. Reports any other address, and returns `false`. In unchecked caches the
-    /// slabs detect the error.
+    /// Marks an object of a checked cache as free. Reports any other address, and returns `false`. In unchecked caches,
+    /// the error is detected when the object reaches its slab.
     #[inline(always)]
     fn check_and_mark_free(&self, object: NonNull<u8>) -> bool {
         if let Some(checked) = &self.checked
@@ -248,7 +250,7 @@ impl Cache {
         }
         was_out
     }
-    /// Reports writes past the end of a freed object, and past the end of the object in front of it.
+    /// Reports writes past the end of a freed object, and past the end of the object before it.
     fn check_canaries(&self, hardened: &Hardened, object: NonNull<u8>) {
         // SAFETY: the object was freed by its user, and no other thread has it yet.
         if let Err(kind) = unsafe { hardened.on_free(object) } {
@@ -279,7 +281,8 @@ impl Cache {
         false
     }
 
-    /// Slab and index of an object, from its page's frame; or the reason why the address is not an object of this cache.
+    /// Returns the slab and the index of an object, from the frame of the object's page; or the reason why the address
+    /// is not an object of this cache.
     #[inline]
     pub(crate) fn place(&self, Object(object): Object) -> Result<ObjectIndex, CorruptionKind> {
         let memory = &self.core.memory;

@@ -121,8 +121,8 @@ impl Cache {
         self.close_for_good();
         self.flush_all(&self.operation(OperationKind::Reclaim));
     }
-    /// Ends the cache as [`end`](Self::end) does, once no thread destructs free objects. A destructor does not wait for
-    /// destructors, because two destructors may wait for each other.
+    /// Ends the cache as [`end`](Self::end) does, once no thread destructs free objects. A destructor that ends a cache
+    /// does not wait for other destructors, because two destructors may wait for each other.
     fn end_after_destructors(&self) -> Result<(), u64> {
         loop {
             match self.end() {
@@ -164,7 +164,7 @@ mod tests {
     use std::sync::{Arc, Weak};
     use uslab_magazine::sync::{AtomicBool, Mutex, Ordering::Relaxed};
 
-    /// A destructor that destroyed its own cache once waited for itself for ever.
+    /// Regression test: a destructor that destroyed its own cache waited for itself for ever.
     #[test]
     fn destructor_cannot_destroy_its_cache() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(subsystem.check().unwrap().slabs, 0);
     }
 
-    /// Two destructors once waited for each other.
+    /// Regression test: two destructors waited for each other.
     #[test]
     fn mutually_destroying_destructors_do_not_deadlock() {
         let subsystem = Subsystem::new(Config::default()).unwrap();

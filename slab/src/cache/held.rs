@@ -1,5 +1,5 @@
-//! Held memory: memory that constructed objects own in addition to their bytes, such as buffers or strings. The allocator does
-//! not see held memory, so the builder [declares](super::kmem_cache::KmemCacheBuilder::holds) or
+//! Held memory: memory that constructed objects own in addition to their bytes, such as buffers or strings. The
+//! allocator does not know of held memory unless the builder [declares](super::kmem_cache::KmemCacheBuilder::holds) or
 //! [weighs](crate::ObjectCacheBuilder::weigh) it.
 //!
 //! * Held memory is charged to limits in bytes and to accounts when an object is constructed, and uncharged when the object is
@@ -23,7 +23,7 @@ impl Cache {
     fn is_weight_known(&self) -> bool {
         !matches!(self.config.holds, HeldBytes::Unknown)
     }
-    /// Mean number of bytes that an object holds.
+    /// Mean number of bytes that one object holds.
     fn weight(&self) -> u64 {
         match &self.config.holds {
             HeldBytes::Unknown => 0,
@@ -90,7 +90,7 @@ impl Cache {
         }
     }
 
-    /// Weighs an object that only the caller has.
+    /// Weighs an object to which no other thread has access.
     pub(super) fn weigh(&self, object: Object) {
         let HeldBytes::Weighed(weigh) = &self.config.holds else { return };
         assert_unlocked();

@@ -4,8 +4,8 @@ use super::Cache;
 use uslab_magazine::Paths;
 use uslab_magazine::sync::Ordering::Relaxed;
 
-/// Numbers of one cache, which are exact while no other thread uses the cache. While other threads use the cache, each number
-/// is taken separately, and moving objects may be counted twice or not at all.
+/// Numbers of one cache, which are exact while no other thread uses the cache. While other threads use the cache, each
+/// number is taken at a different time, and an object that moves may be counted twice or not at all.
 ///
 /// Frees of another node's objects are counted ([`other_node_frees`](Self::other_node_frees)), which costs nothing. The
 /// allocating CPU of an object is not recorded; [`depot_exchanges`](Self::depot_exchanges) shows the cost of frees between CPUs

@@ -25,9 +25,9 @@ use uslab_magazine::tracepoints::OperationKind;
 
 /// A cache of objects of one size and alignment.
 ///
-/// Dropping the handle frees all memory of the cache. If objects are still in use, the cache stays in the reports without a
-/// handle. The magazines of such a cache are flushed, each later free returns its object directly to the slab, and the free of
-/// the last object destroys the cache.
+/// Dropping the handle frees all memory of the cache. If objects are still in use, the cache stays in the reports
+/// without a handle. Without a handle, the cache works without magazines: each later free returns its object directly
+/// to the slab, and the free of the last object destroys the cache.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -67,9 +67,9 @@ pub struct KmemCache {
 pub enum Limit {
     /// Maximum number of slabs.
     Slabs(u32),
-    /// Maximum number of objects, spread evenly over as few slabs as hold them. If one slab holds all objects, the limit is
-    /// exact; otherwise it may exceed the given number by one for each slab. A slab may hold fewer objects when memory is
-    /// short.
+    /// Maximum number of objects, spread evenly over as few slabs as hold them. If one slab holds all objects, the
+    /// limit is exact; otherwise the cache may have up to one object more for each slab. A slab may hold fewer objects
+    /// when memory is short.
     Objects(u64),
     /// Maximum bytes of slabs, and of known memory that objects [hold](KmemCacheBuilder::holds) in addition.
     Bytes(u64),
@@ -141,8 +141,8 @@ impl KmemCacheBuilder {
         let align = Geometry::hardware_align(self.size);
         self.align(align)
     }
-    /// Sets the constructor, which gets the object's zeroed bytes when the object leaves its slab for the first time. Later
-    /// allocations do not run the constructor: a free object keeps what its last user left.
+    /// Sets the constructor, which gets the object's zeroed bytes when the object leaves its slab for the first time.
+    /// Later allocations do not run the constructor: a free object keeps the contents that its last user left.
     ///
     /// The constructor runs in the allocating thread, with no lock held, and may panic.
     pub fn ctor(self, construct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
@@ -281,13 +281,13 @@ impl KmemCacheBuilder {
         self.debug |= flags;
         self
     }
-    /// Fills each object with zeros when it is freed, so that no free memory of the cache has a user's data: Linux's
-    /// `init_on_free` for one cache.
+    /// Fills each object with zeros when it is freed, so that free memory of the cache contains no user's data. The
+    /// option is Linux's `init_on_free`, applied to a single cache.
     ///
     /// A cache with a constructor or a destructor fails to build with [`CacheError::ZeroOnFree`], because its objects stay
     /// constructed. Use a [reset](crate::ObjectCacheBuilder::reset) for constructed objects.
     ///
-    /// Cost: frees leave the inlined path, at some nanoseconds each, and write the object.
+    /// Cost: frees do not use the inlined path, which costs some nanoseconds each, and write the whole object.
     #[doc(alias = "init_on_free")]
     pub fn zero_on_free(mut self) -> Self {
         self.zero_on_free = true;
@@ -628,7 +628,7 @@ impl KmemCache {
         self.cache.alloc_bulk(gfp, out)
     }
 
-    /// Frees an object, without touching the object's bytes: what its last user wrote stays.
+    /// Frees an object, without touching its bytes: the object keeps what its last user wrote.
     ///
     /// A free costs the same as [`alloc`](Self::alloc).
     ///
@@ -710,7 +710,8 @@ impl KmemCache {
     /// used.
     ///
     /// Cost: the lock of this CPU's batch; once in 64 objects a visit to the collector, which allocates from the global
-    /// allocator. With waiters at a limit: all CPUs' batches, and a wake-up of sleeping threads.
+    /// allocator. If the cache has waiters at a limit: also the locks of all CPUs' batches, and waking the sleeping
+    /// threads.
     ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold, except that a reader pinned before the object was unpublished may still
@@ -812,7 +813,7 @@ mod tests {
         assert_eq!((objects(builder()), objects(builder().max_order(5))), (1, 6));
     }
 
-    /// A free that may be of a sample leaves the inlined path.
+    /// If the object that is freed may be a sample, the free leaves the inlined path.
     #[test]
     fn frees_leave_the_inlined_path_only_in_sampled_caches() {
         for (guard_every, size, expected) in

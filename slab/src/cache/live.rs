@@ -79,9 +79,9 @@ impl Live {
     pub fn iter(&self) -> impl Iterator<Item = NonNull<u8>> + Clone {
         self.runs().flat_map(move |(first, count)| (0..count).map(move |i| behind(first, i * self.stride)))
     }
-    /// Iterates runs of neighbouring objects, which are a stride apart: the address of the first object, and the number of
-    /// objects. A run also ends at the 64th object. [`for_each`](Iterator::for_each) is faster than a loop, because it keeps no
-    /// position.
+    /// Iterates over runs of neighbouring objects, whose distance is the stride; a run is the address of its first
+    /// object, and the number of objects. A run also ends at the 64th object. [`for_each`](Iterator::for_each) is
+    /// faster than a loop, because it keeps no position.
     pub fn runs(&self) -> Runs<'_> {
         Runs { live: self, slab: 0, word: 0, bits: self.words.first().copied().unwrap_or(0) }
     }
@@ -173,7 +173,8 @@ mod tests {
     use crate::{Config, Gfp, KmemCache, Magazines, Subsystem};
     use std::collections::BTreeSet;
 
-    /// Covers 16 objects per slab, a slab that fills whole words, and a slab whose bitmap is in the side table.
+    /// The test covers a cache with 16 objects per slab, a slab whose objects fill whole words of the bitmap, and a
+    /// slab whose bitmap is in the side table.
     #[test]
     fn walk_visits_only_objects_in_use() {
         for (size, objects) in [(256, 1000), (64, 1000), (8, 3000)] {

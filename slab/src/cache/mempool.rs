@@ -6,11 +6,12 @@ use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::{Counter, Mutex, Rank, abandoned, planted};
 
-/// A cache with a reserve of objects, for callers that must not fail: Linux's `mempool`.
+/// A cache with a reserve of objects, for callers whose allocations must not fail. Linux's `mempool`.
 ///
-/// An allocation tries the cache first, and takes from the reserve only if the cache refuses; a free fills the reserve before
-/// it frees to the cache. As long as fewer objects of the pool are out than its reserve holds, the next allocation succeeds,
-/// however short memory is. Writeback that frees memory depends on a mempool's guarantee.
+/// An allocation tries the cache first, and takes from the reserve only if the cache refuses; a free fills the reserve
+/// before it frees to the cache. As long as the pool's users have fewer objects than the reserve holds, the next
+/// allocation succeeds, even if no memory is left. For example, writing data back to free memory needs memory itself,
+/// and so depends on a mempool's guarantee.
 ///
 /// A [fork](crate::Fork) of the subsystem does not take the lock of the reserve. A lock of the reserve that another thread held
 /// at the fork stays locked in the child for ever. In the child, use only pools that no other thread was using at the fork.
@@ -35,7 +36,8 @@ pub struct Mempool {
     reserve: Mutex<Vec<Reserve>>,
     /// Number of objects that the reserve should hold.
     least: usize,
-    /// Number of objects missing in the reserve. The number is a hint, so that frees need no lock while the reserve is full.
+    /// Number of objects that the reserve lacks. The number is a hint, so that frees need no lock while the reserve is
+    /// full.
     lacks: Counter,
 }
 

@@ -323,8 +323,8 @@ impl Cache {
     pub(crate) fn has_hooks(&self) -> bool {
         self.config.hooks.is_some()
     }
-    /// Returns `true` if an object could begin `offset` bytes into a slab of this cache, even past the slab's last object.
-    /// Always `false` with red zones.
+    /// Returns `true` if an object could begin `offset` bytes after the start of a slab of this cache, even behind the
+    /// slab's last object. Always `false` with red zones.
     ///
     /// `offset * ceil(2^64 / stride)` modulo `2^64` is below the factor for multiples of the stride, and for no other offset
     /// below `2^32` (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019). The test costs a multiplication,
@@ -337,7 +337,8 @@ impl Cache {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Checks that `n` objects can be in use together, so that an impossible request tries nothing.
+    /// Checks that `n` objects can be in use at the same time, so that an impossible request is refused without any
+    /// attempt.
     ///
     /// # Errors
     /// Fails if the cache at its limit, or all pages, hold fewer objects.
@@ -372,7 +373,7 @@ impl Cache {
         u64::from(self.counts.charge.load(Relaxed))
     }
 
-    /// A reference to this cache, for a thread that has an object. The cache lives as long as it has objects.
+    /// Returns a reference to this cache, for a thread that owns an object. The cache lives as long as it has objects.
     pub(crate) fn kept(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
     }

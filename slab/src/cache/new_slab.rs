@@ -1,5 +1,5 @@
-//! A slab under construction: a value that passes one stage after the other. If the value is dropped before the last stage, its
-//! stages are undone in reverse order.
+//! A slab under construction: a value that passes through several stages. If the value is dropped before the last
+//! stage, the stages are undone in reverse order.
 //!
 //! ```text
 //!  charge          to the cache's limit and its account           undone: uncharged
@@ -28,7 +28,8 @@ pub(super) struct NewSlab<'a> {
 }
 
 impl Cache {
-    /// Adds a slab to `node`. Passes up to `max` of the slab's objects to `put`, for the caller; returns their number.
+    /// Adds a slab to `node`. Passes up to `max` objects of the slab to `put`, which gives them to the caller; returns
+    /// their number.
     pub(super) fn grow(
         &self,
         op: &Operation,
@@ -84,7 +85,8 @@ impl<'a> NewSlab<'a> {
         if known && cache.hide(slab, order) { Ok(self) } else { Err(AllocError::SideTable.into()) }
     }
 
-    /// Takes as many objects as `taken` has places: writes their indices to `taken`, and returns their number.
+    /// Takes as many objects as the slice `taken` has places: writes their indices to the slice, and returns their
+    /// number.
     fn construct(self, taken: &mut [u16]) -> Result<(Self, usize), Refusal> {
         let cache = self.cache;
         let Some((slab, order)) = self.slab else { return Err(AllocError::SideTable.into()) };

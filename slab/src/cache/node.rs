@@ -24,10 +24,11 @@
 //!
 //! # Unused pages
 //!
-//! Free objects of partial and empty slabs occupy memory, which the node counts in pages (`unused`). [`Node::discard_unused`]
-//! returns pages of a slab that no object in use touches to the system; `unused` does not count these pages. Frees request a
-//! discard above [`Unused::bound`], the reaper discards pages that stayed unused through an interval, and a shrink discards all
-//! unused pages. An allocation from a slab counts all of the slab's pages again.
+//! Free objects of partial and empty slabs occupy memory, which the node counts in pages (`unused`).
+//! [`Node::discard_unused`] returns pages of a slab that no object in use touches to the system; `unused` does not
+//! count these pages. A free requests a discard if `unused` exceeds [`Unused::bound`]; the reaper discards pages that
+//! were unused during a whole interval; a shrink discards all unused pages. When an object is allocated from a slab,
+//! all pages of the slab count again.
 //!
 //! # Order
 //!
@@ -146,7 +147,7 @@ struct Unused {
     discarded: u64,
     /// Smallest value of `unused` since the last reap.
     least: u64,
-    /// Number of pages that the last pass left, times 5/4. Below this number, frees do not start another pass.
+    /// Number of pages that the last pass left unused, times 5/4. Below this number, frees do not start another pass.
     tried: u64,
 }
 
@@ -164,10 +165,12 @@ pub(crate) struct Lists {
     closed: bool,
     /// Number of callers that [keep](Node::keep) all slabs listed.
     kept: Counter,
-    /// Number of objects in use that a thread is destructing; `lost` counts objects that a fork took from such a thread.
+    /// Number of objects in use that a thread is destructing; `lost` counts objects whose destructing thread does not
+    /// exist after a fork.
     destructing: Counter,
     lost: Counter,
-    /// Seed of the order of objects and slabs if it is random; `holds` counts the lock holds that have drawn.
+    /// Seed of the order of objects and slabs if it is random; `holds` counts how often the lock was held and a random
+    /// number was drawn.
     key: Option<Key>,
     holds: u64,
 }
@@ -233,7 +236,7 @@ impl Lists {
     fn unused(&self, geometry: &Geometry) -> u64 {
         pages(self.objects - self.inuse, geometry).saturating_sub(self.unused.discarded)
     }
-    /// Number of pages that frees leave unused: a quarter of the pages in use.
+    /// Number of pages that frees may leave unused: a quarter of the number of pages in use.
     fn bound(&self, geometry: &Geometry) -> u64 {
         LEAST_UNUSED.max(pages(self.inuse, geometry) / 4)
     }
@@ -265,7 +268,7 @@ impl Lists {
             }
         }
     }
-    /// Number of objects in use, except objects that were lost by a fork.
+    /// Number of objects in use, not counting objects that a fork lost.
     fn used(&self) -> u64 {
         self.inuse - self.lost.get()
     }
@@ -299,7 +302,7 @@ impl Lists {
 /// Options of freeing objects to slabs: the slabs that stay, and the objects' state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptOnFree {
-    /// Number of slabs with free objects that stay; beyond this number, a slab that becomes empty is released.
+    /// Number of slabs with free objects that stay; if there are more, a slab that becomes empty is released.
     pub(crate) slabs: usize,
     pub(crate) objects: Back,
 }
@@ -331,7 +334,7 @@ impl Node {
         let places = [offset_of!(Lists, full), offset_of!(Lists, partial), offset_of!(Lists, empty)];
         gdb::Nodes { lists: places.map(|at| lists + at), node: size_of::<Self>(), len: nodes.len() }
     }
-    /// Creates a node without slabs. With a key, objects are allocated in random order.
+    /// Creates a node without slabs. With a key, objects are allocated in a random order.
     pub(crate) fn new(key: Option<Key>, geometry: Geometry) -> Self {
         let lists = ForkMutex::new(Rank::Node, Lists { key, ..Lists::default() });
         Self { lists, geometry }
@@ -417,9 +420,10 @@ impl Node {
         Ok(())
     }
 
-    /// Frees objects in one lock hold. Slabs that become empty and do not stay are added to `unlisted`. Places whose object was
-    /// already free are passed to `refused`. Returns the number of unused pages above the bound, for
-    /// [`discard_unused`](Self::discard_unused); 0 until a quarter more is unused than the last pass left.
+    /// Frees objects in one lock hold. Slabs that become empty and do not stay are added to `unlisted`. Places whose
+    /// object was already free are passed to `refused`. Returns by how many pages the bound is exceeded, for
+    /// [`discard_unused`](Self::discard_unused). The result is 0 until the number of unused pages is a quarter larger
+    /// than after the last pass.
     ///
     /// # Safety
     /// The places are objects of slabs of this node and cache. The objects are in use, or the call refuses them. The behaviour
@@ -480,7 +484,8 @@ impl Node {
         if unused > lists.unused.tried { unused.saturating_sub(bound) } else { 0 }
     }
 
-    /// Returns the memory of up to `most` pages that no object in use touches to the system, of the emptiest slabs first.
+    /// Returns memory to the system: up to `most` pages that no object in use touches, beginning with the emptiest
+    /// slabs.
     ///
     /// The lock is released between slabs. Cost: a system call for each run of pages, with the lock held.
     ///
@@ -536,7 +541,7 @@ impl Node {
         lists.unused.tried = unused + unused / 4;
         pages
     }
-    /// Ends a reaping interval. Returns the number of pages that were unused throughout.
+    /// Ends a reaping interval. Returns the number of pages that were unused during the whole interval.
     pub(crate) fn reap_unused(&self) -> u64 {
         let mut lists = self.lists.lock();
         lists.note_unused(&self.geometry);
@@ -545,9 +550,9 @@ impl Node {
         idle
     }
 
-    /// Takes the constructed free objects of one slab, to destruct them. The slab is the first with constructed free objects
-    /// among the next `visits` slabs of a list, each of which moves to the back of the list. Returns the slab, if found;
-    /// `visits` becomes the number of visits left.
+    /// Takes the constructed free objects of one slab, to destruct them. The search visits up to `visits` slabs of a
+    /// list, and moves each visited slab to the back of the list; it ends at the first slab with constructed free
+    /// objects. Returns the slab, if found; `visits` becomes the number of visits left.
     pub(crate) fn take_constructed(
         &self,
         memory: &SlabMemory,
@@ -732,8 +737,8 @@ mod tests {
         assert_eq!(places, [full, partial, empty]);
     }
 
-    /// A pass that discarded only pages above its threshold once raised the threshold by a quarter, so that later passes did
-    /// too little.
+    /// Regression test: a pass that discarded only pages above its threshold raised the threshold by a quarter, so that
+    /// later passes did too little.
     #[test]
     fn frees_discard_unused_pages_of_partial_slabs() {
         let subsystem = Subsystem::new(Config::default()).unwrap();

@@ -1,9 +1,9 @@
-//! Objects in transit between users, magazines and slabs.
+//! Objects on their way between users, magazines and slabs.
 
 use std::ptr::NonNull;
 use uslab_magazine::Round;
 
-/// An object in transit: the element of magazines.
+/// An object that is on its way between a user, the magazines and a slab; magazines consist of these objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object(pub(super) NonNull<u8>);
 

@@ -4,10 +4,10 @@
 //! their slab, and slabs keep their cache. Objects therefore need no reference count, and the free of the last object destroys
 //! an ownerless cache.
 //!
-//! A thread without a handle may still be moving objects: it may have found the cache on the subsystem's list, and be flushing
-//! a CPU's magazine to the slabs. A thread may also free an object without a handle, and then update counters. Each thread
-//! without a handle holds a [`CacheRef`], and the thread with the last reference destroys the cache if the owner could not. At
-//! most one thread ends a cache at a time, and counts as a reference.
+//! A thread without a handle may still be moving objects: for example, it has found the cache on the subsystem's list,
+//! and is flushing a CPU's magazine. A thread may also free an object without a handle, and then update counters. Each
+//! thread without a handle holds a [`CacheRef`], and the thread with the last reference destroys the cache if the owner
+//! could not. Only one thread at a time may end a cache; this thread counts as a reference.
 //!
 //! ```text
 //! Owned ── owner drops ──> Ownerless ──┬─ no object in use ─────────────────────────────────────────────> Over
@@ -91,8 +91,9 @@ impl Core {
     }
 }
 
-/// Ends an ownerless cache if no object is in use. The caller counts as a reference until the cache's end, so that no other
-/// thread ends the cache. Two threads that flush the magazines would each take the other thread's objects for objects in use.
+/// Ends an ownerless cache if no object is in use. The caller counts as a reference until the cache's end, so that no
+/// other thread ends the cache. Two threads that flush the magazines at the same time would each count the other
+/// thread's objects as in use.
 fn end_if_unused(cache: &Arc<Cache>) {
     loop {
         let (ever, is_leaked) = {
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
     use crate::{Config, Fork, Gfp, KmemCache, Subsystem};
 
-    /// Each destroyed cache might otherwise leave its entry on the list.
+    /// Without this test, each destroyed cache might leave its entry on the list.
     #[test]
     fn destroyed_cache_is_removed_from_the_list() {
         let subsystem = Subsystem::new(Config::default()).unwrap();

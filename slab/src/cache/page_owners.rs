@@ -15,8 +15,8 @@
 //! A window is a GiB of addresses, and its words take 2 MiB of addresses. Only pages of the map that describe slabs of boxed
 //! objects are committed. The map is never freed, because a process uses few windows, repeatedly.
 //!
-//! The map of page owners outlives a model's executions, and a checker's atomics do not. The checkers' builds therefore use
-//! `std`'s atomics for the map.
+//! The map of page owners exists longer than one execution of a model, but a checker's atomics do not. The checkers'
+//! builds therefore use `std`'s atomics for the map.
 
 use crate::cache::Cache;
 use crate::debug::faults::Faults;
@@ -87,7 +87,7 @@ fn page_in_window(address: usize) -> usize {
     address >> PAGE_SHIFT & (PAGES - 1)
 }
 
-/// Sets `cache` as the owner of `pages` pages from `first` on; returns `false` if memory is short.
+/// Sets `cache` as the owner of `pages` pages that begin at `first`; returns `false` if memory is short.
 #[must_use]
 pub(crate) fn set(first: NonNull<u8>, pages: usize, cache: *mut Cache, backend: Backend) -> bool {
     let pages = (0..pages).map(|page| first.addr().get() + page * PAGE_SIZE);

@@ -6,12 +6,13 @@
 //!
 //! # Magazine sizes
 //!
-//! Magazine sizes were chosen by measurement. A CPU's stack must hold the batches that programs allocate and free repeatedly
-//! (some 1,000 small objects). With smaller stacks, CPUs meet at the depot and exchange each other's cache lines. A magazine
-//! must be large enough to be worth a visit to the depot, and small enough to fit the hardware caches of the CPU that takes it.
-//! A depot absorbs objects that one thread allocates and another thread frees, and batches that exceed the stacks. An object
-//! that does not fit in the depot is freed to its slab individually, which costs several times its share of a visit to the
-//! depot. Parked memory is the argument for smaller sizes, so the bounds are in bytes instead of objects.
+//! Magazine sizes were chosen by measurement. A CPU's stack must hold the batches that programs allocate and free
+//! repeatedly (some 1,000 small objects). With smaller stacks, CPUs meet at the depot and exchange each other's cache
+//! lines. A magazine must be large enough to be worth a visit to the depot, and small enough to fit the hardware caches
+//! of the CPU that takes it. A depot absorbs objects that one thread allocates and another thread frees, and batches
+//! that exceed the stacks. If an object does not fit in the depot, it is freed to its slab alone, which costs several
+//! times what an object costs in a visit to the depot. Larger sizes leave more memory unused, so the bounds are given
+//! in bytes, not in objects.
 //!
 //! A magazine has room for 64 KiB of objects: at most 64 objects, and at least 4. A stack holds 256 KiB of objects: at most
 //! 1,216 objects, and at least two magazines. A depot holds 4 MiB of objects, and at most 1,024 magazines. When memory is
@@ -243,7 +244,7 @@ impl PerCpu {
         self.layer().map_or_else(FastPath::disabled, |layer| layer.fast_path(words))
     }
 
-    /// Pops an object as the fast path does, while the fast path is closed.
+    /// Pops an object as the fast path does; used while the fast path is closed.
     #[inline(always)]
     pub(super) fn pop(&self) -> Option<Object> {
         self.layer()?.pop()
@@ -298,7 +299,7 @@ impl PerCpu {
         self.release(op, slabs);
         self.each(|layer| layer.flush_all_in(op, slabs));
     }
-    /// Ends a working-set interval. Returns the number of objects flushed to the slabs.
+    /// Flushes all objects of the layer to the slabs. Returns the number of objects flushed to the slabs.
     pub(super) fn reap(&self, slabs: &impl Supplier<Object>) -> u64 {
         self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap(slabs))
     }
@@ -409,7 +410,7 @@ mod tests {
         drop(held);
     }
 
-    /// Magazines belong to CPUs: a thread that has allocated once must leave no memory per thread.
+    /// Magazines belong to CPUs, so a thread that has allocated once must not leave memory that belongs to it.
     #[test]
     fn cached_memory_does_not_grow_with_threads() {
         use crate::{Config, Gfp, KmemCache, Subsystem};

@@ -56,7 +56,7 @@ impl<'c> Prefilled<'c> {
         Ok(new)
     }
 
-    /// Takes an object; returns `None` if the stock is empty, which cannot happen within the promised number of allocations.
+    /// Takes an object; returns `None` if the stock is empty, which never happens during the first `n` allocations.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
         let object = self.objects.pop()?;

@@ -19,8 +19,8 @@ fn number(cache: Option<&Cache>) -> u64 {
 }
 
 impl Core {
-    /// Takes the stacks of `cpus` of all caches, with one fence per table. The objects wait until each cache flushes its own
-    /// objects.
+    /// Takes the stacks of `cpus` of all caches, with one fence per table. The objects wait until each cache has
+    /// flushed the objects that belong to it.
     fn sweep(&self, cpus: Range<u32>, which: DrainScope) {
         // One cache flushes the deferred frees of all caches.
         self.caches.iter().take(1).for_each(|cache| cache.flush_deferred());
@@ -37,7 +37,7 @@ impl Core {
         self.memory.pages.keep_at_most(room.map_or(u64::MAX, |room| room / SHARE));
     }
 
-    /// Decommits the tags of pages without objects: an eighth of the decommitted pages.
+    /// Decommits the tags of pages without objects, which frees one byte for every eight decommitted bytes of pages.
     pub(crate) fn discard_tags(&self) {
         #[cfg(not(shuttle))]
         {
@@ -70,8 +70,8 @@ impl Core {
         self.refs().map(|cache| cache.discard_empty(&cache.operation(OperationKind::Reclaim).cold())).sum()
     }
 
-    /// Reclaims memory: all caches except `except` free their empty slabs and keep less from now on, and freed mappings are
-    /// unmapped. Returns the number of slabs and mappings.
+    /// Reclaims memory: all caches except `except` free their empty slabs and keep less in the future, and freed
+    /// mappings are unmapped. Returns the number of slabs and mappings.
     pub(crate) fn reclaim(&self, op: &Operation, except: Option<&Cache>) -> usize {
         let others = self.refs().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
         let slabs = others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty(op));
@@ -106,8 +106,8 @@ impl Core {
         cache.into_iter().for_each(Cache::wake_threads);
         registration
     }
-    /// Runs shrinkers for growing fractions until `again` succeeds or nothing is left. With a `cache`, only shrinkers of its
-    /// limit run.
+    /// Runs shrinkers for growing fractions until `again` succeeds or nothing is left. If `cache` is given, only
+    /// shrinkers of this cache's limit run.
     pub(crate) fn shrink_until<T, E>(
         &self,
         gfp: Gfp,
@@ -129,12 +129,13 @@ impl Core {
     fn samples(&self) -> bool {
         self.guard.is_on()
     }
-    /// Total of the sampling caches' allocations, which changes while there are allocations to sample.
+    /// The number of allocations from all sampling caches; the number changes as long as there are allocations to
+    /// sample.
     fn sampled_from(&self) -> u64 {
         if self.samples() { self.sampling().map(|(_, allocs)| allocs).sum() } else { 0 }
     }
-    /// Drains the stacks of one class if the interval had enough allocations for a sample but took none. The class is drawn in
-    /// proportion to its allocations.
+    /// If the interval had enough allocations for a sample, but no sample was taken, drains the stacks of one class.
+    /// The class is drawn in proportion to its allocations.
     fn force_one_miss(&self) {
         if !self.samples() {
             return;
@@ -252,7 +253,7 @@ mod tests {
         assert_eq!(core.memory.pages.tables().decommit_idle(), 0);
     }
 
-    /// Pages of a table that waits for more caches may stay.
+    /// A table that waits for more caches may keep pages.
     #[test]
     fn dropping_caches_decommits_their_magazine_stacks() {
         let subsystem = subsystem(0);
@@ -286,7 +287,7 @@ mod tests {
         assert!(held() < before);
     }
 
-    /// Stacks in use may keep objects, because a stack keeps its size until it is drained.
+    /// Stacks that are in use may keep objects, because a stack's size does not change until the stack is drained.
     #[test]
     fn magazines_shrink_after_the_cache_reached_its_limit() {
         let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);

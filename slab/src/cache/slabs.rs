@@ -34,7 +34,7 @@ const PASSED_ON: Gfp = Gfp::HIGH
     .union(Gfp::THIS_NODE)
     .union(Gfp::MEMALLOC);
 
-/// A constructor's panic. A panic that is not resumed is leaked, because its `Drop` may panic.
+/// A constructor's panic. If a panic is not resumed, its payload is leaked, because the payload's `Drop` may panic.
 type Panic = ManuallyDrop<Box<dyn Any + Send>>;
 
 pub(super) enum Refusal {
@@ -60,8 +60,8 @@ impl Cache {
         Object(unsafe { behind(base, self.geometry().offset(index)) })
     }
 
-    /// Takes up to `max` objects from listed slabs of `node`. An object that is not constructed is taken alone, and is
-    /// constructed first.
+    /// Takes up to `max` objects from listed slabs of `node`. If an object is not constructed, it is taken alone, and
+    /// is then constructed.
     pub(super) fn alloc_from_slabs(
         &self,
         op: &Operation,
@@ -223,7 +223,8 @@ impl Cache {
         }
     }
 
-    /// True if a constructor, a reader, a validation or a neighbour's canary depends on the bytes of free objects.
+    /// True if the contents of free objects matter, because of a constructor, a reader, a validation, or the canary of
+    /// a neighbour.
     fn free_objects_hold_something(&self) -> bool {
         if self.hardened.as_ref().is_some_and(Hardened::checks_others) {
             return true;
@@ -234,8 +235,8 @@ impl Cache {
             || self.config.no_access
             || self.config.debug.intersects(watched)
     }
-    /// Returns the memory of up to `most` pages inside slabs that no object in use touches to the system. Returns the number of
-    /// pages.
+    /// Returns memory to the system: up to `most` pages inside slabs that no object in use touches. Returns the number
+    /// of pages.
     fn discard_unused_of(&self, node: &Node, most: u64) -> u64 {
         if self.free_objects_hold_something() || !self.core.memory.pages.discards_pages() {
             return 0;
@@ -251,7 +252,8 @@ impl Cache {
         self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, u64::MAX));
     }
 
-    /// Allocates pages of the usual order; if none are immediately available, of the smallest order that holds an object.
+    /// Allocates pages of the usual order; if these are not immediately available, allocates the smallest order that
+    /// holds an object.
     pub(super) fn pages(&self, op: &Operation, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
         let (order, least) = (self.geometry().order(), self.geometry().min_order());
         let mut flags = gfp & PASSED_ON | self.config.page_flags;
@@ -282,7 +284,7 @@ impl Cache {
         self.config.hooks.as_ref().is_some_and(|hooks| hooks.destruct.is_some())
     }
 
-    /// Constructs an object that only the caller has. On failure the object's bytes are zeros again.
+    /// Constructs an object to which no other thread has access. On failure the object's bytes are zeros again.
     pub(super) fn construct(&self, object: Object) -> Result<(), Refusal> {
         let Some(hooks) = &self.config.hooks else { return Ok(()) };
         assert_unlocked();
@@ -310,8 +312,8 @@ impl Cache {
         Err(refusal)
     }
 
-    /// Destructs an object that only the caller has. A panic ends only that destructor: the panic hook has reported it, and the
-    /// caller frees an unrelated object and cannot handle it.
+    /// Destructs an object to which no other thread has access. A panic ends only the destructor: the panic hook has
+    /// already reported it, and the caller, who frees an unrelated object, cannot handle it.
     pub(super) fn destruct(&self, object: Object) {
         let Some(hooks) = &self.config.hooks else { return };
         if let Some(destruct) = &hooks.destruct {
@@ -373,7 +375,8 @@ impl Cache {
         planted!("releasing a slab's charge wakes no waiter" => return);
         self.let_grow();
     }
-    /// Adds 0 to the charge, for a waiter: a later decrement sees the waiter, and an earlier decrement is seen by the waiter.
+    /// Adds 0 to the charge for a waiter: a thread that decrements the charge later sees the waiter, and the waiter
+    /// sees every earlier decrement.
     pub(super) fn touch_charge(&self) {
         // Release: pairs with the Acquire of `uncharge`.
         self.counts.charge.fetch_add(0, Release);
@@ -422,8 +425,8 @@ impl Cache {
         self.end_slab(op, slab).into_iter().for_each(|order| self.uncharge(order));
     }
 
-    /// Makes a slab inaccessible if only the addresses of its objects are used; returns `false` if the system refuses. Other
-    /// slabs get a guard, if the system grants it.
+    /// Makes a slab inaccessible if only the addresses of its objects are used; returns `false` if the system refuses.
+    /// All other slabs get a guard, if the system permits it.
     pub(super) fn hide(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
         let guarded = self.has_guard(slab) && self.core.mappings.are_there();
@@ -463,8 +466,8 @@ impl Cache {
             unsafe { self.core.memory.classes.clear(_slab.get() as usize, _order.pages() as usize) };
         }
     }
-    /// The class to record for a slab of this order. Lookups assume slabs of the usual order; objects in other slabs are found
-    /// by their frames.
+    /// The class to record for a slab of this order. Lookups assume that slabs have the usual order; objects in slabs
+    /// of another order are found by their frames.
     fn class_to_record(&self, order: Order) -> Option<Known> {
         let class = self.config.page_class.filter(|_| order == self.geometry().order())?;
         let [_, frees, _] = self.fast_paths();

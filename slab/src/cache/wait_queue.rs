@@ -20,11 +20,12 @@ pub(crate) struct Waiters {
 /// State of the queue, under the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// Waiters by ticket. The first `given` waiters have an object, and the others wait.
+    /// Waiters by ticket. The first `given` waiters have an object; all later waiters wait.
     pub(super) entries: VecDeque<Waiter>,
     pub(super) given: usize,
     pub(super) next_ticket: u64,
-    /// Number of times that a first waiter joined; `called_in` is the last of these times for which the CPUs have been drained.
+    /// Number of times that a waiter joined an empty queue. `called_in` is the value of `closings` for which the CPUs
+    /// were last drained.
     pub(super) closings: u64,
     pub(super) called_in: u64,
     /// True if the first waiter should try to make a slab.

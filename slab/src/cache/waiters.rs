@@ -48,9 +48,9 @@
 //!   contained, because the caller may hold objects, and has other waiters to wake.
 //! * **Lock order:** the queue's lock before `Drains`, `Depot` and `Node`.
 //!
-//! A cache with waiters is slow: each allocation and free takes the queue's lock and a node's lock. The first waiter pays for a
-//! drain of all CPUs, as does each waiter that joins before that drain is done. Without waiters, each failing allocation at the
-//! limit would pay for a drain, too.
+//! A cache with waiters is slow: each allocation and free takes the queue's lock and a node's lock. The first waiter
+//! pays for a drain of all CPUs; each waiter that joins before this drain is done also pays for one. If callers did not
+//! wait, each allocation that fails at the limit would pay for a drain, too.
 
 use super::alloc::SlabSupplier;
 use super::node::NodeCount;
@@ -74,7 +74,7 @@ use uslab_magazine::tracepoints::OperationKind;
 
 /// Interval at which a sleeping thread calls the shrinkers again, if any, and advances the RCU collector.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
-/// A repeated shrinker call requests one part in `ASKED` of the shrinker's count.
+/// A repeated call of a shrinker requests `1 / ASKED` of the shrinker's count.
 const ASKED: usize = 8;
 
 /// Runs a waker, which is user code. The panic hook has reported a panic already; the remaining wakers still run.
@@ -219,8 +219,9 @@ impl Cache {
             return Ok(());
         }
     }
-    /// Flushes all CPUs and depots to the slabs, for the waiters. The first waiter flushes, as does each waiter that joins
-    /// before the flush is done. Before the flush, a CPU may hold an object that a later waiter would get.
+    /// Flushes all CPUs and depots to the slabs, for the waiters. The first waiter flushes; each waiter that joins
+    /// before this flush is done also flushes. Until the flush is done, a CPU may hold an object that a later waiter
+    /// would get.
     fn call_in(&self) {
         let Queue { closings, called_in, .. } = *self.queue();
         planted!("a new waiter does not wait for drained objects" => self.queue().called_in = closings);
@@ -307,13 +308,14 @@ impl Cache {
             None => ask(self),
         }
     }
-    /// Returns `true` if objects of this cache wait for readers. A thread that defers a free after this call wakes the waiters.
+    /// Returns `true` if objects of this cache wait for readers. If a thread defers a free after this call, it wakes
+    /// the waiters.
     #[cfg(not(loom))]
     fn has_in_grace(&self) -> bool {
         // Release: pairs with the Acquire of `begin_grace`.
         [&self.counts.grace, &self.counts.deferred].into_iter().any(|count| count.fetch_add(0, Release) > 0)
     }
-    /// Returns `true` if memory may become free without a wake-up, through shrinkers or readers that exit.
+    /// Returns `true` if memory may become free without waking waiters: shrinkers may free memory, or readers may exit.
     #[cfg(not(loom))]
     fn must_look(&self) -> bool {
         let mut of_account = self.config.account.iter().flat_map(|account| self.core.of_account(account));
@@ -392,7 +394,7 @@ impl Cache {
         result
     }
 
-    /// Allocates below the limit. Returns errors other than the limit, and `None` if the caller must wait.
+    /// Allocates below the limit. Returns `None` if the caller must wait, and errors that are not about the limit.
     #[inline]
     fn acquire_now(&self, gfp: Gfp) -> Option<Result<NonNull<u8>, AllocError>> {
         if self.has_waiters() {
@@ -464,8 +466,8 @@ impl Cache {
         self.counts.waits.add(1);
         self.counts.waited.add(left.waited());
     }
-    /// Leaves the queue and frees the object that the waiter was given. If `grow`, the next waiter tries to make a slab in any
-    /// case.
+    /// Leaves the queue and frees the object that the waiter was given. If `grow` is true, the next waiter tries to
+    /// make a slab in any case.
     fn leave(&self, ticket: u64, grow: bool) {
         let mut queue = self.queue();
         let Some(at) = queue.find(ticket) else { return };
@@ -611,7 +613,7 @@ mod tests {
         unsafe { cache.free(second) };
     }
 
-    /// A waiter that joined during the drain once returned while CPUs still held objects.
+    /// Regression test: a waiter that joined during the drain returned while CPUs still held objects.
     #[test]
     fn waiter_joining_during_a_drain_keeps_its_queue_place() {
         let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);
@@ -720,7 +722,8 @@ mod tests {
         drop((acquire, held));
     }
 
-    /// Waiting threads were once not woken by objects of the account's other caches that already waited for readers.
+    /// Regression test: threads that waited were not woken by objects of the account's other caches, if these objects
+    /// already waited for readers.
     #[test]
     fn sleeping_waiters_wake_if_the_first_awaits_the_account() {
         on_cpu(0);
@@ -798,7 +801,7 @@ mod tests {
         assert!(Pin::new(&mut *acquire).poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
 
-    /// All caches of the account once worked without magazines for ever, and the reaper never slept.
+    /// Regression test: all caches of the account worked without magazines for ever, and the reaper never slept.
     #[test]
     fn dropped_cache_removes_its_waiters_from_the_account() {
         on_cpu(0);

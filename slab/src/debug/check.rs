@@ -18,17 +18,17 @@
 //! }
 //! ```
 //!
-//! The API in models is the usual one. Sizes are small, so that a few operations reach every path
-//! ([`Config::for_models`](crate::Config::for_models)). Each execution has a separate global subsystem. Threads run on one of
-//! two simulated CPUs: [`on_cpu`] selects a CPU, and a [`Script`] moves a thread between two steps.
+//! In a model, the API of the caches is the usual API. Sizes are small, so that a few operations reach every path
+//! ([`Config::for_models`](crate::Config::for_models)). Each execution has a separate global subsystem. Threads run on
+//! one of two simulated CPUs: [`on_cpu`] selects a CPU, and a [`Script`] moves a thread between two steps.
 //!
-//! In addition to your own assertions, a model detects invalid frees, double frees, and all errors that loom detects in your
-//! atomics, locks and cells. A model also detects code that passes an object on with too weak an ordering, so that a free does
-//! not happen before the object's next allocation, or an allocation not before the free. For your atomics, locks and cells use
-//! [`uslab::sync`](crate::sync), which is `std` in your program and a repaired loom in a model; loom's own atomics skip
-//! interleavings. `planted!` marks bugs that [`caught`] must find. `scenarios!` lists models and their planted bugs in one
-//! table. `uslab/examples/check_your_code.rs` shows all of the kit's tools, and `sessions.rs` shows the tools for
-//! [handles](crate::handle).
+//! In addition to your own assertions, a model detects invalid frees, double frees, and all errors that loom detects in
+//! your atomics, locks and cells. A model also finds code that hands an object from thread to thread with too weak an
+//! ordering: a free must happen before the object's next allocation, and an allocation before the free. For your
+//! atomics, locks and cells use [`uslab::sync`](crate::sync), which is `std` in your program and a repaired loom in a
+//! model; loom's own atomics skip interleavings. `planted!` marks bugs that [`caught`] must find. `scenarios!` lists
+//! models and their planted bugs in one table. `uslab/examples/check_your_code.rs` shows all of the kit's tools, and
+//! `sessions.rs` shows the tools for [handles](crate::handle).
 //!
 //! A failing model prints the trace of the execution, a step per line, and a command that repeats only that execution.
 //! `STORY_JSON=file` also writes the trace to a file, from which `uslab story file --html page.html` makes a page. `tell!` adds

@@ -25,9 +25,10 @@
 //! | **poison**: bytes of a free object | `P` | at its next allocation, by `validate` | `poisoned_object_write_is_reported_and_repaired` |
 //! | **padding**: bytes of a slab outside of objects | `Z`, `P` | when the slab is freed, by `validate` | `write_after_the_last_slab_object_is_reported` |
 //!
-//! After the handler has returned, overwritten debug bytes are repaired, and the allocation or free continues. With the flag
-//! `U`, reports name the last allocation and free of the object. For a refused free, the report describes the object that has
-//! the address, in whatever cache. [`Corruption::report`] has everything known about the object; `{:#}` shows the report.
+//! After the handler has returned, overwritten debug bytes are repaired, and the allocation or free continues. With the
+//! flag `U`, reports name the last allocation and free of the object. If a free is refused, the report describes the
+//! object that contains the address, whatever its cache is. [`Corruption::report`] has everything known about the
+//! object; `{:#}` shows the report.
 //!
 //! The [handler](Handler) decides the consequence: the [default](abort) prints the report to standard error and aborts the
 //! process.
@@ -39,9 +40,10 @@
 //! slab, which may take long, **it may be handed out twice**. If the object was handed out again in between, the double free is
 //! missed, or attributed to a later free. A request for the size of a free object is not detected either.
 //!
-//! A free that does not name its cache (`Kmalloc`, `Malloc`) reads the page's frame and the cache that the frame names. Frame
-//! and cache suffice to decide if an object begins at the address. A free with a layout ([`Malloc::free_sized`](crate::Malloc),
-//! and therefore `dealloc` of a `#[global_allocator]`) reads no frame, unless frees are checked.
+//! A free that does not name its cache (`Kmalloc`, `Malloc`) reads the page's frame and the cache that the frame names.
+//! The frame and the cache are enough to decide if an object begins at the address. A free with a layout
+//! ([`Malloc::free_sized`](crate::Malloc), and therefore `dealloc` of a `#[global_allocator]`) reads no frame, unless
+//! frees are checked.
 //!
 //! A refused free changes nothing, even if an object is at the address. The handler runs with no lock held.
 

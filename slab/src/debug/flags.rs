@@ -12,9 +12,9 @@
 //! Each flag implies `F`. Damage is [reported](crate::corruption), and repaired if the process continues.
 //! [`validate`](crate::KmemCache::validate) checks all objects of a cache in one call.
 //!
-//! Rules select caches by name, in Linux's syntax. `FZPU` applies to all caches. `FZ,dentry,inode_*;U,kmalloc-64` sets `FZ` for
-//! two names and `U` for one. `-` means no flag; an empty list of letters means `FZPU`. In `USLAB_OPTIONS` a comma ends an
-//! option, so `:` precedes the names: `USLAB_OPTIONS='slab_debug=FZPU:malloc-64;U'`.
+//! Rules select caches by name, in Linux's syntax. `FZPU` applies to all caches. `FZ,dentry,inode_*;U,kmalloc-64` sets
+//! `FZ` for two names and `U` for one. `-` means no flag, and no letters mean `FZPU`. In `USLAB_OPTIONS` a comma ends
+//! an option, so `:` precedes the names: `USLAB_OPTIONS='slab_debug=FZPU:malloc-64;U'`.
 
 use core::fmt;
 use core::str::FromStr;
@@ -114,7 +114,7 @@ impl std::error::Error for BadDebugRules {}
 
 /// Rules that select debug flags by cache name: Linux's `slab_debug=`. See the [module](self).
 ///
-/// The first block that names a cache applies to that cache; without such a block, the last block without names applies.
+/// The first block that names a cache applies to the cache; if no block names it, the last block without names applies.
 ///
 /// ```
 /// use uslab::debug::flags::{DebugRules, SlabDebug};

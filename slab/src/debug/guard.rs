@@ -12,15 +12,16 @@
 //!
 //! # Sampled allocations
 //!
-//! The guard samples allocations of [`Malloc`](crate::Malloc), of kmalloc and of object caches, up to a page. The inlined paths
-//! are unchanged: a miss decides whether to sample, and counts for as many allocations as a magazine holds. A program that
-//! alternately allocates and frees never misses. Therefore the end of an interval of the [reaper](crate::reaper) with fewer
-//! than half of the expected samples drains the CPUs' stacks of one class. The class is drawn at random, in proportion to its
-//! allocations, and its next allocation is sampled.
+//! The guard samples allocations of [`Malloc`](crate::Malloc), of kmalloc and of object caches, up to a page. The
+//! inlined paths are unchanged: a miss decides if an allocation is sampled; it counts for as many allocations as a
+//! magazine has objects. A program that alternately allocates and frees never misses. Therefore, if an interval of the
+//! [reaper](crate::reaper) had fewer than half of the expected samples, its end drains the CPUs' stacks of one class.
+//! The class is drawn at random, in proportion to its allocations, and its next allocation is sampled.
 //!
-//! The guard's pool is not part of the subsystem's pages, so a free that finds its class by address misses. A free that names
-//! its cache does not check the address, so frees of sampling caches leave the inlined path. Caches sample if their subsystem
-//! has [`Config::guard_every`](crate::Config::guard_every); the option of `Uslab` does not affect the global subsystem.
+//! The guard's pool is not part of the subsystem's pages, so a free that finds its class by address misses. A free that
+//! names its cache does not check the address, so frees of sampling caches leave the inlined path. Caches are sampled
+//! if their subsystem sets [`Config::guard_every`](crate::Config::guard_every); the option of `Uslab` does not affect
+//! the global subsystem.
 //!
 //! Caches with a constructor, destructor or reset are not sampled, because their objects stay constructed. Type-stable caches
 //! are not sampled, because readers may see their free objects. Caches with a limit or an account are not sampled, because each
@@ -93,7 +94,7 @@ struct Slot {
     size: Counter,
     allocated: Trace,
     freed: Trace,
-    /// Cell that lets a model checker detect two threads that work on one slot.
+    /// A cell that lets a model checker find two threads that work on one slot at a time.
     hands: UnsafeCell<()>,
 }
 
@@ -414,7 +415,8 @@ mod sampled {
         /// Mean number of allocations per sample; 0 disables sampling.
         every: Counter,
         slots: Counter,
-        /// Number of allocations until the next sample; as a signed number, it is at most 0 if a sample is due.
+        /// Number of allocations until the next sample; the number is signed, and if it is 0 or negative, a sample is
+        /// due.
         left: Counter,
         samples: Counter,
         /// Numbers of allocations and samples at the end of the last interval.
@@ -509,8 +511,8 @@ mod sampled {
         pub(crate) fn is_on(&self) -> bool {
             self.every.get() > 0
         }
-        /// Ends an interval at a total of `allocations`. Returns `true`, so that the next miss is sampled, if there were fewer
-        /// than half of the expected samples.
+        /// Ends an interval at a total of `allocations`. Returns `true` if there were fewer than half of the expected
+        /// samples; the next miss is then sampled.
         pub(crate) fn end_interval(&self, allocations: u64) -> bool {
             let ([allocated, sampled], samples) = (&self.seen, self.samples.get());
             // The counts of a destroyed cache are no longer in the sum.
@@ -670,7 +672,7 @@ mod tests {
         assert_eq!(pool.used(), 2);
     }
 
-    /// The free was once reported as a free of an address that had never been allocated.
+    /// Regression test: the free was reported as a free of an address that had never been allocated.
     #[test]
     fn sample_counts_as_freed_if_page_protection_fails() {
         let faults = Faults::new(1);

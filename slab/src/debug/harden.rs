@@ -50,8 +50,9 @@ pub struct Harden {
     /// Hands out objects in random order. Cost: some nanoseconds per object that leaves a slab; objects allocated together are
     /// no longer adjacent.
     pub random_order: bool,
-    /// Bytes of freed objects that each cache quarantines: half of them in FIFO order, half in randomly chosen places. 0
-    /// disables the quarantine; its maximum is [1,024 objects](MOST_QUARANTINED). Cost: two exchanges per free, and the memory.
+    /// Bytes of freed objects that each cache keeps in quarantine: one half in FIFO order, the other half in random
+    /// places. 0 disables the quarantine; its maximum is [1,024 objects](MOST_QUARANTINED). Cost: two exchanges per
+    /// free, and the memory.
     pub quarantine: usize,
     /// Applies [`KmemCacheBuilder::zero_on_free`](crate::KmemCacheBuilder::zero_on_free) to all caches without a constructor,
     /// destructor or grace periods, and zeroes freed blocks of pages.
@@ -65,9 +66,9 @@ pub struct Harden {
     pub zero_size: bool,
     /// Puts guard pages around malloc's memory above 32 KiB.
     ///
-    /// Cost: two system calls per allocation above 32 KiB, and two of the process's mappings (`vm.max_map_count`). Guards use
-    /// at most a quarter of the mappings. After the system refuses a guard, memory up to 4 MiB uses pages as without hardening,
-    /// and larger memory has no guard.
+    /// Cost: two system calls per allocation above 32 KiB, and two of the process's mappings (`vm.max_map_count`).
+    /// Guards use at most a quarter of the mappings. After the system has refused a guard, memory up to 4 MiB uses
+    /// pages as without hardening, and memory above 4 MiB has no guard.
     pub guard_pages: bool,
     /// Puts guard pages behind the slabs in the first pages: half as many pages as the process may have mappings
     /// (`vm.max_map_count`), 128 MiB by default.
@@ -138,8 +139,8 @@ impl Mappings {
     pub(crate) fn guarded_pieces(&self) -> usize {
         self.most / 8
     }
-    /// True until the system refuses a guard. Later mappings have no guard, so that the process's other mappings are not
-    /// refused.
+    /// True until the system refuses a guard. All later mappings are made without guards, so that the system does not
+    /// refuse other mappings of the process.
     pub(crate) fn are_there(&self) -> bool {
         // Relaxed: the flag is a hint.
         !self.refused.load(Relaxed)
@@ -221,7 +222,8 @@ pub(crate) struct Hardened {
 }
 
 impl Hardened {
-    /// Hardens objects of `size` bytes with `tail` bytes behind them; `zeroed` if objects are zero while free.
+    /// Hardens objects of `size` bytes with `tail` bytes behind them; `zeroed` is true if objects are zero while they
+    /// are free.
     pub(crate) fn new(key: Key, harden: &Harden, size: usize, tail: usize, zeroed: bool) -> Option<Self> {
         let canary = (harden.canaries && tail >= CANARY)
             .then(|| Canary { keys: [key.hash(0), key.hash(1) | 1], size });
@@ -302,11 +304,11 @@ pub(crate) const CANARY: usize = 8;
 /// Difference between the first fill byte behind the requested size and the other fill bytes.
 const FIRST: u8 = 0x80;
 
-/// The bytes behind an object's requested size: fill bytes and a check word. Fill bytes derived from the address and the secret
-/// extend to the end of the object. The check word has the number of fill bytes in 16 bits, and a check of number and address
-/// in 48 bits. The first fill byte differs from the other fill bytes, which are equal. A write of the same byte twice or more
-/// behind the requested size is therefore always detected. A single written byte is missed if it equals the fill byte (one in
-/// 128).
+/// The bytes behind an object's requested size: fill bytes and a check word. Fill bytes derived from the address and
+/// the secret extend to the end of the object. The check word has the number of fill bytes in 16 bits, and a check of
+/// number and address in 48 bits. All fill bytes are equal, except that the first differs from the others. A write of
+/// the same byte twice or more behind the requested size is therefore always detected. A single written byte is missed
+/// if it equals the fill byte (one in 128).
 #[derive(Debug)]
 struct Canary {
     keys: [u64; 2],
@@ -480,7 +482,8 @@ mod tests {
         }
     }
 
-    /// A write of the same byte twice was once missed one time in 128, when the byte was the canary's.
+    /// Regression test: if a write wrote one byte value twice, it was missed one time in 128, when the value was the
+    /// canary's.
     #[test]
     fn canary_detects_two_equal_bytes_written_past_an_object() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });

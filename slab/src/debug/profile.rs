@@ -51,9 +51,10 @@
 //! inlined path of a free therefore misses for a sample, and serves all other objects. A sample in separate memory takes a page
 //! or more, and no other report counts it as an object of its class.
 //!
-//! Frees of object caches name the cache and do not check the address. For object caches, lower rates, limited addresses
-//! (`RLIMIT_AS`) or checked frees, a profile therefore closes the inlined frees, too. With closed frees, an allocation and its
-//! free cost some 30 ns more. A closed free reads a byte that shows if the object's page has a sample.
+//! A free to an object cache names the cache, so it does not check the address. In four cases a profile therefore also
+//! closes the inlined frees: for object caches, lower rates, limited addresses (`RLIMIT_AS`) and checked frees. With
+//! closed frees, an allocation and its free cost some 30 ns more. A closed free reads a byte that shows if the object's
+//! page has a sample.
 //!
 //! A [written](Profile::pprof) profile has addresses instead of symbols. Symbols are looked up outside the program, because
 //! debug information takes tens of megabytes.
@@ -63,10 +64,11 @@
 //!
 //! # Frees
 //!
-//! If an object was taken directly from one of a malloc's [caches](crate::Malloc::caches), the profile sees its free only if it
-//! is freed to that cache. A sample is recorded before its user gets the object, and forgotten before another user can get it.
-//! Recording and forgetting see the running profile, which started before the sample was taken. At the profile's start no
-//! inlined operation was still running. After all objects are freed, the profile therefore has no live sample.
+//! If an object was taken directly from one of a malloc's [caches](crate::Malloc::caches), the profile notices its free
+//! only if the object is freed to the cache. A sample is recorded before its user gets the object, and forgotten before
+//! another user can get it. The code that records or forgets a sample sees the running profile, because the profile
+//! started before the sample was taken. When the profile started, no operation on an inlined path was running any
+//! longer. After all objects are freed, the profile therefore has no live sample.
 
 mod mappings;
 mod noted;
@@ -392,8 +394,9 @@ impl Profiler {
         &self.noted
     }
 
-    /// Starts a profile. `own` makes the separate memory for samples of a malloc, unless it exists already. `close` closes the
-    /// inlined paths, and also closes frees if there is no separate memory; it returns `true` on success.
+    /// Starts a profile. `own` makes the separate memory for the samples of a malloc, if this memory does not exist
+    /// yet. `close` closes the inlined paths, and also closes frees if there is no separate memory; it returns `true`
+    /// on success.
     pub(crate) fn start(
         &self,
         rate: usize,

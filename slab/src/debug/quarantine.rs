@@ -4,15 +4,16 @@
 //! a free ──> a random place ──> its previous object: the next place of a ring ──> its previous object: free
 //! ```
 //!
-//! The ring delays an object by as many frees as the ring has places. The random places delay an object by an unpredictable
-//! number of frees. Each step is one exchange, without a lock. A fork therefore finds every object in one place, or in transit
-//! in one thread.
+//! The ring delays an object by a number of frees, which is the ring's number of places. The random places delay an
+//! object by an unpredictable number of frees. Each step is one exchange, without a lock. A fork therefore finds every
+//! object in one place, or in transit in one thread.
 //!
 //! # Closing
 //!
-//! No object may stay in quarantine when its cache loses its owner, or has a waiter. A close sets the flag and then exchanges
-//! each place; a free exchanges a place and then reads the flag. The later of two exchanges of one place reads the earlier one.
-//! Therefore either the close finds the object, or the free sees the flag and takes the object out again.
+//! No object may stay in quarantine when its cache loses its owner, or has a waiter. A close first sets the flag and
+//! then exchanges each place; a free first exchanges a place and then reads the flag. If a close and a free exchange
+//! one place, the later exchange reads what the earlier exchange wrote. Therefore either the close finds the object, or
+//! the free sees the flag and takes the object out again.
 
 use super::harden::mix;
 use core::ptr::{NonNull, null_mut};

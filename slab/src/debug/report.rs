@@ -7,8 +7,8 @@ use super::watch::Damage;
 use core::fmt::{self, Write as _};
 use core::ptr::NonNull;
 
-/// Number of bytes of an object that are copied for the report. Symbol lookup allocates, and may get the very object that the
-/// report describes.
+/// Number of bytes of an object that are copied for the report. Looking up symbols allocates, and the allocation may
+/// get the object that the report describes.
 const KEPT: usize = 256;
 const KEPT_ZONE: usize = 64;
 
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// The dump of a doubly freed object once contained bytes that the symbol lookup had written.
+    /// Regression test: the dump of an object that was freed twice contained bytes that the symbol lookup had written.
     #[test]
     fn corruption_report_copies_the_damaged_bytes() {
         let mut memory = [7_u8; 400];

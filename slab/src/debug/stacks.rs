@@ -341,8 +341,8 @@ impl FunctionOwner {
 
 /// A function on a [stack](CallStack), shown by its name.
 ///
-/// Without a name, the function is shown by its offset in the file, which a debugger can look up, or by its address in a static
-/// program.
+/// If the name is unknown, the function is shown as its offset in the file, which a debugger can look up; in a static
+/// program, it is shown as its address.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -431,7 +431,8 @@ mod tests {
         );
     }
 
-    /// A leak in a build without inlining was once reported twice, because `Option::map_or_else` ended the cut.
+    /// Regression test: in a build without inlining, a leak was reported twice, because a frame of
+    /// `Option::map_or_else` ended the list of frames to remove.
     #[cfg(feature = "stacks")]
     #[test]
     fn library_frames_between_allocator_frames_are_removed() {
@@ -502,7 +503,8 @@ mod tests {
         assert_eq!(deep(core::hint::black_box(2 * MOST)).frames().len(), MOST);
     }
 
-    /// One call site was once reported as two, if stacks were deep and the allocator had more frames in one of them.
+    /// Regression test: if stacks were deep, and the allocator had more frames in one of them, a single call site was
+    /// reported as two.
     #[cfg(feature = "stacks")]
     #[test]
     fn truncation_of_deep_stacks_ignores_allocator_frames() {

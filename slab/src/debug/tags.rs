@@ -7,7 +7,8 @@
 //!
 //! The slabs' bitmaps cannot replace tags, because an object in a magazine also counts as out in a bitmap.
 //!
-//! A free takes the tag by one exchange: of two threads that free one object concurrently, one finds the tag.
+//! A free takes the tag with an exchange: if two threads free one object at the same time, only one of them finds the
+//! tag.
 
 #[cfg_attr(any(loom, shuttle), path = "tags/cells.rs")]
 mod bytes;

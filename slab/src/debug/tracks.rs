@@ -4,9 +4,9 @@
 //! page of the slab ── table: a word per page ──> its records, a separate mapping as long as the slab lives
 //! ```
 //!
-//! An overflow of an object does not reach the records. The thread that allocates or frees an object writes the object's
-//! record, and reports may read the record at any time. Each word of a record is whole, but the words may be of different
-//! events.
+//! The records are outside of the slab, so an overflow of an object does not reach them. The thread that allocates or
+//! frees an object writes the object's record, and reports may read the record at any time. Each word of a record is
+//! read as a whole, but two words may come from different events.
 
 use super::stacks::CallStack;
 use crate::debug::faults::{BITMAP, Faults};
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// A commit may run ahead by more than the words in use.
+    /// The committed memory may be larger than the words in use.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn truncated_record_table_still_covers_the_remaining_pages() {

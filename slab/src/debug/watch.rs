@@ -78,7 +78,7 @@ pub struct Damage {
     pub found: u8,
 }
 
-/// Use of an object, on which the expected bytes depend.
+/// How an object is used; the expected bytes depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Free,
@@ -173,7 +173,8 @@ fn padding_ranges(base: NonNull<u8>, objects: Range<usize>, bytes: usize) -> [Ra
     [base..base + objects.start, base + objects.end..base + bytes]
 }
 
-/// Fills the padding of a slab.
+/// If a user requested fewer bytes than the object has, the other bytes belong to the right zone while the object is in
+/// use.
 ///
 /// # Safety
 /// The slab has `bytes` bytes, and its padding is not written concurrently.
@@ -256,7 +257,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A changed byte is damage exactly where writes are invalid, and is reported and repaired.
+        /// A changed byte counts as damage exactly where writes are invalid; damage is reported and repaired.
         #[test]
         fn a_changed_byte_is_damage_where_writes_are_invalid(
             size in 1_usize..80, left in 0_usize..32, right in 0_usize..32, poison: bool, used in 0_usize..80, free: bool,

@@ -9,12 +9,13 @@
 //! | a grace period (RCU) | a pin per thread | `&T` until it unpins | memory waits for the slowest reader; not in models |
 //! | **a count of holders next to the generation** | two locked instructions | `&T` without a time limit | **used here** |
 //!
-//! Counting holders is sound for every `T`, frees an object as soon as its last user drops it, has no rules that users could
-//! break, and runs in models. A lookup with a stale handle loads the handle's entry, and writes nothing. `free` makes all
-//! copies of a handle stale immediately; the last holder frees the object to its cache. (sharded-slab counts references in the
-//! same way. Weissflog, "Handles are the better pointers", 2018, gives reasons to use handles.)
+//! Counting holders is sound for every `T`, frees an object as soon as its last user drops it, relies on no rules that
+//! users could break, and runs in models. A lookup with a stale handle loads the handle's entry, and writes nothing.
+//! `free` makes all copies of a handle stale immediately; the last holder frees the object to its cache. (sharded-slab
+//! counts references in the same way. Weissflog, "Handles are the better pointers", 2018, gives reasons to use
+//! handles.)
 //!
-//! Threads that hold the *same* object alternately write to one cache line. Four neighbouring entries share a line.
+//! If several threads hold *one* object, they write to one cache line in turn. Four neighbouring entries share a line.
 //!
 //! The objects belong to an [`ObjectCache`]: they never move, stay constructed, and keep their index in the magazines of CPUs.
 //! An allocation or free therefore takes no lock. See [`numbers`](super::numbers) for the word that threads share.
@@ -79,7 +80,7 @@ pub struct HandleCache<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
 }
 
 impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> {
-    /// Allocates an object, as its last user left it, and returns a handle.
+    /// Allocates an object, which is as its last user left it, and returns a handle of the object.
     ///
     /// Cost: one [`ObjectCache::alloc`], plus a store. An object's first allocation takes a lock to number the object.
     ///
@@ -192,8 +193,9 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     pub fn retired(&self) -> u64 {
         self.numbers.retired()
     }
-    /// A generation that no handle has used, as in [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation).
-    /// Concurrent allocations count as earlier or later than the call.
+    /// A generation that no handle has used, as in
+    /// [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation). An allocation that happens during the
+    /// call counts as earlier or later than the call.
     pub fn fresh_generation(&self) -> Option<u32> {
         self.numbers.fresh_generation()
     }

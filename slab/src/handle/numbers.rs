@@ -248,7 +248,8 @@ impl Numbers {
         }
     }
 
-    /// Next generation of a number's object, which the caller owns; `None` if the generations are used up.
+    /// Returns the next generation of an object's number; the caller owns the number. `None` if the generations are
+    /// used up.
     pub(super) fn next(&self, number: u32) -> Option<u32> {
         planted!("a freed object keeps its generation" => return Some(1));
         // Relaxed: the caller got the object from the thread that last changed the word.

@@ -70,9 +70,10 @@ const MOST: usize = if cfg!(loom) { 1 } else { 1 << 16 };
 
 /// Number of bytes of freed mappings that are kept by default.
 ///
-/// Measured with twenty live buffers of 5 to 25 MiB, 300 MiB in all, of which one is replaced and each page touched, 2,000
-/// times. Times, with the peak in MiB: 16.2 s without kept mappings (385), 6.0 s with 64 MiB (458), 2.3 s with 128 (502), 0.9 s
-/// with 192 (531), 0.5 s with 256 (518), and no less with more; glibc 1.4 s (485), gperftools 0.8 s (502).
+/// Measured with twenty live buffers of 5 to 25 MiB (300 MiB in all): 2,000 times, one buffer is replaced and each of
+/// its pages is touched. Times, with the peak in MiB: 16.2 s without kept mappings (385), 6.0 s with 64 MiB (458), 2.3
+/// s with 128 (502), 0.9 s with 192 (531), 0.5 s with 256 (518), and no less with more; glibc 1.4 s (485), gperftools
+/// 0.8 s (502).
 pub const HUGE_CACHE: usize = 256 << 20;
 
 /// One part in `LEAST` of the limit is kept however few bytes are in use.

@@ -4,7 +4,7 @@ use uslab_buddy::Order;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::{Operation, PathCounts, Paths};
 
-/// Target of the owner word of large blocks, which is not a cache.
+/// What the owner word of large blocks points to; it is not a cache.
 static LARGE: u8 = 0;
 
 pub(crate) fn large() -> *mut u8 {

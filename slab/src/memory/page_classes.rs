@@ -77,7 +77,8 @@ impl PageClasses {
     pub(crate) fn first(&self) -> NonNull<PageClass> {
         self.memory.base().cast()
     }
-    /// Sets the class of pages `first..first + pages`, which are a slab. Returns `false` if memory is short.
+    /// Sets the class of the pages `first..first + pages`, which belong to one slab. Returns `false` if memory is
+    /// short.
     ///
     /// # Safety
     /// The caller owns the pages.

@@ -27,7 +27,7 @@
 //!   filling a magazine with cold objects touches one or two cache lines.
 //! * The node's lock protects the slab's state. An unlisted slab belongs to the thread that made or unlisted it.
 //!
-//! If the bit of a freed object is already clear, the free is a double free, which is thus detected at no cost.
+//! If a freed object's bit is already clear, the free is a double free; finding it costs nothing.
 
 use crate::debug::faults::BITMAP;
 use crate::debug::harden::Draws;

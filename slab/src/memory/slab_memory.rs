@@ -73,8 +73,9 @@ impl SlabMemory {
         Slab::at(self.frames(), &self.side, pfn)
     }
 
-    /// Allocates pages of `node` for an operation on objects. The allocation counts as a separate operation on pages, with its
-    /// own level: a page from the CPU's magazine is served by `cpu` for pages, but by `pages` for an object.
+    /// Allocates pages of `node` for an operation on objects. The allocation counts as a separate operation on pages,
+    /// with its own level: if a page comes from the CPU's magazine, the page operation is served by `cpu`, but the
+    /// object's allocation by `pages`.
     pub(crate) fn alloc_pages(
         &self,
         op: &Operation,

@@ -378,7 +378,7 @@ mod tests {
         });
     }
 
-    /// A hive of zero-sized values was once refused, although a cache of such objects was not.
+    /// Regression test: a hive of zero-sized values was refused, although a cache of zero-sized objects was not.
     #[test]
     fn zero_sized_hive_values_are_counted_and_dropped() {
         thread_local!(static DROPS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) });
@@ -400,8 +400,8 @@ mod tests {
         assert_eq!(Hive::<()>::new("unit").unwrap().iter().count(), 0);
     }
 
-    /// An iteration once took padding between objects for values. An iteration also never ended if some allocations were
-    /// samples, which are in no slab.
+    /// An iteration once took padding between objects for values. An iteration also never ended if some allocations
+    /// were samples, because samples are in no slab.
     #[test]
     fn hive_iteration_skips_red_zones_and_canaries() {
         let changes: [fn(&mut Config); 3] = [

@@ -10,11 +10,11 @@ use core::ptr::NonNull;
 
 /// A cache whose objects may be read without a lock, even after they were freed.
 ///
-/// The memory of an object remains a constructed `T` of its cache until a grace period has passed since the slab was freed. A
-/// reader that is [pinned](crate::rcu::pin) and found an object's [address](StableBox::as_ptr) may therefore read the object.
-/// Meanwhile the object may have been freed and reused, so the reader must check *in* the object, after reading, that it is the
-/// expected one. Owners and readers get only `&T`, so mutable parts are atomics, locks or cells. `slab/examples/rcu_lookup.rs`
-/// is a hash table that readers search without locks.
+/// The memory of an object remains a constructed `T` of its cache until a grace period has passed since the slab was
+/// freed. A reader that is [pinned](crate::rcu::pin) and found an object's [address](StableBox::as_ptr) may therefore
+/// read the object. After the lookup, the object may have been freed and reused, so the reader must check *in* the
+/// object, after reading, that it is the expected object. Owners and readers get only `&T`, so mutable parts are
+/// atomics, locks or cells. `slab/examples/rcu_lookup.rs` is a hash table that readers search without locks.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering::*};

@@ -134,7 +134,7 @@ pub struct ObjectCacheBuilder<T, C = (), R = ()> {
 pub trait Reset<T>: sealed::Reset<T> {}
 impl<T, R: sealed::Reset<T>> Reset<T> for R {}
 
-/// Type of a builder without a reset function, which would get `&mut T`.
+/// Type of a builder without a reset function; a reset function would get `&mut T`.
 ///
 /// ```
 /// use uslab::typed::{NoReset, Reset};
@@ -746,7 +746,7 @@ pub struct PrefilledObjects<'c, T> {
 }
 
 impl<'c, T> PrefilledObjects<'c, T> {
-    /// Takes an object from the stock; returns `None` if the stock is empty, which cannot happen within the promised number of
+    /// Takes an object from the stock; returns `None` if the stock is empty, which never happens during the promised
     /// allocations. Dropping the box frees the object to the cache; [`free`](Self::free) returns it to the stock.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<CacheBox<'c, T>> {

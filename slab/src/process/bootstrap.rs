@@ -26,7 +26,7 @@ struct Range {
     base: *mut u8,
     bytes: usize,
     used: AtomicUsize,
-    /// The previous range, which is used up; null for the static range.
+    /// The range before this one, which is used up; null for the static range.
     before: *const Range,
 }
 

@@ -1,10 +1,11 @@
 //! Forking while other threads use a subsystem.
 //!
-//! The forking thread holds every lock of the subsystem and its caches across the fork: see [`Fork`]. Exceptions are the
-//! reserve lock of a [`Mempool`](crate::Mempool) and the number lock of a [`HandleCache`](crate::handle::HandleCache), whose
-//! docs describe the consequences. A [`Hive`](crate::Hive) that another thread was reaping is also an exception. The child
-//! loses memory that other threads were moving at the fork: objects between magazine and slab, slabs between list and page
-//! allocator, and pages. The [`Census`](crate::Census) counts the losses of a forked child; in any other process a loss is a
+//! The forking thread holds every lock of the subsystem and its caches across the fork: see [`Fork`]. Two locks are
+//! exceptions: the reserve lock of a [`Mempool`](crate::Mempool) and the number lock of a
+//! [`HandleCache`](crate::handle::HandleCache); the docs of the two types describe the consequences. A
+//! [`Hive`](crate::Hive) that another thread was reaping is also an exception. The child loses memory that other
+//! threads were moving at the fork: objects between magazine and slab, slabs between list and page allocator, and
+//! pages. The [`Census`](crate::Census) counts the losses of a forked child; in any other process a loss is a
 //! violation.
 //!
 //! The child empties each cache's wait queue and leaks the wakers, so a future that continues in the child must be polled once.

@@ -105,7 +105,7 @@ pub const KEEP_FREE: usize = 64 << 20;
 /// Pid of the process that started or is starting the allocator; 0 before the first start. A child forked during a
 /// start starts anew.
 static STARTING: AtomicU32 = AtomicU32::new(0);
-/// Value of `STARTING` if the allocator cannot start, so that only bootstrap memory is available.
+/// Value of `STARTING` if the allocator cannot start; then only bootstrap memory is available.
 const NEVER: u32 = u32::MAX;
 
 /// Milliseconds between two reaping intervals, as set by the program; 0 if unset.
@@ -582,8 +582,8 @@ impl Uslab {
         Ok(moved)
     }
 
-    /// Number of usable bytes at `memory`, at least the requested size. An address that is not an object of this
-    /// allocator is [corruption], which ends the process.
+    /// Number of usable bytes at `memory`, at least the requested size. If an address is not an object of this
+    /// allocator, the free is a [corruption], which ends the process.
     ///
     /// # Safety
     /// `memory` came from this allocator and is not freed during the call.
@@ -686,7 +686,8 @@ impl Uslab {
     pub fn leaks(&self) -> Option<Holders> {
         PROCESS.get().map(|process| process.core().leaks())
     }
-    /// Unmaps reserved addresses if the process exceeds its limit on addresses (`RLIMIT_AS`), so that it can map memory.
+    /// If the process exceeds its limit on addresses (`RLIMIT_AS`), unmaps reserved addresses, so that the process can
+    /// map memory.
     ///
     /// Call this function after setting the limit; without a limit nothing happens. Afterwards pages get their addresses when
     /// they are committed, and leave 32 MiB, or an eighth of the limit, to other mappings. The limit bounds the number of pages
@@ -748,7 +749,8 @@ impl Uslab {
     }
     /// Starts the allocator unless it has started, and installs the fault handler if allocations are sampled.
     ///
-    /// A library's constructor calls `start`, because a start reads files, which a sandbox may later forbid.
+    /// A constructor of the library calls `start` early, because a start reads files, and a sandbox may later forbid
+    /// opening files.
     #[doc(hidden)]
     pub fn start(&self) {
         if process().is_some_and(|process| process.core().guard.is_on()) {

@@ -118,7 +118,7 @@ fn has_other_rights() -> bool {
 const EXPECTED: &str = "stats=0|1, leaks=0|1, check=0|1, slab_debug=FZPUTA[:CACHE..][;..], harden=0|1 or a part of it, guard=N, guard_slots=1..512, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
                         dump=FILE, dump_signal=USR1|USR2, profile=BYTES[k|m|g], record=FILE or record_limit=BYTES[k|m|g]";
 
-/// Value of `USLAB_OPTIONS`; none on WebAssembly, which has no environment.
+/// Value of `USLAB_OPTIONS`; `None` on WebAssembly, because it has no environment.
 #[cfg(target_family = "wasm")]
 fn environment() -> Option<&'static CStr> {
     None
@@ -230,7 +230,8 @@ impl Options {
     }
 }
 
-/// Makes a permanent copy of the environment's text, which programs may overwrite to change their displayed name.
+/// Makes a permanent copy of the environment's text, because programs may overwrite the text to change their displayed
+/// name.
 fn kept(text: &[u8]) -> Option<&'static [u8]> {
     let copy = bootstrap::alloc(Layout::for_value(text))?;
     // SAFETY: the copy has that many bytes, and is never unmapped or shared.

@@ -83,8 +83,8 @@ pub struct MemoryGroup {
     directory: PathBuf,
 }
 
-/// A memory group is short of memory from one part in `MARGIN` below `memory.high`, so that memory is freed before the
-/// kernel slows any process down.
+/// A memory group counts as short of memory when its use is within one part in `MARGIN` of `memory.high`, so that
+/// memory is freed before the kernel slows any process down.
 const MARGIN: u64 = 16;
 
 impl MemoryGroup {
@@ -109,7 +109,7 @@ impl MemoryGroup {
         Ok(group)
     }
 
-    /// Reads a number of bytes; `None` for `max`, which means no limit.
+    /// Reads a number of bytes; `None` if the text is `max`, which means no limit.
     fn read(&self, name: &str) -> io::Result<Option<u64>> {
         let path = self.directory.join(name);
         let named = |error: String, kind| io::Error::new(kind, format!("{}: {error}", path.display()));

@@ -1,12 +1,12 @@
 //! Type-stable caches: the pages of a slab stay until a grace period has passed.
 //!
-//! Type-stable caches are Linux's `SLAB_TYPESAFE_BY_RCU`, on `crossbeam-epoch`. A reader [`pin`]s, finds an object without a
-//! lock and reads it. Another thread may free and even reallocate the object, but while the reader is pinned, the memory stays
-//! a constructed object of the same cache. After the reader has secured the object (by a count or a lock inside it), it must
-//! check that it is the expected one. Readers write no shared cache line.
+//! Type-stable caches are Linux's `SLAB_TYPESAFE_BY_RCU`, on `crossbeam-epoch`. A reader [`pin`]s, finds an object
+//! without a lock and reads it. Another thread may free and even reallocate the object, but while the reader is pinned,
+//! the memory remains a constructed object of its cache. After the reader has secured the object (by a count or a lock
+//! inside it), it must check that it is the expected one. Readers write no shared cache line.
 //!
-//! Only *pages* wait for a grace period; freed objects are reused immediately. A freed slab is passed to the collector, which
-//! frees it to the page allocator after every reader that might have found it has exited.
+//! Only *pages* wait for a grace period; freed objects are reused immediately. A freed slab is passed to the collector.
+//! The collector frees the slab to the page allocator when every reader that might have found the slab has exited.
 //!
 //! A single object of *any* cache can wait for a grace period, too: see [`free_deferred`](crate::KmemCache::free_deferred)
 //! (Linux's `kfree_rcu`). A reader of such an object need not check anything, at the price of memory.

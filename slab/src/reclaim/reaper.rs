@@ -19,7 +19,7 @@
 //!
 //! The reaper's thread also runs destructors of objects.
 //!
-//! The thread of a `Reaper` sleeps on a `parking_lot` lock, which allocations never take.
+//! The thread of a `Reaper` sleeps on a lock of `parking_lot`; allocations never take this lock.
 
 mod background;
 

@@ -5,10 +5,10 @@
 //! (`register_shrinker`, Documentation/filesystems/vfs.rst on `count` and `scan`). Shrinkers are called by an allocation that
 //! would otherwise fail, and by the [reaper](crate::Reaper) when the machine or a group of processes is short of memory.
 //!
-//! A shrinker runs within another user's allocation, with no allocator lock held. A shrinker must not wait for a lock that an
-//! allocating thread may hold, least of all its own thread: use `try_lock`, and give up. A shrinker may allocate and free,
-//! which does not call shrinkers again. A shrinker that panics may have freed some objects. The panic is caught and the other
-//! shrinkers run, because the allocating user cannot handle it.
+//! A shrinker runs within another user's allocation, with no allocator lock held. A shrinker must not wait for a lock
+//! that an allocating thread may hold, especially its own thread: use `try_lock`, and give up if the lock is taken. A
+//! shrinker may allocate and free; these allocations do not call shrinkers. A shrinker that panics may have freed some
+//! objects. The panic is caught and the other shrinkers run, because the allocating user cannot handle it.
 //!
 //! An allocation fails if a held lock protects everything that shrinkers could free. Users should hold the lock of a shrinker's
 //! list for a push or a pop, not across an allocation. A thread that [waits](crate::KmemCache::acquire_timeout) at a limit

@@ -186,11 +186,11 @@ impl Core {
 pub struct DrainInfo {
     /// Number of drains. Each drain costs one fence, whatever the number of CPUs and caches.
     pub passes: u64,
-    /// Number of drains that failed because the system refused the fence (`membarrier`), which it granted at the start. After a
-    /// failed drain the objects stay on their stacks, and are still allocated from there. A cache with objects on undrained
-    /// stacks cannot be destroyed.
+    /// Number of drains that failed because the system refused the fence (`membarrier`), although it had granted the
+    /// fence at the start. After a failed drain the objects stay on their stacks, and are still allocated from there. A
+    /// cache with objects on undrained stacks cannot be destroyed.
     pub refused: u64,
-    /// Longest time in nanoseconds that a CPU was without its stacks, so that all its operations missed.
+    /// Longest time, in nanoseconds, for which a CPU was without its stacks, so that all operations on the CPU missed.
     pub longest_away_ns: u64,
 }
 
@@ -495,7 +495,7 @@ mod tests {
         );
     }
 
-    /// A name with blanks was once refused.
+    /// Regression test: a name with blanks was refused.
     #[test]
     fn slabinfo_name_with_spaces_is_parsed() {
         let text = "dm raid1 read record 0 1 1064 30 8 : tunables 0 0 0 : slabdata 2 3 0";

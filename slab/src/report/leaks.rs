@@ -1,9 +1,10 @@
 //! Memory by the call stack that allocated it, and leaks: memory that is no longer reachable, as in Solaris' `::findleaks`.
 //!
-//! The search is conservative. Every aligned word of the process's writable memory is a root: thread stacks, large blocks and
-//! pages, but not the slabs of caches with checked frees. A word that holds an address inside an object in use reaches that
-//! object, whose words are then searched, too. A leak is therefore missed if some word looks like a pointer to it. An object
-//! that only a register refers to is wrongly reported. No word of memory leads to a reported object.
+//! The search is conservative. Every aligned word of the process's writable memory is a root: thread stacks, large
+//! blocks and pages, but not the slabs of caches with checked frees. If a word holds an address inside an object in
+//! use, the word reaches this object; the words of the reached object are then searched, too. A leak is therefore
+//! missed if some word looks like a pointer to it. An object that only a register refers to is wrongly reported. No
+//! word of memory leads to a reported object.
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
@@ -81,7 +82,8 @@ impl fmt::Display for Holders {
 
 /// An object in use, as the search sees it.
 struct Object {
-    /// Address of the object with inverted bits, because the search reads this list, which must not reach the objects.
+    /// Address of the object, with all bits inverted: the search reads this list, and must not reach the object through
+    /// it.
     hidden: usize,
     asked: usize,
     usable: usize,

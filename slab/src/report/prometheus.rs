@@ -8,11 +8,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Sizes are in bytes, and names that end in `_total` are counters. A counter that is read during operations may include
-//! unfinished operations, and be lower at the next read. A counter also falls when one of several caches of its name is
-//! destroyed. A cache that never had a slab has no series, unless [all](Exposition::all) caches are requested. Caches with the
-//! same name share one series with their sum, because two series must not have the same labels. Accounts with the same name
-//! share a series, too. The format is described in Prometheus' documentation, "Exposition formats".
+//! Sizes are in bytes, and names that end in `_total` are counters. A counter that is read during operations may
+//! include unfinished operations, and be lower at the next read. A counter also falls when one of several caches of its
+//! name is destroyed. A cache that never had a slab has no series, unless [all](Exposition::all) caches are requested.
+//! If several caches have one name, they share one series, which has their sum, because two series must not have equal
+//! labels. Accounts with the same name share a series, too. The format is described in Prometheus' documentation,
+//! "Exposition formats".
 
 use crate::cache::AccountInfo;
 use crate::report::info::CacheInfo;

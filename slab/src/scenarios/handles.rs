@@ -53,7 +53,7 @@ const PLACES: usize = if cfg!(loom) { 1 } else { 2 };
 
 /// A cache of objects with handles, and the state of user code.
 struct Objects {
-    /// The cache, which is only dropped at the end of an execution that succeeded.
+    /// The cache, which is dropped only at the end of an execution that has succeeded.
     cache: ManuallyDrop<HandleCache<Watched, u32, 28>>,
     core: std::sync::Arc<Core>,
     /// Passed handles, each with the value of its object, stored without any ordering.
@@ -116,7 +116,7 @@ impl Objects {
         let census = self.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!(census.used, used, "census: {census:?}");
     }
-    /// Checks that `used` objects are in use, and drops the cache, which frees them.
+    /// Checks that `used` objects are in use, and then drops the cache, which frees these objects.
     fn end(this: Arc<Self>, used: u64) {
         on_cpu(0);
         this.census(used);
@@ -134,9 +134,9 @@ const THREADS: usize = 4;
 #[cfg(shuttle)]
 const STEPS: usize = 12;
 
-/// H1-H5: four threads allocate, pass handles on, guess some handles, hold the objects that they find, and free them. A holder
-/// has the handle's object (H1), as it was prepared (H4). An object is freed once (H2), returned to the cache once (H3), and
-/// prepared again only after all holders dropped it (H5).
+/// H1-H5: four threads allocate, pass handles on, guess some handles, hold the objects that they find, and free them. A
+/// holder has the handle's object (H1), as it was prepared (H4). An object is freed only once (H2), is returned to the
+/// cache only once (H3), and is prepared again only after all holders have dropped it (H5).
 #[cfg(shuttle)]
 pub(super) fn four_use_and_free() {
     struct Shared {

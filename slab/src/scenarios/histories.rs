@@ -147,7 +147,7 @@ pub(super) fn handles() {
 /// Values of the hives, by their places, with the hive that owns each value.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 struct Places(BTreeMap<usize, (usize, u64)>);
-/// Operation on a hive, whose number comes first.
+/// Operation on a hive; the hive's number comes first.
 #[derive(Clone, Debug)]
 enum Kept {
     Insert(usize, usize, u64),

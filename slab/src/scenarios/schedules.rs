@@ -62,7 +62,7 @@ fn work(world: &World) -> Option<NonNull<u8>> {
     last
 }
 
-/// Profiles with a sample per object, so that the live samples must be the held objects.
+/// Profiles with a sample for each object, so that the live samples must be the objects that threads hold.
 pub(super) fn profiled() {
     struct Held {
         world: Arc<World>,

@@ -379,7 +379,7 @@ fn refused(corruption: &Corruption<'_>) {
     assert!(expected.contains(&corruption.kind), "refused: {corruption}");
     REFUSED.with(|refused| refused.set(refused.get() + 1));
 }
-/// Runs `what`, which must be refused exactly once, with one of these kinds.
+/// Runs `what`; exactly one of its calls must be refused, with one of the given kinds.
 fn expect(kinds: &'static [CorruptionKind], what: impl FnOnce()) {
     EXPECTED.with(|expected| expected.set(kinds));
     REFUSED.with(|refused| refused.set(0));

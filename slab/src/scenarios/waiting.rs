@@ -1,4 +1,5 @@
-//! Scenarios of waiting at a limit, for loom and shuttle: a cache of one slab, whose two objects are out.
+//! Scenarios of waiting at a limit, for loom and shuttle; the cache has one slab, and the two objects of the slab are
+//! out.
 
 use super::world::{SMALL, World, alloc_constructed, constructed};
 use crate::cache::core::Core;
@@ -129,7 +130,8 @@ pub(super) fn a_deferred_free_wakes_a_waiter() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L3: of two waiters, the first gets the freed object. Allocations get no object, including allocations by `others` threads.
+/// L3: of two waiters, the first gets the freed object. Allocations get no object, not even those that `others` threads
+/// make.
 pub(super) fn the_first_is_served_first(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let [mut first, mut second] = [(); 2].map(|()| world.cache().acquire(Gfp::KERNEL));
@@ -186,8 +188,8 @@ pub(super) fn a_cancelled_waiter_passes_its_place(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L5: a waiter's timeout passes while an object is freed. The waiter has the object, or another thread can get it. Timeouts of
-/// `others` waiters also pass, and these waiters free the objects that they get.
+/// L5: a waiter's timeout passes while an object is freed. The waiter has the object, or another thread can get it. The
+/// timeouts of `others` waiters also pass; these waiters free the objects that they get.
 pub(super) fn a_timeout_during_a_free(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let ask = |world: &World| world.cache().acquire_timeout(Gfp::KERNEL, Duration::ZERO);

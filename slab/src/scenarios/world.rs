@@ -20,8 +20,8 @@ use uslab_magazine::sync::{Arc, Rank, UnsafeCell, thread};
 use uslab_magazine::{Cpus, Operation};
 
 pub(crate) struct World {
-    /// The caches, which are only dropped at the end of an execution that succeeded. A failing execution must not continue the
-    /// model while it unwinds.
+    /// The caches, which are dropped only at the end of an execution that has succeeded. A failing execution must not
+    /// continue the model while it unwinds.
     caches: ManuallyDrop<Vec<KmemCache>>,
     pub(crate) core: std::sync::Arc<Core>,
 }

@@ -2,8 +2,8 @@
 //!
 //! As in the kernel, there are four kinds of 13 caches each: `kmalloc-N`, `kmalloc-rcl-N` (reclaimable), `kmalloc-cg-N`
 //! (accounted) and `dma-kmalloc-N`. A free finds the object's cache by arithmetic and one load: the address gives the
-//! frame, and the frame names the owner. Larger requests are blocks of pages of some order, which are marked in their
-//! frame and counted.
+//! frame, and the frame names the owner. Larger requests are blocks of pages; these blocks are marked in their frame,
+//! and counted.
 //!
 //! The kernel's guarantees hold. A class's objects are aligned to the largest power of two that divides the class's
 //! size, and a large block is aligned likewise. The result for size 0 is a dangling pointer, which may be freed.

@@ -295,7 +295,7 @@ impl Core {
         false
     }
 
-    /// Order of the large block at `address`, in page `pfn`, which no cache owns.
+    /// Order of the large block at `address`; the block begins at page `pfn`, and no cache owns the page.
     fn large_at(&self, address: NonNull<u8>, pfn: Pfn) -> Result<Order, CorruptionKind> {
         let memory = &self.memory;
         let frame = memory.frames().frame(pfn);

@@ -72,7 +72,7 @@ impl Malloc {
         // SAFETY: `make` initialised the malloc.
         Ok(unsafe { place.assume_init() })
     }
-    /// Creates a malloc in `place`, which stays uninitialised on error: see [`FastPaths::make`].
+    /// Creates a malloc in the memory `place`; on an error, the memory stays uninitialised: see [`FastPaths::make`].
     pub(crate) fn make(place: &mut MaybeUninit<Self>, core: &Arc<Core>) -> Result<(), CacheError> {
         let harden = core.harden;
         let tail = if harden.canaries { CANARY } else { 0 };
@@ -233,7 +233,8 @@ impl Malloc {
         }
     }
 
-    /// Allocates during a profile whose samples have separate memory, so that frees of other objects need not be observed.
+    /// Allocates during a profile whose samples have separate memory; because of it, the profile need not observe frees
+    /// of other objects.
     #[inline]
     fn alloc_counted(&self, class: usize, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let cache = self.caches[class].cache();

@@ -1,4 +1,4 @@
-//! Handle tables, slot maps and handle caches.
+//! Fuzzes handle tables, slot maps and handle caches.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The magazine layer on simulated CPUs.
+//! Fuzzes the magazine layer on simulated CPUs.
 
 #![no_main]
 

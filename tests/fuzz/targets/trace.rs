@@ -1,4 +1,4 @@
-//! The readers of traces and of the kernel's tables.
+//! Fuzzes the readers of traces and of the kernel's tables.
 
 #![no_main]
 

@@ -1,19 +1,20 @@
-//! The aarch64 instructions that sections consist of ([`FORMS`]), for the checks. Any other instruction in a section is
-//! an error.
+//! The aarch64 instructions of which sections consist ([`FORMS`]), as the checks need them. If a section contains any
+//! other instruction, the check fails.
 
 use super::{Effect, Flow, Kind, Operands, Place, Section};
 use serde_json::{Value, json};
 use std::fmt;
 use std::fmt::Write as _;
 
-/// The word before the abort address, a `brk`, which the kernel compares with the word that the C library registered.
+/// The word before the abort address, which is a `brk`; the kernel compares this word with the word that the C library
+/// registered.
 pub(crate) const SIGNATURE: u32 = 0xd428_bc00;
 
-/// The unit of code that a breakpoint replaces; the breakpoint is `brk #0`.
+/// The unit of code that a breakpoint replaces; the breakpoint instruction is `brk #0`.
 pub(crate) type Code = u32;
 pub(crate) const TRAP: Code = 0xd420_0000;
 
-/// Makes the processor fetch code at `at` anew; called after it was written.
+/// Makes the processor fetch the code at the address `at` again; called after the code was written.
 pub(crate) fn written(at: *mut Code) {
     unsafe extern "C" {
         fn __clear_cache(start: *mut Code, end: *mut Code);
@@ -25,12 +26,13 @@ pub(crate) fn written(at: *mut Code) {
 /// The number of a register.
 pub(crate) type Register = u32;
 
-/// A memory operand: base, index (32 if absent), offset in bytes, and size in bytes.
+/// A memory operand: base register, index register (32 if absent), offset in bytes, and size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Memory(Register, Register, i32, u32);
 
 impl Memory {
-    /// Returns `true` if this is the `cap` of a stack and `head` is the word before it, which a section commits.
+    /// Returns `true` if this place is the `cap` of a stack, and `head`, which a section commits, is the word before
+    /// it.
     pub(super) fn is_cap_beside(&self, head: &Self) -> bool {
         let (Self(stack, index, at, bytes), Self(base, no, word, _)) = (self, head);
         (stack, index) == (base, no) && *index == 32 && *bytes == 4 && at + 8 == *word
@@ -40,7 +42,7 @@ impl Memory {
 pub(super) fn is_general(register: Register) -> bool {
     register < NONE
 }
-/// Returns the register's name in a proof.
+/// Returns the name of a register in a proof.
 pub(super) fn name(register: Register) -> Value {
     format!("X{register}").into()
 }
@@ -58,19 +60,20 @@ impl fmt::Display for Instruction {
     }
 }
 
-/// An operand's position in an instruction, or an effect of it.
+/// The position of an operand in an instruction, or an effect of the instruction.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
-    /// The register in the lowest five bits, which is written (`D`) or read (`T`).
+    /// The register in the lowest five bits: `D` is written, `T` is read.
     D,
     T,
-    /// The registers at bit 5 and at bit 16, which are read.
+    /// The registers at bit 5 and at bit 16; both are read.
     N,
     M,
-    /// The flags are written, or read.
+    /// The instruction writes the flags, or reads them.
     SetFlags,
     GetFlags,
-    /// Memory at N plus an offset: 12 bits in units of its size, 9 bits in bytes, a register, or no offset.
+    /// Memory at register N plus an offset: an offset of 12 bits in units of the access size, of 9 bits in bytes, in a
+    /// register, or no offset.
     Scaled,
     Unscaled,
     Indexed,
@@ -79,7 +82,7 @@ enum Part {
     Store,
 }
 
-/// The instructions of sections and of their abort paths: mask, bits, operands.
+/// The instructions of which sections and their abort paths consist, each as a mask, bits and operands.
 const FORMS: [(u32, u32, &[Part]); 28] = {
     use Part::{At, D, GetFlags, Indexed, M, N, Scaled, SetFlags, Store, T, Unscaled};
     [
@@ -113,14 +116,14 @@ const FORMS: [(u32, u32, &[Part]); 28] = {
         (0xffff_ffff, 0xd503_203f, &[]),                        // yield
     ]
 };
-/// The instruction `stxr`, which has one more register: the result of the store.
+/// The instruction `stxr`, which also has a register for the result of the store.
 const STXR: (u32, u32) = (0xffe0_fc00, 0xc800_7c00);
-/// Register 31, the stack pointer or zero, which no section writes.
+/// Register 31, which is the stack pointer or zero; no section writes it.
 const NONE: Register = 31;
 
-/// The instruction `cmp` of two registers: a `subs` whose result is register 31.
+/// The instruction `cmp` of two registers, which is a `subs` with register 31 for its result.
 const COMPARE: (u32, u32) = (0x7fe0_001f, 0x6b00_001f);
-/// All flags as one place, because they are written together.
+/// All flags as a single place, because instructions write all flags together.
 const FLAGS: Place = Place::Flag(0);
 
 impl Instruction {
@@ -140,8 +143,8 @@ impl Instruction {
     fn is(self, (mask, bits): (u32, u32)) -> bool {
         self.word & mask == bits
     }
-    /// Returns the jump target: the signed number in `bits` bits at bit `from`, times four, relative to this
-    /// instruction.
+    /// Returns the target of a jump: a signed number of `bits` bits, beginning at bit `from`, times four, relative to
+    /// this instruction.
     fn target(self, from: u32, bits: u32) -> usize {
         let words = (self.field(from, bits) << (32 - bits)) as i32 >> (32 - bits);
         self.ip.wrapping_add_signed(4 * words as isize)
@@ -159,8 +162,8 @@ impl Instruction {
     pub(super) fn compares(self) -> bool {
         self.is(COMPARE)
     }
-    /// Returns `true` if the instruction belongs to the counter of aborts. The counter's address looks like an operand
-    /// of a section.
+    /// Returns `true` if the instruction belongs to the code that counts aborts. The address of this counter would look
+    /// like an operand of a section.
     pub(super) fn is_of_a_counter(self) -> bool {
         self.is(STXR)
     }
@@ -218,14 +221,15 @@ impl Instruction {
         Some(effect)
     }
 
-    /// Returns the instruction's address, the next one's, and its word, which `prove.py` decodes.
+    /// Returns the address of the instruction, the address of the next instruction, and the instruction's word, which
+    /// `prove.py` decodes.
     pub(super) fn json(&self) -> Value {
         json!({ "ip": self.ip(), "next": self.next(), "text": self.to_string(), "word": self.word })
     }
 }
 
 impl Section {
-    /// Reads the operands of the section. Fails with the name of a missing part.
+    /// Reads the operands of the section. If a part is missing, the error names the part.
     pub(super) fn read_operands(&self) -> Result<Operands, &'static str> {
         let ([low, base, index], whole) = ([0, 5, 16], self.whole());
         // Finds the first such instruction from `at` on, and moves `at` behind it.
@@ -262,8 +266,8 @@ impl Section {
         Ok(Operands { kind, area, words, stack, rounds, count })
     }
 
-    /// Returns the instructions without addresses and register names, which are equal for sections that do the same in
-    /// other registers.
+    /// Returns the instructions without addresses and register names; two sections that do the same work in other
+    /// registers have equal forms.
     pub(crate) fn form(&self) -> String {
         let (mut names, mut text) = (vec![], String::new());
         for one in self.whole() {
@@ -296,7 +300,7 @@ impl Section {
     }
 }
 
-/// Tests the check itself on sections that never run.
+/// Tests the check itself, on sections that never run.
 mod samples {
     use super::super::{Descriptor, verdict};
     use std::arch::global_asm;

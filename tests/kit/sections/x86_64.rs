@@ -1,4 +1,4 @@
-//! The x86-64 instructions for the checks, all decoded by `iced-x86`.
+//! The x86-64 instructions as the checks need them; `iced-x86` decodes all of them.
 
 use super::{Effect, Flow, Kind, Operands, Place, Section};
 pub(crate) use iced_x86::Register;
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt;
 
-/// The bytes before the abort address, which the kernel compares with the bytes that the C library registered.
+/// The bytes before the abort address; the kernel compares these bytes with the bytes that the C library registered.
 pub(crate) const SIGNATURE: u32 = 0x5305_3053;
 
-/// The unit of code that a breakpoint replaces; the breakpoint is `int3`.
+/// The unit of code that a breakpoint replaces; the breakpoint instruction is `int3`.
 pub(crate) type Code = u8;
 pub(crate) const TRAP: Code = 0xcc;
 
-/// Does nothing after code was written at `_at`. The processor notices such writes itself.
+/// Called after code was written at the address `_at`; does nothing. The processor itself notices writes to code.
 pub(crate) fn written(_at: *mut Code) {}
 
 /// A memory operand: segment, base, index, scale, displacement.
@@ -25,7 +25,8 @@ impl Memory {
     fn of(memory: &UsedMemory) -> Self {
         Self(memory.segment(), memory.base(), memory.index(), memory.scale(), memory.displacement())
     }
-    /// Returns `true` if this is the `cap` of a stack and `head` is the word before it, which a section commits.
+    /// Returns `true` if this place is the `cap` of a stack, and `head`, which a section commits, is the word before
+    /// it.
     pub(super) fn is_cap_beside(&self, head: &Self) -> bool {
         let (Self(segment, stack, index, _, at), Self(of, base, no, _, word)) = (self, head);
         (segment, stack, index) == (of, base, no)
@@ -37,7 +38,7 @@ impl Memory {
 pub(super) fn is_general(register: Register) -> bool {
     register.is_gpr64()
 }
-/// Returns the register's name in a proof.
+/// Returns the name of a register in a proof.
 pub(super) fn name(register: Register) -> Value {
     if register == Register::None { Value::Null } else { format!("{register:?}").into() }
 }
@@ -53,7 +54,7 @@ impl fmt::Display for Instruction {
 
 impl Instruction {
     pub(super) fn at(ip: usize) -> Self {
-        /// The most bytes of an instruction.
+        /// The largest number of bytes in an instruction.
         const MOST: usize = 15;
         // SAFETY: `ip` is the address of an instruction of this program. The linker puts `.fini` after all other code, so `MOST`
         // bytes can be read.
@@ -81,7 +82,7 @@ impl Instruction {
     pub(super) fn compares(&self) -> bool {
         self.0.op1_register() != Register::None
     }
-    /// Returns `false`, because the address of the abort counter does not look like an operand of a section.
+    /// Returns `false`, because the address of the counter of aborts does not look like an operand of a section.
     pub(super) fn is_of_a_counter(&self) -> bool {
         false
     }
@@ -109,7 +110,8 @@ impl Instruction {
         Some(effect)
     }
 
-    /// Returns the instruction's address, the next one's, its mnemonic, and its operands in the manual's order.
+    /// Returns the address of the instruction, the address of the next instruction, the mnemonic, and the operands in
+    /// the order of the processor's manual.
     pub(super) fn json(&self) -> Value {
         json!({
             "ip": self.ip(),
@@ -156,7 +158,7 @@ fn operand(one: &iced_x86::Instruction, i: u32) -> Value {
 }
 
 impl Section {
-    /// Reads the operands of the section. Fails with the name of a missing part.
+    /// Reads the operands of the section. If a part is missing, the error names the part.
     pub(super) fn read_operands(&self) -> Result<Operands, &'static str> {
         let find = |what, fits: &dyn Fn(&iced_x86::Instruction) -> bool| {
             let found = self.instructions.iter().position(|one| fits(&one.0));
@@ -197,8 +199,8 @@ impl Section {
         Ok(Operands { kind, area, words, stack, rounds, count })
     }
 
-    /// Returns the instructions without addresses and register names, which are equal for sections that do the same in
-    /// other registers.
+    /// Returns the instructions without addresses and register names; two sections that do the same work in other
+    /// registers have equal forms.
     pub(crate) fn form(&self) -> String {
         let mut names: Vec<String> = vec![];
         let mut text = String::new();
@@ -235,7 +237,7 @@ impl Section {
     }
 }
 
-/// Tests the check itself on sections that never run.
+/// Tests the check itself, on sections that never run.
 mod samples {
     use super::super::{Descriptor, verdict};
     use std::arch::global_asm;

@@ -5,7 +5,7 @@
 //! $ faulty_server heap          # no object caches: the heap, which is `Uslab`
 //! ```
 //!
-//! All modules except `command` are the server's own source.
+//! All modules except `command` are the source of the example server.
 
 #[path = "../../../slab/examples/server/buffer.rs"]
 mod buffer;
@@ -32,7 +32,7 @@ use uslab::{Config, Harden, Uslab};
 #[global_allocator]
 static ALLOCATOR: Uslab = Uslab;
 
-/// Restricts this thread, and threads that it starts, to these CPUs.
+/// Restricts this thread, and the threads that it starts, to the given CPUs.
 fn run_on(cpus: impl IntoIterator<Item = usize>) -> nix::Result<()> {
     let mut set = CpuSet::new();
     cpus.into_iter().try_for_each(|cpu| set.set(cpu))?;

@@ -1,4 +1,4 @@
-//! The guarantees on which C programs rely.
+//! Tests the guarantees on which C programs rely.
 
 use super::python::python;
 use super::{compiled, preloaded, program, say, text};
@@ -41,8 +41,8 @@ fn malloc_starts_after_a_late_dlopen() {
     }
 }
 
-/// Returns a header for `sandbox.c` with the filters of `filters.txt`, and the expected outcome of each behaviour under
-/// each filter: filter, behaviour, and `well` or `-`.
+/// Returns a header for `sandbox.c` with the filters of `filters.txt`, and the expected outcomes, one for each filter
+/// and behaviour: `well` or `-`.
 fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
     let (mut header, mut filters, mut calls) = (String::new(), String::new(), BTreeSet::new());
     let (mut behaviours, mut outcomes): (Vec<&str>, _) = (vec![], vec![]);
@@ -98,9 +98,9 @@ fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
     (header + "};\n", outcomes)
 }
 
-/// Regression test: the first allocation read the list of CPUs, and the filter of a login server ended the program.
-/// Regression test: freeing a mapping read the limit on addresses, `malloc_trim` issued a membarrier, and a thread was
-/// started above 8 MiB.
+/// Regression test: the first allocation read the list of CPUs, so the system-call filter of a login server ended the
+/// program. Regression test: a free of a mapping read the limit on addresses, `malloc_trim` issued a membarrier, and a
+/// thread was started when memory exceeded 8 MiB.
 #[test]
 fn program_with_a_system_call_filter_continues() {
     let dir = tempfile::tempdir().unwrap();
@@ -136,8 +136,8 @@ fn program_with_a_system_call_filter_continues() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// If a program defines only some of `operator new` and `delete`, the omitted forms, for arrays and with a size, call
-/// the program's own forms.
+/// If a program defines only some forms of `operator new` and `delete`, the other forms, for arrays and with a size,
+/// call the program's forms.
 #[test]
 fn cplusplus_new_and_delete_are_replaced_consistently() {
     let Some(cc) = program("c++") else { return };
@@ -157,8 +157,8 @@ fn cplusplus_new_and_delete_are_replaced_consistently() {
     }
 }
 
-/// Regression test: `delete` waited for the loader's lock, which the loader held while it ran the constructor that
-/// waited for the deleting thread.
+/// Regression test: `delete` waited for the lock of the loader. The loader held this lock while it ran a constructor,
+/// which waited for the deleting thread.
 #[test]
 fn delete_does_not_wait_for_the_loader_lock() {
     let Some(cc) = program("c++") else { return };
@@ -175,8 +175,8 @@ fn delete_does_not_wait_for_the_loader_lock() {
     assert!(output.status.success() && out == "opened\n", "{:?} {out}{err}", output.status);
 }
 
-/// Regression test: the program aborted, because C++'s library was not among the libraries in which later symbols are
-/// looked up.
+/// Regression test: the program aborted, because the C++ library was not among the libraries in which symbols are
+/// looked up later.
 #[test]
 fn cplusplus_extension_catches_bad_alloc_at_the_limit() {
     let (Some(cxx), Some(cc)) = (program("c++"), program("cc")) else { return };
@@ -196,7 +196,7 @@ fn cplusplus_extension_catches_bad_alloc_at_the_limit() {
     }
 }
 
-/// Installs both libraries with `make install`; returns `None` without `make` or `pkg-config`.
+/// Installs both libraries with `make install`; returns `None` if `make` or `pkg-config` is missing.
 fn installed() -> Option<TempDir> {
     let (make, _) = (program("make")?, program("pkg-config")?);
     let (prefix, built) = (tempfile::tempdir().unwrap(), libuslab_cache());
@@ -264,8 +264,8 @@ fn c_program_in_the_book_compiles_and_runs() {
     }
 }
 
-/// Runs every function of the header under each mechanism, through each library, and with threads that libc does not
-/// register.
+/// Runs every function of the header under each mechanism, through each of the two libraries, and with threads that
+/// libc does not register.
 #[test]
 fn c_functions_of_object_caches_behave_as_documented() {
     let Some(prefix) = installed() else { return };
@@ -282,7 +282,7 @@ fn c_functions_of_object_caches_behave_as_documented() {
     }
 }
 
-/// The allocator's functions are not C++, so no exception can pass through them.
+/// The functions of the allocator are not C++, so an exception cannot pass through them.
 #[test]
 fn exception_leaving_a_cache_callback_aborts_the_program() {
     use std::os::unix::process::ExitStatusExt;
@@ -304,7 +304,7 @@ fn exception_leaving_a_cache_callback_aborts_the_program() {
     }
 }
 
-/// Regression test: no statistic counted objects in quarantine.
+/// Regression test: objects in quarantine were missing in all statistics.
 #[test]
 fn statistics_count_objects_in_quarantine_as_cached() {
     let Some(prefix) = installed() else { return };
@@ -312,8 +312,8 @@ fn statistics_count_objects_in_quarantine_as_cached() {
     printed(Command::new(program).arg("quarantine").env("USLAB_OPTIONS", "reap=0,quarantine=4k"));
 }
 
-/// Regression test: the caches' library registered its fork handlers with the first cache, so it held the locks while
-/// the program's older handlers ran.
+/// Regression test: the caches' library registered its fork handlers when the first cache was created, so it held its
+/// locks while older handlers of the program ran.
 #[test]
 fn fork_handlers_registered_earlier_can_use_caches() {
     let Some(prefix) = installed() else { return };
@@ -323,7 +323,8 @@ fn fork_handlers_registered_earlier_can_use_caches() {
     }
 }
 
-/// Programs load the library by the name with the interface's number. `pkg-config` and the manual page state the version.
+/// Programs load the library under a name that contains the number of the interface. The version in `pkg-config` and in
+/// the manual page must be the version of the library.
 #[test]
 fn installed_files_have_consistent_names_and_versions() {
     let Some(prefix) = installed() else { return };
@@ -366,8 +367,8 @@ fn manual_page_documents_the_whole_header() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// The header declares exactly the functions that the libraries export. One library replaces malloc; the other does not
-/// change the program's malloc.
+/// The header declares exactly those functions that the libraries export. One of the two libraries replaces malloc; the
+/// other library does not change the program's malloc.
 #[test]
 fn header_declares_exactly_the_exported_functions() {
     let Some(nm) = program("nm") else { return };
@@ -387,7 +388,7 @@ fn header_declares_exactly_the_exported_functions() {
     assert_eq!(has(&libuslab()), expected);
 }
 
-/// Checks that each wrong call ends the program with its message.
+/// Checks that each wrong call ends the program with the expected message.
 fn ends_the_program(options: &str, wrong: &[(&str, &str)]) {
     use std::os::unix::process::ExitStatusExt;
     let dir = tempfile::tempdir().unwrap();
@@ -419,8 +420,8 @@ fn invalid_free_is_reported_and_aborts_the_program() {
     );
 }
 
-/// Regression test: by default a free of an address inside an object was ignored silently, and so were `realloc` and
-/// `malloc_usable_size`.
+/// Regression test: by default, a free of an address inside an object was ignored without a message, as were `realloc`
+/// and `malloc_usable_size` of this address.
 #[test]
 fn free_inside_an_object_aborts_even_without_checks() {
     ends_the_program(
@@ -444,7 +445,7 @@ fn free_inside_an_object_aborts_even_without_checks() {
     );
 }
 
-/// Regression test: glibc's functions reported glibc's own heap, which was not in use.
+/// Regression test: the functions of glibc reported the heap of glibc, which was not in use.
 #[test]
 fn malloc_info_writes_xml_about_the_replaced_heap() {
     let dir = tempfile::tempdir().unwrap();
@@ -467,7 +468,7 @@ fn malloc_info_writes_xml_about_the_replaced_heap() {
     assert!(xml.contains("<total type=\"mmap\" count=\"1\" size=\"9437184\"/>"), "{xml}");
 }
 
-/// Regression test: mappings above 4 MiB did not count towards the limit.
+/// Regression test: mappings above 4 MiB were not counted in the limit.
 #[test]
 fn memory_limit_includes_large_mappings() {
     let dir = tempfile::tempdir().unwrap();
@@ -479,7 +480,7 @@ fn memory_limit_includes_large_mappings() {
     }
 }
 
-/// Regression test: the library called glibc's `free`, which does not know the program's allocations.
+/// Regression test: the library called the `free` of glibc, which does not know the program's allocations.
 #[test]
 fn library_opened_with_deepbind_uses_the_replaced_free() {
     let dir = tempfile::tempdir().unwrap();
@@ -498,8 +499,8 @@ fn library_opened_with_deepbind_uses_the_replaced_free() {
     assert!(output.status.success() && out == "freed\n", "{:?} {out}{err}", output.status);
 }
 
-/// Returns the number of system calls that a program makes under a library, or without one if the name is empty; `None`
-/// if tracing is not allowed.
+/// Returns the number of system calls that a program makes under a library; an empty name means no library. `None` if
+/// the test may not trace other processes.
 fn system_calls(counter: &Path, library: &Path, program: &[&OsStr]) -> Option<u32> {
     let output = Command::new(counter).arg(library).args(program).output().unwrap();
     let said = text(&output.stdout);
@@ -510,9 +511,9 @@ fn system_calls(counter: &Path, library: &Path, program: &[&OsStr]) -> Option<u3
     Some(said.trim().parse().unwrap_or_else(|_| panic!("{said}{}", text(&output.stderr))))
 }
 
-/// Regression test: the start took 423 calls. Each of 52 magazine layers had a mapping and a commit, and each of 268
-/// allocations at the start read the process id. A later version took 80 more calls than without the library; 20 of
-/// them loaded two libraries that are no longer needed.
+/// Regression test: the start of a process took 423 system calls. Each of 52 magazine layers made a mapping and a
+/// commit, and each of the 268 allocations at the start read the process id. A later version took 80 more calls than a
+/// process without the library; 20 of these calls loaded two libraries that are not needed any longer.
 #[test]
 fn process_start_takes_few_system_calls() {
     let [counts, allocates] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -530,7 +531,8 @@ fn process_start_takes_few_system_calls() {
     assert!(with - without <= 40 + 6 * deepest + 11, "{with} and {without}: {groups}");
 }
 
-/// An object of 64 bytes takes about 66 bytes of memory. The remaining memory is the fixed cost of a process.
+/// The test allocates objects of 64 bytes, which take about 66 bytes of memory each. All other memory is the fixed cost
+/// of a process.
 #[test]
 fn small_process_uses_little_extra_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -569,8 +571,8 @@ fn stats_table_is_printed_at_exit() {
     assert!(quiet.stderr.is_empty(), "{}", text(&quiet.stderr));
 }
 
-/// Regression test: a limit that the process set had no effect on small memory, and left nothing for threads and
-/// mappings. A limit that was set before the start was left half unused.
+/// Regression test: a limit that the process itself set had no effect on small memory, and left no addresses for
+/// threads and mappings. Of a limit that was set before the start, half remained unused.
 #[test]
 fn heap_leaves_addresses_under_the_limit_for_mappings() {
     let dir = tempfile::tempdir().unwrap();
@@ -589,8 +591,8 @@ fn heap_leaves_addresses_under_the_limit_for_mappings() {
     }
 }
 
-/// Regression test: pages reserved three quarters of the limit at the start. The limit allowed 22 threads and 648
-/// blocks; the C library's malloc allows 109 and 841.
+/// Regression test: at the start, the range of pages reserved three quarters of the limit. The limit was enough for 22
+/// threads and 648 blocks; with the C library's malloc it is enough for 109 threads and 841 blocks.
 #[test]
 fn address_limit_leaves_room_for_thread_stacks() {
     let dir = tempfile::tempdir().unwrap();
@@ -607,13 +609,14 @@ fn address_limit_leaves_room_for_thread_stacks() {
     }
 }
 
-/// Returns the most mappings that a process may have.
+/// Returns the largest number of mappings that a process may have.
 fn most_mappings() -> usize {
     std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap()
 }
 
-/// Regression test: each guard was a mapping that was never removed, and so was each large block: 4,159 in a heap of
-/// half a GiB, without a bound. Tags of freed slabs also remained, an eighth of the heap at its largest.
+/// Regression test: each guard was a mapping that was never removed, and so was each large block: a heap of half a GiB
+/// had 4,159 mappings, and their number had no bound. The tags of freed slabs also remained, which were an eighth of
+/// the heap at its largest size.
 #[test]
 fn hardened_heap_creates_few_mappings() {
     let dir = tempfile::tempdir().unwrap();
@@ -629,7 +632,7 @@ fn hardened_heap_creates_few_mappings() {
     }
 }
 
-/// Regression test: no further mapping was possible, and memory that could not be unmapped was never freed.
+/// Regression test: when no further mapping was possible, memory that could not be unmapped was never freed.
 #[test]
 fn hardened_program_at_the_mapping_limit_continues() {
     let most = most_mappings();
@@ -662,8 +665,8 @@ fn address_limit_of_a_vfork_child_spares_the_parent() {
     assert_eq!(text(&output.stdout), "100\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
-/// Large memory may get addresses that were cut off from the pages' range. Regression test: the free of such memory
-/// mistook it for a page, and reported corruption.
+/// Large memory may get addresses that were once the end of the range of pages. Regression test: the free of large
+/// memory at these addresses mistook the memory for a page, and reported corruption.
 #[test]
 fn large_block_at_former_page_addresses_can_be_freed() {
     let Some(python) = python() else { return };
@@ -682,7 +685,8 @@ fn large_block_at_former_page_addresses_can_be_freed() {
     }
 }
 
-/// Regression test: a request beyond the limit used up all addresses that pages had left, and later allocations failed.
+/// Regression test: a request that exceeded the limit used up all addresses that the range of pages had left, so later
+/// allocations failed.
 #[test]
 fn refused_request_above_the_address_limit_reserves_nothing() {
     let Some(python) = python() else { return };
@@ -694,7 +698,7 @@ except MemoryError: print('refused', len([bytes(1000) for _ in range(100000)]))"
     assert_eq!(text(&output.stdout), "refused 100000\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
-/// Regression test: the table was written to any file that the program had opened under that descriptor.
+/// Regression test: the table was written to whatever file the program had opened under this descriptor.
 #[test]
 fn exit_report_is_not_written_to_program_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -707,7 +711,7 @@ fn exit_report_is_not_written_to_program_files() {
     }
 }
 
-/// Large memory can use the part of the limit that the pages' range only reserves, and some of it remains.
+/// Large memory can use the part of the limit that the range of pages only reserves, and a part of the limit remains.
 #[test]
 fn large_blocks_use_reserved_addresses_under_an_address_limit() {
     let Some(python) = python() else { return };

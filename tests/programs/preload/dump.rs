@@ -1,4 +1,4 @@
-//! Dumps of a running program's statistics, requested by a signal.
+//! Tests dumps of the statistics of a running program, which a signal requests.
 
 #[path = "../../kit/exposition.rs"]
 mod exposition;
@@ -46,7 +46,7 @@ fn file_extension_determines_the_signal_dump_format() {
     }
 }
 
-/// Writes a heap profile of `dump.c`, with a sample for each byte; returns the file and the program's output.
+/// Writes a heap profile of `dump.c` in which each byte is sampled; returns the file, and the output of the program.
 fn profile(dir: &Path, how: &str, ending: &str) -> (PathBuf, String) {
     let mut program = Command::new(compiled("dump.c", dir));
     program.arg(how).arg(dir).arg(ending);
@@ -57,8 +57,8 @@ fn profile(dir: &Path, how: &str, ending: &str) -> (PathBuf, String) {
     (left.find(|path| path.to_string_lossy().ends_with(ending)).unwrap(), text(&output.stdout))
 }
 
-/// The file has code addresses, whose names are looked up afterwards. The file has exactly the thousand objects of
-/// `main`, and the innermost function of a stack is never the library's.
+/// The file contains code addresses; the names of the functions are looked up later. The file has exactly the thousand
+/// objects of `main`, and the innermost function of a stack never belongs to the library.
 #[test]
 fn signal_dump_writes_the_heap_profile() {
     for ending in ["folded", "pb.gz"] {
@@ -74,7 +74,7 @@ fn signal_dump_writes_the_heap_profile() {
     }
 }
 
-/// Regression test: a dump of 300 stacks took 40 MiB, because it read the debug information of all files.
+/// Regression test: a dump of 300 stacks took 40 MiB of memory, because it read the debug information of all files.
 #[test]
 fn profile_dump_of_many_stacks_uses_little_memory() {
     for ending in ["folded", "pb.gz"] {
@@ -91,7 +91,7 @@ fn profile_dump_of_many_stacks_uses_little_memory() {
     }
 }
 
-/// Neither the temporary file nor a part of the dump remains.
+/// Afterwards, neither the temporary file nor a part of the dump exists.
 #[test]
 fn failed_profile_write_prints_a_single_line() {
     for (options, error) in [

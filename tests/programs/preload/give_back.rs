@@ -1,4 +1,4 @@
-//! Memory that a program freed is returned to the system while the program waits and calls nothing.
+//! Tests that memory freed by a program returns to the system while the program waits and calls nothing.
 
 use super::{compiled, say};
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use uslab_tests::{ControlGroup, libuslab, server};
 
-/// The most time to wait, in tenths of a second.
+/// The longest time to wait, in tenths of a second.
 const PATIENCE: u32 = 600;
 const KEYS: usize = 30_000;
 
@@ -34,8 +34,8 @@ impl Ended {
     }
 }
 
-/// The example server with `Box` for its memory, and therefore on the library's malloc. Keys of mixed sizes are set and
-/// deleted.
+/// The example server uses `Box` for its memory, and therefore the malloc of the library. The test sets and deletes
+/// keys of mixed sizes.
 #[test]
 fn server_decommits_the_memory_of_deleted_keys() {
     let mut command = Command::new(server());
@@ -85,7 +85,7 @@ fn server_decommits_the_memory_of_deleted_keys() {
     assert!(now <= peak / 4, "{now} KiB of {peak} are left");
 }
 
-/// The library's thread does not keep a process alive that has no other thread.
+/// If a process has no other thread, the thread of the library does not keep it alive.
 #[test]
 fn reaper_thread_does_not_keep_the_process_alive() {
     let dir = tempfile::tempdir().unwrap();
@@ -106,7 +106,7 @@ fn reaper_thread_does_not_keep_the_process_alive() {
     }
 }
 
-/// Regression test: 63 MiB of 100 were not returned, and the kernel killed the program.
+/// Regression test: of 100 MiB, 63 were not returned, so the kernel killed the program.
 #[test]
 fn freed_memory_is_decommitted_in_a_small_cgroup() {
     let dir = tempfile::tempdir().unwrap();

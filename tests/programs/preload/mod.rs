@@ -1,7 +1,7 @@
-//! Programs under `libuslab.so`: what C programs rely on, and real programs, whose output must not change.
+//! Programs under `libuslab.so`: tests of what C programs rely on, and real programs, whose output must not change.
 //!
-//! `USLAB_PRELOAD=full` adds python's own tests of memory-intensive modules, and more load on servers. If the machine
-//! lacks a program, standard output names it with the reason.
+//! `USLAB_PRELOAD=full` adds python's own tests of modules that use much memory, and more load on servers. If the
+//! machine lacks a program, standard output names the program and the reason.
 
 mod contract;
 mod dump;
@@ -24,7 +24,7 @@ pub(crate) fn preloaded(command: &mut Command, options: &str) -> Output {
     command.env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", options).output().expect("it starts")
 }
 
-/// Runs the command with the library or without it.
+/// Runs the command; `with` decides if the library is preloaded.
 fn run(command: &mut Command, with: bool) -> Output {
     match with {
         true => preloaded(command, "check=1"),
@@ -45,7 +45,7 @@ pub(crate) fn full() -> bool {
     std::env::var("USLAB_PRELOAD").as_deref() == Ok("full")
 }
 
-/// Returns the path of the program called `name`, if the machine has it.
+/// Returns the path of the program `name`, if the machine has the program.
 fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     // Servers are in directories that only root has in its `PATH`.
@@ -57,7 +57,7 @@ fn program(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Checks that the output is the same with the library and without, and not empty.
+/// Checks that the output with the library equals the output without it, and is not empty.
 #[track_caller]
 fn same(name: &str, command: impl Fn() -> Command) {
     let without = run(&mut command(), false);

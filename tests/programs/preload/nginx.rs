@@ -1,4 +1,4 @@
-//! nginx forks processes from one that has allocated; each process has threads that read files.
+//! Tests nginx, in which a process that has allocated forks other processes; each process has threads that read files.
 
 use super::server::Server;
 use super::{command, full, preloaded, program, say, text};
@@ -9,7 +9,8 @@ use std::path::Path;
 
 const WORKERS: usize = 3;
 
-/// The requested paths: plain files, compressed files, pages composed of parts, and the same paths through a proxy.
+/// The requested paths: plain files, compressed files, pages that consist of parts, and all these paths through a
+/// proxy.
 const PATHS: &[&str] =
     &["/small", "/middle", "/large", "/parts.shtml", "/again/middle", "/again/large", "/again/parts.shtml"];
 
@@ -33,7 +34,7 @@ fn configuration(port: u16, dir: &Path) -> String {
     )
 }
 
-/// Returns the status line and the body; the other header lines contain dates.
+/// Returns the status line and the body; other header lines are omitted, because they contain dates.
 fn get(port: u16, path: &str, more: &str) -> Vec<u8> {
     let mut answer = vec![];
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();

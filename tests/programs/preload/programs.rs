@@ -1,4 +1,4 @@
-//! Programs that print a result and exit.
+//! Programs that print a result and then exit.
 
 use super::{command, full, preloaded, program, run, same, say, text};
 use uslab_tests::workspace;
@@ -78,8 +78,8 @@ fn perl_and_shell_output_is_unchanged_by_preloading() {
     }
 }
 
-/// Regression test: php opens its extensions with `RTLD_DEEPBIND`, and crashed, because glibc freed what the library
-/// had allocated.
+/// Regression test: php opens its extensions with `RTLD_DEEPBIND`; it crashed, because glibc freed memory that the
+/// library had allocated.
 #[test]
 fn php_output_is_unchanged_by_the_preloaded_library() {
     let Some(php) = program("php") else { return };
@@ -90,7 +90,8 @@ fn php_output_is_unchanged_by_the_preloaded_library() {
     same("php", || command(&php, &["-r", script]));
 }
 
-/// The output of stress-ng contains times, so it differs from run to run, but it verifies the memory that it allocates.
+/// The output of stress-ng contains times, so it differs between runs; but stress-ng verifies the memory that it
+/// allocates.
 #[test]
 fn stress_ng_verifies_memory_of_the_library() {
     let Some(stress) = program("stress-ng") else { return };

@@ -1,10 +1,10 @@
-//! Runs python with threads and forks, and python's own tests.
+//! Runs python with threads and forks, and runs python's own tests.
 
 use super::{command, full, preloaded, program, same, say, text};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Returns the path of the real interpreter, because `python3` may be a launcher.
+/// Returns the path of the real interpreter, because the program `python3` may be only a launcher.
 pub(crate) fn python() -> Option<PathBuf> {
     let output = Command::new(program("python3")?).args(["-c", "import sys; print(sys.executable)"]).output();
     Some(text(&output.ok()?.stdout).trim().into())
@@ -50,7 +50,7 @@ except MemoryError: print('no memory')
     same("python3, all by malloc", own_malloc);
 }
 
-/// Python's own tests that allocate much, in many sizes, from threads and across forks.
+/// Python's own tests that allocate much memory, in many sizes, from several threads and across forks.
 const PYTHON_TESTS: &[&str] = &[
     "test_list",
     "test_dict",

@@ -1,4 +1,4 @@
-//! Recordings of programs, and their replays by `uslab replay`.
+//! Recordings of programs, and replays of these recordings by `uslab replay`.
 
 use super::{compiled, preloaded, say, text};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use uslab_sim::trace::{Facts, Recorded, Recording, Tables};
 use uslab_tests::{compiled_from, libuslab};
 
-/// The sizes of a recording's header and of a record, in bytes.
+/// The size of a recording's header, and the size of a record, in bytes.
 const HEADER: usize = 64;
 const RECORD: usize = 24;
 
@@ -34,7 +34,7 @@ impl Recorder {
         assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
         file
     }
-    /// Returns all recordings except the first.
+    /// Returns all recordings in the folder except the first.
     fn others(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path());
         let mut others: Vec<_> =
@@ -44,7 +44,7 @@ impl Recorder {
     }
 }
 
-/// Returns the trace reader's facts of a file, and the file's own counts.
+/// Returns the facts that the trace reader finds in a file, and the counts in the file itself.
 fn facts(file: &Path) -> (Facts, Recorded) {
     let mut ops = Recording::open(file).unwrap().resolve(None).unwrap();
     while ops.next_op().unwrap().is_some() {}
@@ -53,7 +53,8 @@ fn facts(file: &Path) -> (Facts, Recorded) {
     (facts, recorded)
 }
 
-/// Checks that no address is allocated twice without a free between, and that only allocated addresses are freed.
+/// Checks that no address is allocated twice without a free between the allocations, and that each freed address was
+/// allocated.
 #[track_caller]
 fn in_order(facts: &Facts) {
     let objects = &facts.objects;
@@ -71,7 +72,8 @@ fn replayed(file: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The expected counts of `counts` in `record.c`, by class: allocations, frees, and objects left.
+/// The expected counts for `counts` in `record.c`: for each size class, the allocations, the frees, and the remaining
+/// objects.
 const COUNTS: [(&str, [u64; 3]); 8] = [
     // Sizes of 0.
     ("kmalloc-16", [5, 0, 5]),
@@ -161,7 +163,7 @@ fn recording_shows_a_free_before_the_address_is_reused() {
     assert!(facts.by_cpu.len() <= 2048 && facts.by_cpu.values().sum::<u64>() == facts.total);
 }
 
-/// This holds for every way to fork: a bare system call runs no fork handlers.
+/// The test uses every way to fork; for example, a bare system call runs no fork handlers.
 #[test]
 fn forked_child_writes_a_separate_recording() {
     for how in ["fork", "clone"] {
@@ -249,7 +251,7 @@ fn events_beyond_the_recording_limit_are_counted() {
     );
 }
 
-/// Regression test: the signal ended the recording, or prevented it.
+/// Regression test: a signal ended the recording, or prevented its growth.
 #[test]
 fn signal_during_recording_growth_loses_no_event() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Runs redis-server: threads, forks with copy-on-write, and memory that it measures with `malloc_usable_size`.
+//! Runs redis-server, which uses threads, forks with copy-on-write, and `malloc_usable_size` to measure its memory.
 
 use super::server::Server;
 use super::{command, full, program, run, say, text};
@@ -15,8 +15,8 @@ struct Redis {
 }
 
 impl Redis {
-    /// Starts a server with the data that a previous server saved in `dir`. The server reads and answers requests in
-    /// `threads` threads.
+    /// Starts a server with the data that a previous server saved in `dir`. The server uses `threads` threads to read
+    /// and answer requests.
     fn start(redis: &Path, cli: &Path, dir: &Path, threads: usize, with: bool) -> Self {
         let socket = dir.join("socket");
         let settings = "--port 0 --save  --appendonly no --io-threads-do-reads yes --enable-debug-command yes \
@@ -32,8 +32,8 @@ impl Redis {
         redis
     }
 
-    /// Returns a function that sends `commands`, one on each line, by a client with the same malloc, and returns the
-    /// answers.
+    /// Returns a function that sends `commands`, one per line, through a client that uses the server's malloc; the
+    /// function returns the answers.
     fn command_sender(&self, commands: &str) -> impl Fn() -> String + use<> {
         let file = tempfile::NamedTempFile::new_in(&self.dir).unwrap();
         std::fs::write(&file, commands).unwrap();
@@ -49,7 +49,7 @@ impl Redis {
     }
 }
 
-/// Commands for each key I: every kind of value, in many sizes.
+/// Commands that are sent for each key I; they set every kind of value, in many sizes.
 const EACH: &str = "
 set key:I IVALUE
 append text:FEW VALUE.
@@ -62,14 +62,14 @@ xadd stream:FEW SIZE-I name VALUE.
 pfadd seen:FEW I
 geoadd places FEW SOME place:I
 ";
-/// Commands for some keys, whose values are removed.
+/// Commands that are sent for some keys; they remove the values of these keys.
 const SOME: &str = "
 lpop list:SOME
 unlink key:HALF
 zpopmin sorted:FEW
 hdel hash:FEW field:HALF
 ";
-/// Queries whose answers do not depend on a clock, a seed, or memory.
+/// Queries whose answers do not depend on a clock, a seed or the memory.
 const FEW: &str = "
 sort set:FEW alpha
 zrange sorted:FEW 0 -1 withscores
@@ -81,7 +81,7 @@ lrange list:FEW 0 -1
 bitcount hole:FEW
 debug digest-value set:FEW
 ";
-/// Large queries; the last answer is a digest of all keys and values.
+/// Queries with large answers; the last answer is a digest of all keys and values.
 const LAST: &str = r#"
 sunionstore all set:0 set:1 set:2 set:3
 zunionstore both 2 sorted:1 sorted:2
@@ -92,14 +92,14 @@ unlink stream:3 text:3 hash:3
 dbsize
 debug digest
 "#;
-/// Changes that have the same result however often they run.
+/// Changes whose result does not depend on how often they run.
 const CHANGE: &str = "
 set key:I VALUE
 setrange text:FEW SIZE x
 hset hash:FEW field:I x
 ";
 
-/// Returns the commands `of` for key `i`.
+/// Returns the commands in the text `of`, for key `i`.
 fn commands(of: &str, i: usize) -> String {
     let number = |n: usize| n.to_string();
     of.replace("VALUE", &"0123456789abcdef".repeat(i * 37 % 251))
@@ -122,7 +122,7 @@ struct Load {
     threads: usize,
 }
 
-/// Returns the answers to all commands, on one malloc.
+/// Returns the answers to all commands, when all programs use one malloc.
 fn answers(programs: [&Path; 3], load: &Load, with: bool) -> String {
     let [redis, cli, benchmark] = programs;
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A server that runs for the length of a test.
+//! A server that runs as long as a test.
 
 use super::text;
 use std::fs::File;
@@ -8,8 +8,8 @@ use std::thread::sleep;
 use std::time::Duration;
 use uslab_tests::libuslab;
 
-/// The most time to wait for anything that should happen immediately, in tenths of a second: a hanging server fails its
-/// test.
+/// The longest time to wait, in tenths of a second, for something that should happen immediately: a server that hangs
+/// fails its test.
 const PATIENCE: u32 = 600;
 
 pub(crate) struct Server {
@@ -20,7 +20,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts the server in the foreground, with the library or without; `stop` is the command that ends the server.
+    /// Starts the server in the foreground; `with` decides if the library is preloaded. `stop` is the command that ends
+    /// the server.
     pub(crate) fn start(mut command: Command, stop: Command, dir: &Path, with: bool) -> Self {
         let errors = dir.join("stderr");
         command.stdout(File::create(dir.join("stdout")).unwrap()).stderr(File::create(&errors).unwrap());
@@ -30,7 +31,7 @@ impl Server {
         Server { child: command.spawn().expect("it starts"), stop, errors, with }
     }
 
-    /// Waits until `so` returns `true`.
+    /// Waits until the function `so` returns `true`.
     #[track_caller]
     pub(crate) fn wait_until(&mut self, what: &str, so: impl Fn() -> bool) {
         for _ in 0..PATIENCE {
@@ -45,7 +46,8 @@ impl Server {
         panic!("{what}: not within {} s\n{}", PATIENCE / 10, self.errors());
     }
 
-    /// Stops the server in order. Returns the number of its processes that printed a table of caches.
+    /// Stops the server in the regular way. Returns the number of the server's processes that printed a table of
+    /// caches.
     #[track_caller]
     pub(crate) fn end(mut self) -> usize {
         let stopped = self.stop.output().expect("it starts");

@@ -120,7 +120,7 @@ fn impossible_output_is_refused_before_any_write() {
     assert!(!Path::new(&a).exists());
 }
 
-/// Regression test: each value is in its range, but together they never ended, or took all memory.
+/// Regression test: each value was in its range, but runs with several such values never ended, or took all memory.
 #[test]
 fn lab_refuses_options_that_need_too_much_memory() {
     refused(
@@ -142,8 +142,8 @@ fn lab_refuses_options_that_need_too_much_memory() {
     assert!(told(&["layout", "--exact", "--structs", "1000000"]).contains("1000000 structs"));
 }
 
-/// Regression test: a word after an unknown experiment was taken for the experiment, and the message listed
-/// none.
+/// Regression test: a word after an unknown experiment was taken for the experiment, and the message listed no
+/// experiments.
 #[test]
 fn unknown_experiment_error_lists_the_known_experiments() {
     for args in [&["alchemy"][..], &["alchemy", "race"]] {

@@ -1,4 +1,4 @@
-//! Callbacks of the magazines alone: the supplier of a layer, and the memory of a table.
+//! Tests callbacks of the magazines alone: a layer's supplier, and a table's memory.
 
 use super::*;
 use core::ops::Range;
@@ -34,7 +34,7 @@ impl<F: Fn(bool)> Runs<F> {
     fn new(rounds: usize, run: F) -> Self {
         Self { free: Mutex::new((1..=rounds).map(Number).collect()), run }
     }
-    /// Returns the number of free rounds, each once, after the layer was flushed.
+    /// Flushes the layer, and returns the number of free rounds; no round may be free twice.
     fn census<M: Memory>(&self, layer: &Layer<Number, M>) -> usize {
         layer.flush_all(self);
         let mut free = self.free.lock().clone();
@@ -115,7 +115,7 @@ pub(super) mod supplier {
         assert!(*calls.lock() > 2);
         assert_eq!(supplier.census(&layer) + other.free.lock().len(), 200);
     }
-    /// If a layer is closed within its own supplier's call, it flushes everything to the supplier.
+    /// If a supplier closes its own layer during a call, the layer flushes everything to the supplier.
     pub(crate) fn removes_itself() {
         on_cpu(0);
         let table = table(|heap| heap);
@@ -159,7 +159,7 @@ pub(super) mod memory {
         }
     }
 
-    /// The CPU works without a stack, as if the memory had been refused.
+    /// The CPU works without a stack, as if the system had refused the stack's memory.
     pub(crate) fn bomb() {
         on_cpu(0);
         let armed = Arc::new(AtomicBool::new(false));

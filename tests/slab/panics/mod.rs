@@ -1,5 +1,6 @@
-//! Checks the contract of [`uslab::error`] for panics of user code, for each callback. Tested are a panic whose payload
-//! panics again when dropped, calls back into the allocator, and a callback that removes itself or its cache.
+//! For each callback, checks the contract of [`uslab::error`] about panics in user code. The tests cover a panic whose
+//! payload panics again when it is dropped, a callback that calls the allocator, and a callback that removes itself or
+//! its cache.
 
 mod magazines;
 mod objects;

@@ -74,8 +74,8 @@ pub(super) mod constructor {
             ends_untyped(&subsystem, cache);
         }
     }
-    /// An object of a slab is in use while it is constructed. A slab does not belong to the cache yet while its first
-    /// object, or all of its objects, are being constructed.
+    /// While an object of a slab is being constructed, the object counts as in use. While a slab's first object, or all
+    /// of its objects, are being constructed, the slab does not belong to the cache yet.
     pub(crate) fn removes_itself() {
         for (new, whole) in [(true, false), (true, true), (false, false)] {
             let (own, once) = (Found::<KmemCache>::nothing(), Once::default());
@@ -135,7 +135,7 @@ pub(super) mod try_constructor {
         drop(cache);
         assert_all_given_back(&subsystem);
     }
-    /// A constructor that fails is then served with the object that it has freed itself.
+    /// A constructor that fails is afterwards served with an object that it has freed itself.
     pub(crate) fn comes_back() {
         let (subsystem, own, once) = (subsystem(1), Own::nothing(), Once::default());
         let (found, first) = (own.clone(), once.clone());
@@ -208,7 +208,7 @@ pub(super) mod destructor {
             ends_untyped(&subsystem, cache);
         }
     }
-    /// The destruction is refused while other free objects are being destructed with it.
+    /// The cache cannot be destroyed while other free objects are being destructed together with this object.
     pub(crate) fn removes_itself() {
         let (subsystem, own, once) = (subsystem(1), Found::<KmemCache>::nothing(), Once::default());
         let (found, first, outcome) = (own.clone(), once.clone(), Arc::new(Mutex::new(None)));
@@ -441,7 +441,7 @@ pub(super) mod waker {
     pub(crate) fn bomb() {
         case(|_, _| explode(), false);
     }
-    /// Other callers do not overtake a waiter.
+    /// No other caller overtakes a waiter.
     pub(crate) fn comes_back() {
         case(
             |cache, _| {
@@ -530,7 +530,7 @@ pub(super) mod static_cache {
     }
 }
 
-/// Values that closures own are dropped with the cache, the shrinker or the subsystem, on any thread.
+/// Values that closures own are dropped on any thread, together with the cache, the shrinker or the subsystem.
 pub(super) mod captured {
     use super::*;
     use crate::common::config;

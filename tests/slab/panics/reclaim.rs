@@ -19,7 +19,8 @@ pub(super) mod observer {
         ends_untyped(subsystem, cache);
     }
 
-    /// Regression test: the payload's panic reached the allocating caller, and dropping the observer never ended.
+    /// Regression test: a panic of the payload's drop reached the allocating caller, and dropping the observer never
+    /// ended.
     pub(crate) fn bomb() {
         let subsystem = subsystem(1);
         let observer = subsystem.observe(|_| explode()).unwrap();
@@ -28,7 +29,7 @@ pub(super) mod observer {
         drop(observer);
         works(&subsystem, Arc::new(blocks(&subsystem)));
     }
-    /// Operations of an observer are not reported to it.
+    /// An observer is not notified of its own operations.
     pub(crate) fn comes_back() {
         let subsystem = Arc::new(subsystem(1));
         let (own, weak) = (Found::<KmemCache>::nothing(), Arc::downgrade(&subsystem));
@@ -225,7 +226,7 @@ pub(super) mod corruption {
         assert!(once.ran() && cache.info().corruptions == 2);
         ends_untyped(&subsystem, cache);
     }
-    /// The refused free ends after its cache was destroyed.
+    /// The free that was refused ends after its cache was destroyed.
     pub(crate) fn removes_itself() {
         let own = Found::<KmemCache>::nothing();
         let found = own.clone();
@@ -278,8 +279,8 @@ pub(super) mod page_corruption {
 pub(super) mod deferred {
     use super::*;
 
-    /// Regression test: the panic reached the caller that returned a slab, or pinned. The test runs in a separate
-    /// process, because any thread may run such closures.
+    /// Regression test: the panic reached a caller that returned a slab, or a caller that pinned. The test runs in a
+    /// separate process, because deferred closures may run on any thread.
     pub(crate) fn bomb() {
         if !is_alone("panics::deferred::bomb") {
             return;

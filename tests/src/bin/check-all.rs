@@ -1,14 +1,16 @@
-//! `cargo check-all`: every quick test of the workspace, the loom models included, and the counts at the end.
+//! `cargo check-all` runs every quick test of the workspace, including the loom models, and prints the counts at the
+//! end.
 //!
-//! The models need another build (`--cfg loom`) than the tests, so one `cargo test` cannot run both. A model might
-//! silently not run. The models therefore write a row each to a file, and this runner counts the rows.
+//! The models need another build (`--cfg loom`) than the tests, so one `cargo test` cannot run both. A model might fail
+//! to run without any error. The models therefore write one row each to a file, and this runner counts the rows.
 //!
-//! A model might not search for a planted bug. The names of all planted bugs are read from the sources. The models must
-//! have caught each bug in this run; if loom does not compile the code, the schedules must have.
+//! A planted bug might be searched for by no model. The names of all planted bugs are read from the sources. In this
+//! run, models must have caught each planted bug; if loom does not compile the code of a bug, schedules must have
+//! caught it.
 //!
 //! All rows of models, planted bugs and schedules are kept for `check-claims`.
 //!
-//! `cargo check-quick` runs a small part between edits; a change must pass the whole.
+//! `cargo check-quick` runs a small part of the tests, for use between edits; a finished change must pass all tests.
 
 use anyhow::Context;
 use clap::Parser;
@@ -84,9 +86,9 @@ struct Totals {
     /// The number of models and of scenarios of each program.
     models_of: BTreeMap<String, usize>,
     scenarios_of: BTreeMap<String, usize>,
-    /// The number of calls that were the first to be refused, and of all refused calls.
+    /// The number of calls that were refused first in a trial, and the number of all refused calls.
     faults: [u64; 2],
-    /// The number of operations under load, and of violations.
+    /// The number of operations under load, and the number of violations.
     stress: [u64; 2],
     /// The lines of tests that failed.
     failures: Vec<String>,
@@ -159,7 +161,7 @@ fn main() -> ExitCode {
     totals.end()
 }
 
-/// Adds up the results of all shards, as if they had been one run.
+/// Adds up the results of all shards, as if one run had made them.
 fn merge(shares: Vec<Share>, totals: &mut Totals) -> anyhow::Result<()> {
     println!("{} shares of {}", shares.len(), shares[0].of);
     let rows: Vec<Vec<String>> = shares.into_iter().map(|share| share.rows).collect();
@@ -178,7 +180,7 @@ impl Totals {
         self.failed == 0 && self.broken.is_empty()
     }
 
-    /// Counts a row that the program `whose` printed, and keeps it.
+    /// Counts a row that the program `whose` has printed, and keeps the row.
     fn take(&mut self, whose: &str, row: &str) {
         let kept = format!("{whose} | {row}");
         let Some((kind, row)) = row.split_once(' ') else { return };
@@ -313,7 +315,7 @@ fn builds(checker: &str) -> [Command; 2] {
     [Programs::build_command(checker), outside]
 }
 
-/// Builds the models at the lowest priority. A build error is reported when the models are to run.
+/// Builds the models at the lowest priority. If the build fails, the error is reported when the models are to run.
 fn build_models() {
     for build in ["loom", "shuttle"].iter().flat_map(|checker| builds(checker)) {
         let mut nice = Command::new("nice");
@@ -423,8 +425,8 @@ fn run_schedules(totals: &mut Totals) {
     }
 }
 
-/// The negative control: without loom the models do not build, so they cannot pass without it. The `cfg` is set for one
-/// crate only; otherwise a crate below it would refuse first.
+/// The negative control: without loom the models must not build, so that they cannot pass without loom. The `cfg` is
+/// set for one crate only; otherwise, a crate that it depends on would refuse first.
 fn models_need_loom(totals: &mut Totals) {
     for Modelled { package, .. } in MODELLED {
         let mut command = cargo();
@@ -515,7 +517,7 @@ fn number_before(text: &str, word: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// Regression test: a crate below each one refused instead, and all counted as refusing.
+    /// Regression test: for each crate, a crate that it depends on refused, and yet all crates counted as refusing.
     #[test]
     fn refused_crate_must_fail_for_the_expected_reason() {
         let said = |reason: &str, of: &str| {

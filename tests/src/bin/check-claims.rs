@@ -1,4 +1,4 @@
-//! The command `cargo check-claims`: writes tests/CLAIMS.md from what ran, or compares it.
+//! The command `cargo check-claims` writes tests/CLAIMS.md from the tests that ran, or compares the file with them.
 
 use clap::Parser;
 use std::path::Path;

@@ -1,11 +1,12 @@
-//! `cargo check-orderings`: weakens every memory ordering of a crate, one at a time; a model must fail for each.
+//! `cargo check-orderings` weakens every memory ordering of a crate, one at a time; for each weakened ordering, a model
+//! must fail.
 //!
-//! One build is enough: the loom backend of `uslab-sync` reads the mutant from the environment. The models first run at
-//! one pre-emption, to find the sites that each reaches. Each mutant then runs through the models that reach its site,
-//! until one fails: cheapest first, at one pre-emption and then at each model's own bound.
+//! One build is enough: the loom backend of `uslab-sync` reads the mutant from the environment. The models first run
+//! with one pre-emption, to find which sites each of them reaches. Each mutant then runs through the models that reach
+//! its site, until a model fails: cheapest models first, with one pre-emption and then with the bound of each model.
 //!
-//! The check shows that the models *notice* a weaker ordering, so a checked property needs each ordering. The check
-//! does not show that an ordering is strong enough: the models themselves do.
+//! The check shows that a model *notices* each weaker ordering, so some checked property needs each ordering. The check
+//! does not show that an ordering is strong enough; this is shown by the models themselves.
 
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -70,7 +71,7 @@ struct Model {
     sites: BTreeSet<String>,
 }
 
-/// All models, cheapest first, and the sites that they and the tests of planted bugs reach together.
+/// All models, cheapest first, and the sites that these models and the tests of planted bugs reach together.
 struct Models {
     list: Vec<Model>,
     reached: BTreeSet<String>,
@@ -122,7 +123,8 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// The whole result, or a shard's: a shard has only its mutants, and the other fields are equal in all shards.
+/// The whole result, or the result of a shard. A shard has only its own mutants; all other fields are equal in all
+/// shards.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Report {
     /// The number of sites that loom compiles.
@@ -225,12 +227,13 @@ fn main() -> ExitCode {
     if report.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Returns `true` if the whole of this workspace is checked, whose mutants belong in the table of claims.
+/// Returns `true` if all packages of this workspace are checked; only then do the mutants belong in the table of
+/// claims.
 fn of_all(args: &Args) -> bool {
     args.packages.is_empty() && args.manifest_path.is_none()
 }
 
-/// Returns the selected packages, which are all in one workspace, and the waivers for them.
+/// Returns the selected packages, which all belong to one workspace, and the waivers for these packages.
 fn asked(args: &Args) -> anyhow::Result<(Vec<Subject>, Vec<Waiver>)> {
     let subjects = if of_all(args) {
         Subject::all_modelled()

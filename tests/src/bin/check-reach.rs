@@ -1,4 +1,4 @@
-//! The command `cargo check-reach`: lists which tools reach which lines of the allocator.
+//! The command `cargo check-reach` lists which lines of the allocator each tool reaches.
 //!
 //! [`reach`](uslab_tests::reach) inserts a probe before each statement, in a copy of the workspace. Three builds follow: for
 //! loom, for shuttle, and for neither. Each tool's programs run with a separate file, in which the probes record the reached
@@ -225,7 +225,7 @@ struct Program {
     name: String,
 }
 
-/// Writes a file unless the file already has this text: cargo does not build unchanged files again.
+/// Writes a file, unless the file already has this text, so that cargo does not build unchanged files again.
 fn put(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     if fs::read(path).is_ok_and(|old| old == text) {
         return Ok(());
@@ -264,7 +264,7 @@ impl Tree {
         }
         Ok(tree)
     }
-    /// Copies all files that git tracks, with the probes in them, and removes all others, because cargo takes any file
+    /// Copies all files that git tracks, with the probes in them. Removes all other files, because cargo takes any file
     /// in `src/bin` for a program.
     fn write(&self) -> anyhow::Result<()> {
         let roots = CRATES.map(|of| format!("{of}/src/lib.rs"));
@@ -284,7 +284,7 @@ impl Tree {
         }
         remove_others(&self.root, &copied)
     }
-    /// Builds programs. Probes that do not compile are removed until the rest does.
+    /// Builds programs. Removes probes that do not compile, until the copy compiles.
     fn build(
         &mut self,
         place: &str,
@@ -372,14 +372,14 @@ struct Job {
     program: Program,
     arguments: Vec<String>,
     variables: Vec<(&'static str, &'static str)>,
-    /// Output that shows that the tool ran; without it the test did something else.
+    /// The output which shows that the tool ran; if it is missing, the test did something else.
     row: Option<&'static str>,
 }
 
 enum Ran {
     Reached(HashSet<u32>),
     Failed(String),
-    /// The test ran, but not the tool.
+    /// The test ran, but it did not run the tool.
     Nothing,
 }
 
@@ -431,7 +431,7 @@ impl Job {
 mod tests {
     use super::*;
 
-    /// Regression test: a program whose list of tests failed counted as one without tests.
+    /// Regression test: a program that failed to list its tests was taken for a program without tests.
     #[test]
     fn test_program_without_listed_tests_is_an_error() {
         let program = Program { path: "false".into(), folder: "b".into(), name: "c".to_owned() };

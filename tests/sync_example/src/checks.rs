@@ -1,4 +1,5 @@
-//! Two scenarios, which all three builds run: as a single test, as every interleaving of a model, and under random schedules.
+//! Two scenarios that all three builds run: as a single test, in every interleaving of a model, and under random
+//! schedules.
 
 use crate::Slots;
 use uslab_sync::{Arc, thread};
@@ -66,7 +67,7 @@ uslab_sync::scenarios! {
         loom("values are handed over", Model::new(Bound::Preemptions(2), 260), || values_are_handed_over(2, 2));
         shuttle("values are handed over", Schedules(2_000), || values_are_handed_over(4, 2));
     }
-    /// The retry after an exchange that failed spuriously.
+    /// The exchange is tried again after it failed spuriously.
     an_exchange_may_fail_for_no_reason {
         loom("an exchange may fail for no reason", Model::new(Bound::Preemptions(2), 320), || {
             uslab_sync::weak_arm(2);

@@ -1,7 +1,8 @@
 //! A pool of values whose free slots are on a lock-free stack (Treiber 1986), and how it is checked.
 //!
-//! The thread that takes a slot owns its value until it returns the slot. Between a load of the head and its exchange, that slot
-//! may be taken and returned with another one below it (the ABA problem). So the head has a tag, which each take increments.
+//! The thread that takes a slot owns its value until it returns the slot. Between a load of the head and the exchange
+//! of the head, another thread may take this slot and return it on top of a different slot (the ABA problem). The head
+//! therefore contains a tag, and each take increments the tag.
 //!
 //! `checks.rs` has the models, the random schedules and the bug that they must find. Run in this folder:
 //!
@@ -40,7 +41,7 @@ struct Slot<T> {
 // SAFETY: a value is accessed only through its slot, which one thread owns at a time.
 unsafe impl<T: Send> Sync for Slots<T> {}
 
-/// A slot that is taken. It is returned on drop.
+/// A slot that is taken. When this value is dropped, the slot is returned.
 #[derive(Debug)]
 pub struct Taken<'a, T> {
     slots: &'a Slots<T>,

@@ -3,8 +3,8 @@
 //! # Order
 //!
 //! On x86-64 every store is a Release and every load is an Acquire, at no cost. On aarch64, plain loads and stores
-//! order nothing. The portable bodies in [`region`](crate::region) request orderings, of which a concurrent drain needs
-//! these:
+//! order nothing. The portable bodies in [`region`](crate::region) request several orderings; a concurrent drain needs
+//! the orderings listed here.
 //!
 //! * *The word*, Acquire in the portable body: pairs with the Release in `Table::put_back`. An operation that finds its
 //!   region after a drain sees the drain's writes to the region. In a section, the addresses of all accesses to the
@@ -24,7 +24,7 @@
 //! * *The descriptor's address*: the kernel reads it on the same CPU in the same thread, in program order.
 //!
 //! Code outside sections uses Rust's atomics, which use LSE instructions on processors that have them. The abort path
-//! counts aborts with a loop of `ldxr` and `stxr`, which every processor has.
+//! counts aborts with a loop of `ldxr` and `stxr`, because every processor has these instructions.
 //!
 //! # Registers
 //!

@@ -40,7 +40,7 @@ impl Registers {
     pub(super) fn trapped(&self) -> usize {
         self.0[RIP] as usize - 1
     }
-    /// Returns the registers, whose program counter is already after the trap.
+    /// Returns the registers; their program counter already points behind the trap.
     pub(super) fn behind(self) -> Self {
         self
     }

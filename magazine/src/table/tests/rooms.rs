@@ -243,7 +243,7 @@ fn stack_may_end_at_the_committed_region_end() {
     assert!(!table.commit_places(&Operation::new(), 0, class, places as u32 + 1), "and no more is to be had");
 }
 
-/// A heap whose commit of a region lasts until another thread requests the same part.
+/// A heap in which the commit of a region does not end until another thread requests the region's memory.
 struct Slow {
     heap: Heap,
     asked: AtomicBool,

@@ -65,7 +65,7 @@ fn two_observers() {
     observe(&here).into_iter().for_each(|observer| end(&here, observer));
 }
 
-/// The second observer reuses the slot of the first observer, whose last call may still be ending.
+/// The second observer gets the slot of the first observer, whose last call may still be running.
 fn one_after_the_other() {
     let here = All::default();
     let there = here.clone();

@@ -1,8 +1,9 @@
 //! Compares the outcomes that loom explores for litmus tests with the outcomes that RC11 allows.
 //!
-//! `shapes.txt` has the litmus tests with their published outcomes, which check the RC11 enumerator in `rc11.rs`.
-//! `outcomes.txt` has loom's outcomes, with and without the facade's repairs. `limits.txt` explains each difference
-//! from RC11. All three text files must agree with the outcomes of the run. `LITMUS_WRITE=1` rewrites `outcomes.txt`.
+//! `shapes.txt` contains the litmus tests and their published outcomes; with these outcomes, the tests check the RC11
+//! enumerator in `rc11.rs`. `outcomes.txt` has loom's outcomes, with and without the facade's repairs. `limits.txt`
+//! explains each difference from RC11. All three text files must agree with the outcomes of the run. `LITMUS_WRITE=1`
+//! rewrites `outcomes.txt`.
 #![allow(clippy::disallowed_methods, reason = "below uslab_magazine; the hook is the program's")]
 #![allow(missing_docs, unreachable_pub, reason = "a test")]
 

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! All memory locations start as 0. `x=1 rlx` is a store, and `r0=x rlx` is a load. `x:=1` and `r0:=x` are plain
-//! accesses, which may race. `r0=add(x,1) rlx` is a read-modify-write, as are `sub`, `and`, `or`, `xor`, `max`, `min`
+//! accesses, so they may race. `r0=add(x,1) rlx` is a read-modify-write, as are `sub`, `and`, `or`, `xor`, `max`, `min`
 //! and `swap`. `r0=cas(x,0,1) acqrel/rlx` and `weak` are compare-exchanges. `F sc` is a fence. A statement after
 //! `r0==1?` runs only if register `r0` has the value 1. An unassigned register prints as `-`. A weak exchange that
 //! failed spuriously prints as `0!`.

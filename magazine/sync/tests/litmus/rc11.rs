@@ -1,9 +1,9 @@
 //! Enumerates the outcomes that RC11 allows.
 //!
 //! The model is RC11 of "Repairing Sequential Consistency in C/C++11" (Lahav, Vafeiadis, Kang, Hur, Dreyer; PLDI 2017).
-//! The relations in this module have the paper's names. A candidate execution is a run of each thread with guessed read
-//! values, a write for each read (`rf`), and an order of the writes of each location (`mo`). A candidate execution is
-//! consistent if these axioms hold:
+//! The relations in this module have the paper's names. A candidate execution consists of a run of each thread in which
+//! the values read are guessed, a write for each read (`rf`), and an order of the writes to each location (`mo`). A
+//! candidate execution is consistent if these axioms hold:
 //!
 //! - coherence: the relation `hb; eco?` is irreflexive,
 //! - atomicity: the relations `rmw` and `rb; mo` are disjoint,
@@ -122,7 +122,7 @@ struct Event {
     place: usize,
     value: u64,
     order: Order,
-    /// True for the write of a read-modify-write, whose read is the previous event.
+    /// True for the write of a read-modify-write; the read is the event before the write.
     changes: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A model of the slab allocator of 1994: slabs on one sorted list under one lock, without per-CPU layers.
+//! A model of the slab allocator of 1994: all slabs are on one sorted list under one lock, without per-CPU layers.
 //!
 //! ```text
 //!   full ... full | partial  partial ... | empty  empty ...
@@ -10,10 +10,10 @@
 //!   empty is moved to the end of the list.
 //! - **Shrink**: return all empty slabs to the system. Without a shrink, empty slabs are kept.
 //!
-//! A slab is as small as possible with at most an eighth of waste.
+//! A slab has the smallest size at which at most an eighth of the slab is wasted.
 //!
 //! Source: Bonwick, "The Slab Allocator: An Object-Caching Kernel Memory Allocator", USENIX Summer 1994, sections 3.2
-//! and 3.4. In the model a slab's metadata takes no room in the slab, as for the paper's large objects.
+//! and 3.4. In the model, a slab's metadata uses no space in the slab, as for the large objects of the paper.
 
 use crate::design::NoMemory;
 use crate::model::{CostEvent, Op, Policy};
@@ -24,7 +24,7 @@ use uslab::{Geometry, GeometryError, OrderRule};
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::Cpus;
 
-/// The options of [`Bonwick94`], which has none.
+/// The options of [`Bonwick94`]; the model has no options.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {}
@@ -64,8 +64,8 @@ impl Policy for Bonwick94 {
     }
 }
 
-/// Returns the geometry of the smallest order that wastes at most an eighth and holds an object. The order is at most
-/// `most`, unless one object needs more.
+/// Returns the geometry of the smallest order at which a slab holds an object and wastes at most an eighth. The order
+/// is at most `most`, unless a single object needs a larger order.
 pub(crate) fn an_eighth_of_waste(size: usize, most: u8) -> Result<Geometry, GeometryError> {
     let with = |order| {
         let rule = OrderRule { min_order: order, max_order: order, min_objects: 1, ..OrderRule::for_cpus(1) };
@@ -82,7 +82,7 @@ pub(crate) fn an_eighth_of_waste(size: usize, most: u8) -> Result<Geometry, Geom
     }
 }
 
-/// Takes an object from the first slab with a free object.
+/// Takes an object from the first slab that has a free object.
 pub(crate) fn take(op: &mut Op<'_>) -> Result<Object, NoMemory> {
     let slab = match op.slabs.first(PARTIAL).or_else(|| op.slabs.first(EMPTY)) {
         Some(slab) => slab,

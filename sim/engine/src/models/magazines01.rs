@@ -1,4 +1,4 @@
-//! The magazine layer of 2001, implemented by [`uslab_lab::classic`], over a model of the slabs of 1994.
+//! The magazine layer of 2001, implemented by [`uslab_lab::classic`], on top of a model of the slabs of 1994.
 //!
 //! ```text
 //!   CPU 0: loaded, previous    CPU 1: loaded, previous      magazines of M objects
@@ -8,12 +8,12 @@
 //!               slabs as [`bonwick94`](super::bonwick94)
 //! ```
 //!
-//! The layer is the real code with real locks, run on simulated CPUs. An allocation that no magazine serves takes one
-//! object from a slab: only frees fill magazines. The magazine size depends on the object's size. The size grows when
-//! CPUs contend for the depot, which requires a clock that models locks. Every 15 seconds the depot starts a new
-//! measurement of its working set. Shrinking empties all magazines.
+//! The layer is the real code with its real locks, which runs here on simulated CPUs. If no magazine can serve an
+//! allocation, one object is taken from a slab; therefore only frees fill magazines. The magazine size depends on the
+//! object's size. The magazine size grows when CPUs contend for the depot; this requires a clock that models locks.
+//! Every 15 seconds the depot starts a new measurement of its working set. Shrinking empties all magazines.
 //!
-//! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3; sizes as illumos has them.
+//! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3; the sizes are from illumos.
 
 use super::bonwick94::{self, release_empty};
 use crate::design::NoMemory;
@@ -41,8 +41,8 @@ pub struct Magazines01 {
     cache: Cache<Object, FlushCollector>,
 }
 
-/// The slab layer below the magazines. The slab layer provides no objects, and collects returned objects until the
-/// model puts them into their slabs.
+/// The slab layer below the magazines. This layer has no objects to give; it collects returned objects until the model
+/// puts them into their slabs.
 #[derive(Debug, Default)]
 struct FlushCollector(RefCell<Vec<Object>>);
 
@@ -55,8 +55,8 @@ impl Slab<Object> for FlushCollector {
     }
 }
 
-/// The magazine types: the number of rounds; the object size above which a cache starts with the type; the object size
-/// below which a cache can grow to the next type.
+/// The types of magazines, each with three numbers: the rounds in a magazine; the object size above which a cache
+/// starts with this type; the object size below which a cache can grow to the next type.
 const TYPES: [(usize, usize, usize); 9] = [
     (1, 3200, 65_536),
     (3, 256, 32_768),
@@ -140,7 +140,7 @@ impl Policy for Magazines01 {
 }
 
 impl Magazines01 {
-    /// Runs an operation of the magazine layer on the operation's CPU, and records a visit to the depot.
+    /// Runs an operation of the magazine layer on the CPU of `op`, and records a visit to the depot.
     fn visit<T>(&self, op: &mut Op<'_>, act: impl FnOnce(&Cache<Object, FlushCollector>) -> T) -> T {
         on_cpu(op.cpu);
         let before = self.cache.exchanges();

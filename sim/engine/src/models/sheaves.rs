@@ -1,6 +1,6 @@
 //! Models of SLUB with sheaves: arrays of objects for each CPU, and a barn of full and empty sheaves. Linux 7.x has
-//! sheaves for every cache, above the [`Node`]'s list of slabs. Linux 6.18 and 6.19 have sheaves for two caches, above
-//! the CPUs' slabs of [`Slub`].
+//! sheaves for every cache, on top of the slab list of the [`Node`]. Linux 6.18 and 6.19 have sheaves for two caches,
+//! on top of the CPUs' slabs of [`Slub`].
 //!
 //! ```text
 //!   CPU 0: main [o o o .]  spare [. . . .]  rcu [o . . .]     CPU 1 ...     the spare sheaf is full, empty or missing
@@ -43,11 +43,11 @@ use std::collections::VecDeque;
 use uslab::{Geometry, GeometryError};
 use uslab_magazine::Cpus;
 
-/// The options of SLUB, and the size of sheaves.
+/// The options of SLUB, together with the size of sheaves.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// The number of objects in a sheaf, for all caches; 0 disables sheaves. `None` takes the recorded value, or else
+    /// The number of objects in a sheaf, for all caches; 0 disables sheaves. `None` uses the recorded value, or else
     /// the value that the kernel computes.
     pub sheaf_capacity: Option<usize>,
     /// The option `cpu_partial` of `slub`.
@@ -69,36 +69,36 @@ impl Knobs {
     }
 }
 
-/// The most full sheaves that a barn keeps, and the most empty sheaves.
+/// The largest number of full sheaves that a barn keeps, and also the largest number of empty sheaves.
 const BARN: usize = 10;
-/// Nanoseconds that a full rcu sheaf waits: a typical grace period of a busy machine.
+/// The nanoseconds for which a full rcu sheaf waits: a typical grace period of a busy machine.
 const GRACE: u64 = 20_000_000;
 
-/// The layer below sheaves, which fills sheaves and takes flushed objects.
+/// The layer below sheaves, which fills sheaves and accepts flushed objects.
 pub trait SlabLayer: std::fmt::Debug + Sized {
-    /// The name of the design with the layer.
+    /// The name of the design that has this layer.
     const NAME: &'static str;
-    /// A one-line description of the design.
+    /// A one-line description of the design that has this layer.
     const ABOUT: &'static str;
-    /// The options of the design: see [`Policy::KNOBS`].
+    /// The options of the design that has this layer: see [`Policy::KNOBS`].
     const KNOBS: &'static [Knob];
 
     /// Returns the number of objects in a sheaf, as the kernel computes it; 0 if the cache has no sheaves.
     fn capacity(name: &str, stride: usize) -> usize;
     /// Creates the layer without slabs.
     fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self;
-    /// Returns `true` if a request with these constraints may fill a sheaf.
+    /// Returns `true` if a request with the constraints in `manner` may fill a sheaf.
     fn refills(manner: CallMode) -> bool;
     /// Allocates one object without a sheaf.
     ///
     /// # Errors
     /// Fails if memory is exhausted.
     fn one(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
-    /// Fills a sheaf to `room` objects, or fewer if memory is short.
+    /// Fills a sheaf to `room` objects, or to fewer objects if memory is short.
     fn refill(&mut self, op: &mut Op<'_>, sheaf: &mut Vec<Object>, room: usize);
-    /// Takes flushed objects of one slab.
+    /// Accepts flushed objects that belong to one slab.
     fn take_back(&mut self, op: &mut Op<'_>, objects: &[Object]);
-    /// Makes a slab the CPU's own: see [`Policy::adopt`].
+    /// Gives a slab to the CPU: see [`Policy::adopt`].
     fn adopt(&mut self, _: &mut Op<'_>, _slab: u32) {}
     /// Frees as much memory as possible: see [`Policy::shrink`].
     fn shrink(&mut self, op: &mut Op<'_>);
@@ -115,7 +115,7 @@ pub struct Sheaves<B> {
     full: Vec<Vec<Object>>,
     /// The number of empty sheaves in the barn.
     empty: usize,
-    /// The full rcu sheaves, each with the end of its grace period.
+    /// The full rcu sheaves, each with the time at which its grace period ends.
     in_grace: VecDeque<(u64, Vec<Object>)>,
     below: B,
 }
@@ -136,8 +136,8 @@ const SHEAF_CAPACITY: Knob = Knob {
     default: |size, cpus| by_geometry::<Slub>(size, cpus, |geometry| capacity_by_size(geometry.stride())),
 };
 
-/// Returns the sheaf capacity as the kernel computes it: a base by size, rounded up to fill the sheaf's memory, which
-/// has a header of 32 bytes.
+/// Returns the sheaf capacity as the kernel computes it: a base value for the object size, rounded up to fill the
+/// sheaf's memory, which begins with a header of 32 bytes.
 fn capacity_by_size(stride: usize) -> usize {
     let base = match stride {
         4096.. => 4,
@@ -286,7 +286,7 @@ impl<B: SlabLayer> Sheaves<B> {
         cpu.spare = Some(core::mem::replace(&mut cpu.main, sheaf));
     }
 
-    /// Replaces the full main sheaf by a sheaf with room.
+    /// Replaces the full main sheaf by a sheaf with free space.
     fn make_room(&mut self, op: &mut Op<'_>) {
         let Cpu { main, spare, .. } = &mut self.cpus[op.cpu as usize];
         match spare {
@@ -332,7 +332,7 @@ impl<B: SlabLayer> Sheaves<B> {
             }
         }
     }
-    /// Flushes objects of a slab together if at most two objects of other slabs are between them.
+    /// Flushes the objects of one slab together if at most two objects of other slabs are between them.
     fn flush(&mut self, op: &mut Op<'_>, mut objects: Vec<Object>) {
         const LOOK_AHEAD: usize = 3;
         let mut batch = Vec::new();
@@ -501,8 +501,8 @@ impl SlabLayer for Node {
 }
 
 impl Node {
-    /// Moves the free objects of an unlisted slab to a sheaf, up to `room`. If objects remain, the slab enters the
-    /// node's list.
+    /// Moves free objects of a slab that is on no list to a sheaf, until the sheaf has `room` objects. If free objects
+    /// remain, the slab is put on the node's list.
     fn pour(&self, op: &mut Op<'_>, slab: u32, sheaf: &mut Vec<Object>, room: usize, rest: End) {
         while sheaf.len() < room
             && let Some(object) = op.slabs.take(slab)

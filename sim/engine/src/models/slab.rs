@@ -1,5 +1,5 @@
-//! A model of Linux's SLAB, which 6.8 removed: an array of objects for each CPU, a shared array, and three lists of
-//! slabs.
+//! A model of Linux's SLAB, which 6.8 removed: an array of objects for each CPU, an array that all CPUs share, and
+//! three lists of slabs.
 //!
 //! ```text
 //!   CPU 0   [o o o o . .]   CPU 1   [o . . . . .]     arrays of `limit` objects, the last freed is the first to go
@@ -22,12 +22,13 @@
 //!   limit is freed.
 //! - **Shrink**: flush all arrays, and free all free slabs.
 //!
-//! A slab has order 0 if order 0 wastes at most an eighth; otherwise order 1, or the order that one object needs.
+//! A slab has order 0 if this order wastes at most an eighth of the slab; otherwise it has order 1, or the order that
+//! one object needs.
 //!
 //! Source: Linux's documentation of `/proc/slabinfo` and of SLAB's tunables, Gorman, "Understanding the Linux Virtual
 //! Memory Manager", chapter 8, and public descriptions of `mm/slab.c` until 6.7. The model has one node, so it has no
-//! alien arrays. A slab's metadata takes no room in the slab. All CPUs reap at the same time; in the kernel they
-//! alternate.
+//! alien arrays. In the model, a slab's metadata uses no space in the slab. In the model, all CPUs reap at the same
+//! time; in the kernel, the CPUs reap at different times.
 
 use super::bonwick94::{EMPTY, FULL, PARTIAL, an_eighth_of_waste};
 use crate::design::{NoMemory, Unsupported};
@@ -44,19 +45,19 @@ use uslab_magazine::Cpus;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// The number of objects in a CPU's array; `None` derives it from the object size.
+    /// The number of objects in a CPU's array; `None` derives the number from the object size.
     pub limit: Option<u32>,
-    /// The number of objects that move together; `None` is half of `limit`.
+    /// The number of objects that are moved together. `None` means half of `limit`.
     pub batchcount: Option<u32>,
-    /// The number of batches that fit into the shared array. `None` is 8 for objects of at most a page on several CPUs,
-    /// otherwise 0.
+    /// The number of batches that fit into the shared array. `None` means 8 for objects of at most a page on a machine
+    /// with several CPUs, and otherwise 0.
     pub shared: Option<u32>,
 }
 
-/// The number of objects taken for an array that was not used recently.
+/// The number of objects with which an array is filled if it was not used recently.
 const COLD_BATCH: usize = 16;
 
-/// Returns the number of objects in a CPU's array, by the object size.
+/// Returns the number of objects that a CPU's array holds, which depends on the object size.
 fn limit(size: usize) -> u32 {
     match size {
         131_073.. => 1,
@@ -67,7 +68,7 @@ fn limit(size: usize) -> u32 {
     }
 }
 
-/// Returns the number of batches in the shared array, by the object size.
+/// Returns the number of batches that the shared array holds, which depends on the object size.
 fn shared(size: usize, cpus: u32) -> u32 {
     if size <= PAGE_SIZE && cpus > 1 { 8 } else { 0 }
 }
@@ -233,7 +234,7 @@ fn reap(array: &mut Array) -> Vec<Object> {
 }
 
 impl Slab {
-    /// Fills the CPU's empty array as far as memory allows.
+    /// Fills the CPU's empty array, completely if enough memory is available.
     fn refill(&mut self, op: &mut Op<'_>) {
         let array = &mut self.cpus[op.cpu as usize];
         let batch = if array.touched { self.batchcount } else { self.batchcount.min(COLD_BATCH) };
@@ -271,7 +272,7 @@ impl Slab {
         }
         op.did(CostEvent::Refill(array.objects.len() as u32));
     }
-    /// Returns objects to their slabs, and frees empty slabs beyond the limit.
+    /// Returns objects to their slabs, and then frees the empty slabs that exceed the limit.
     fn put(&mut self, op: &mut Op<'_>, objects: Vec<Object>) {
         if objects.is_empty() {
             return;

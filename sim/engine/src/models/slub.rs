@@ -1,9 +1,9 @@
-//! A model of SLUB's policy in Linux 6.1 to 6.17: where an object is allocated, where it is freed, and when a slab is
-//! created or freed.
+//! A model of SLUB's policy in Linux 6.1 to 6.17: which slab serves an allocation, to which slab an object is freed,
+//! and when a slab is created or freed.
 //!
-//! The model has no memory behind its addresses and takes no locks. The model shares the page allocator with the
-//! shipping allocator, and the rule for a slab's order ([`Geometry`]), which is Linux's. The model is validated against
-//! the `/proc/slabinfo` tables of real kernels.
+//! The model has no memory at its addresses, and takes no locks. Two parts are shared with the shipping allocator: the
+//! page allocator, and Linux's rule for the order of a slab ([`Geometry`]). The model was validated against
+//! `/proc/slabinfo` of real kernels.
 //!
 //! ```text
 //!   CPU 0                    CPU 1                     each CPU
@@ -26,7 +26,8 @@
 //! - **Shrink**: each CPU gives its slabs to the node. Empty slabs are freed, and the node's list is sorted, fullest
 //!   first.
 //!
-//! A free object that a CPU holds counts as active in `/proc/slabinfo`; only free objects on the node's list do not.
+//! In `/proc/slabinfo`, a free object that a CPU holds counts as active; only free objects in slabs on the node's list
+//! do not count.
 //!
 //! Source: Linux, `mm/slub.c` of 6.1 as described in the kernel's documentation and its authors' notes.
 
@@ -43,19 +44,20 @@ use uslab_magazine::Cpus;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// The number of free objects that a CPU's partial slabs should hold; `None` derives it from the object size.
+    /// The number of free objects that a CPU's partial slabs should contain. `None` derives the number from the object
+    /// size.
     pub cpu_partial: Option<u32>,
-    /// The number of empty slabs that stay on the node's list; `None` derives it from the object size.
+    /// The number of empty slabs that stay on the node's list; `None` derives the number from the object size.
     pub min_partial: Option<usize>,
-    /// The number of objects that a slab should hold, if its order allows it; `None` derives it from the number of
-    /// CPUs.
+    /// The number of objects that a slab should hold, if the limit on its order permits it. `None` derives the number
+    /// from the number of CPUs.
     pub slab_min_objects: Option<u32>,
     /// The smallest order of a slab; `None` is 0.
     pub slab_min_order: Option<u8>,
     /// The largest order of a slab that holds more than one object; `None` is 3.
     pub slab_max_order: Option<u8>,
-    /// The number of CPUs of the machine, if not the stream's. With 4 CPUs, CPU 1 runs the operations of CPU 5 of the
-    /// stream.
+    /// The number of CPUs of the machine, if it differs from the stream's number. For example, on 4 CPUs, CPU 1 also
+    /// runs the operations of CPU 5 of the stream.
     pub cpus: Option<u32>,
 }
 
@@ -114,21 +116,21 @@ pub(crate) const SLAB_MAX_ORDER_KNOB: Knob = Knob {
     default: |_, cpus| OrderRule::for_cpus(cpus).max_order.into(),
 };
 
-/// The list of slabs that are a CPU's current slab.
+/// The number of the list that contains each CPU's current slab.
 const CURRENT: u8 = 0;
-/// The list of slabs on some CPU's partial list.
+/// The number of the list that contains the slabs on CPUs' partial lists.
 const CPU_PARTIAL: u8 = 1;
-/// The node's list of partial slabs.
+/// The number of the list that contains the node's partial slabs.
 pub(super) const PARTIAL: u8 = 2;
-/// The pseudo-list of fully used slabs, which are on no list.
+/// The number of the list that contains full slabs; in SLUB, full slabs are on no list.
 pub(super) const FULL: u8 = 3;
 
 /// A cache of SLUB: see the [module](self).
 #[derive(Debug)]
 pub struct Slub {
     cpus: Vec<Cpu>,
-    /// The number of slabs on a CPU's partial list beyond which a new slab evicts the list. The list holds one slab
-    /// even if this is 0.
+    /// The number of slabs that fit on a CPU's partial list; when another slab is added to a full list, the list is
+    /// evicted. The list holds one slab even if this number is 0.
     cpu_partial_slabs: usize,
     min_partial: usize,
 }
@@ -136,8 +138,8 @@ pub struct Slub {
 #[derive(Clone, Debug, Default)]
 struct Cpu {
     current: Option<u32>,
-    /// The free objects of the current slab that its CPU may allocate. Objects that other CPUs freed are counted
-    /// separately.
+    /// The number of free objects of the current slab that the CPU may allocate. Objects that other CPUs freed are
+    /// counted separately.
     own: u16,
     /// The CPU's partial slabs, newest last.
     partial: Vec<u32>,
@@ -246,7 +248,8 @@ impl Policy for Slub {
     }
 }
 
-/// Ends a shrink: frees the node's empty slabs and sorts its list, fullest first.
+/// The last step of a shrink: frees the node's empty slabs, and sorts the node's list so that the fullest slabs come
+/// first.
 pub(super) fn sort_partial(op: &mut Op<'_>) {
     let slabs: Vec<_> = op.slabs.walk(PARTIAL).collect();
     let (empty, rest): (Vec<_>, Vec<_>) = slabs.into_iter().partition(|slab| op.slabs.is_empty(*slab));
@@ -261,14 +264,14 @@ pub(super) fn sort_partial(op: &mut Op<'_>) {
     sorted.into_iter().chain(rest).for_each(|slab| op.slabs.relist(slab, PARTIAL, End::Back));
 }
 
-/// The largest order in Linux.
+/// The largest order that Linux has.
 const MOST_ORDER: u8 = 10;
 
 impl Slub {
     fn cpu(&self, op: &Op<'_>) -> usize {
         op.cpu as usize % self.cpus.len()
     }
-    /// Returns the CPU's current slab, which has a free object that the CPU may allocate.
+    /// Returns the CPU's current slab; it has a free object that the CPU may allocate.
     fn current(&mut self, op: &mut Op<'_>, number: usize) -> Result<u32, NoMemory> {
         let cpu = &mut self.cpus[number];
         if let Some(slab) = cpu.current {
@@ -298,7 +301,7 @@ impl Slub {
         (cpu.current, cpu.own) = (Some(slab), op.slabs.free(slab));
         Ok(slab)
     }
-    /// Takes the node's first slab, and more slabs for the CPU's list.
+    /// Takes the first slab of the node's list, and more slabs for the CPU's partial list.
     fn take_from_node(&mut self, op: &mut Op<'_>, cpu: usize) -> Option<u32> {
         let first = op.slabs.first(PARTIAL)?;
         op.did(CostEvent::Relist);
@@ -311,7 +314,7 @@ impl Slub {
         Some(first)
     }
 
-    /// Adds a slab that was full to the CPU's partial list.
+    /// Adds a slab, which was full until now, to the CPU's partial list.
     fn keep(&mut self, op: &mut Op<'_>, cpu: usize, slab: u32) {
         op.slabs.relist(slab, CPU_PARTIAL, End::Front);
         let partial = &mut self.cpus[cpu].partial;
@@ -323,7 +326,7 @@ impl Slub {
     fn leave_all(&self, op: &mut Op<'_>, slabs: Vec<u32>) {
         slabs.into_iter().rev().for_each(|slab| self.leave(op, slab, End::Back));
     }
-    /// Moves a slab that no CPU owns any more to the node's list, or frees it.
+    /// Moves a slab that no CPU owns any longer to the node's list, or frees the slab.
     fn leave(&self, op: &mut Op<'_>, slab: u32, end: End) {
         op.did(CostEvent::Relist);
         if op.slabs.is_empty(slab) && op.slabs.len(PARTIAL) >= self.min_partial {

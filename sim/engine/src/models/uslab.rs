@@ -1,9 +1,9 @@
 //! A model of the shipping allocator: its rules, without its memory and locks.
 //!
-//! The shipping code is available as a [design](crate::Shipping). The shipping code does not report the steps that the
-//! [clock](crate::clock) needs; the model does. A test runs the shipping code and the model on the same random streams.
-//! After every operation it compares the allocated object, the number of objects at each level, the steps, and the
-//! level that served.
+//! The shipping code itself is available as a [design](crate::Shipping). The [clock](crate::clock) needs steps that the
+//! shipping code does not report, but the model does. A test runs the shipping code and the model on random streams.
+//! After every operation, the test compares the allocated object, the number of objects at each level, the steps, and
+//! the level that served the operation.
 //!
 //! ```text
 //!   CPU 0: a stack of objects                CPU 1: a stack
@@ -41,8 +41,8 @@
 //!
 //! **Adaptation to contention**: the shipping code counts contention, but does not adapt to it.
 //!
-//! Source: `uslab_magazine::Layer` with its depots, tuning and drains; `uslab::Magazines` for the sizes; `uslab` for a
-//! node's lists and the order of flushes.
+//! Source: `uslab_magazine::Layer` with its depots, tuning and drains; `uslab::Magazines` for the sizes; `uslab` for
+//! the lists of a node and the order in which objects are flushed.
 
 use crate::design::NoMemory;
 use crate::held::{Held, Holder};
@@ -53,27 +53,27 @@ use serde::Deserialize;
 use uslab::Geometry;
 use uslab_magazine::{Cpus, MAX_CAPACITY, MAX_DEPOT};
 
-/// The sizes of magazines, stacks and depots, named as in `uslab_magazine::Config`. A field that is `None` is derived
-/// from the object size.
+/// The sizes of magazines, stacks and depots; the fields have the names of `uslab_magazine::Config`. The value of a
+/// `None` field is derived from the object size.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
     /// The number of objects in a full magazine.
     pub capacity: Option<u16>,
-    /// The most objects that the first fill takes; `None` is 1.
+    /// The largest number of objects that the first fill takes. `None` is 1.
     pub first_fill: Option<u16>,
-    /// The number of magazines that fit into a stack, in addition to two.
+    /// The number of magazines, in addition to two, that fit into a stack.
     pub stock: Option<u16>,
-    /// The most magazines that the depot keeps.
+    /// The largest number of magazines that the depot keeps.
     pub depot_limit: Option<u32>,
 }
 
-/// The sizes that follow from the options and the object size.
+/// The sizes that are computed from the options and the object size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sizes {
     capacity: usize,
     first_fill: usize,
-    /// The number of objects that fit into a stack at its final capacity.
+    /// The number of objects that fit into a stack when it has grown to its final capacity.
     reach: usize,
     depot_limit: usize,
     /// The bytes of all objects in a full magazine.
@@ -81,8 +81,8 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Returns the sizes for a stride of `stride` bytes: magazines of 64 KiB, stacks of 256 KiB, depots of 4 MiB,
-    /// within bounds.
+    /// Returns the sizes for objects with a distance of `stride` bytes: magazines of 64 KiB, stacks of 256 KiB and
+    /// depots of 4 MiB, within bounds.
     fn new(stride: usize, knobs: &Knobs) -> Self {
         let by_size = ((64 << 10) / stride).clamp(4, 64);
         let capacity = knobs.capacity.map_or(by_size, usize::from);
@@ -105,19 +105,20 @@ fn by_size(size: usize, cpus: u32, of: fn(&Sizes) -> usize) -> u64 {
     by_geometry::<Uslab>(size, cpus, |geometry| of(&Sizes::new(geometry.stride(), &Knobs::default())))
 }
 
-/// The list of slabs whose objects are all free. The lists of the four fullness bands follow, then the list of full
-/// slabs.
+/// The number of the list with the slabs whose objects are all free. The next four numbers are the lists of the
+/// fullness bands; the last number is the list of full slabs.
 const EMPTY: u8 = 0;
 const BANDS: u8 = 4;
 const FULL: u8 = EMPTY + BANDS + 1;
-/// The number of magazines that a depot may always keep.
+/// The number of magazines that a depot may keep in any case.
 const FREE: usize = 2;
-/// The bytes that all depots may hold together beyond their guaranteed magazines, for each CPU and at least.
+/// The limit on the bytes that all depots hold together, in addition to the magazines that a depot may keep in any
+/// case; for each CPU, and at least once.
 const SHARED_PER_CPU: u64 = 1 << 20;
 const SHARED: u64 = 16 << 20;
-/// The number of objects returned to slabs in one hold of the lock.
+/// The number of objects that are returned to slabs while the lock is held once.
 const BATCH: usize = 32;
-/// The most free objects of a slab that a shrink sorts.
+/// The largest number of free objects with which a slab is sorted by a shrink.
 const SORTED: u16 = 32;
 
 /// A cache of `uslab`: see the [module](self).
@@ -125,12 +126,12 @@ const SORTED: u16 = 32;
 pub struct Uslab {
     sizes: Sizes,
     min_partial: usize,
-    /// The most objects that the next fill takes.
+    /// The largest number of objects that the next fill takes.
     fill: usize,
     cpus: Vec<Cpu>,
     /// The depot's full magazines, newest last.
     depot: Vec<Vec<Object>>,
-    /// The smallest number of magazines in the depot since the last reap.
+    /// The smallest number of magazines that the depot had since the last reap.
     fewest: usize,
 }
 
@@ -138,14 +139,15 @@ pub struct Uslab {
 struct Cpu {
     /// The objects on the stack, newest last.
     stack: Vec<Object>,
-    /// The current capacity of the stack.
+    /// The current capacity of the stack, in objects.
     places: usize,
     /// `true` if the stack was used since the last reap.
     used: bool,
 }
 
 impl Cpu {
-    /// Ensures room for `need` objects by doubling the capacity, up to `reach`. Returns `true` if the capacity grew.
+    /// Ensures that `need` objects fit, by doubling the capacity until it is `reach`. Returns `true` if the capacity
+    /// grew.
     fn widen(&mut self, need: usize, reach: usize) -> bool {
         let less = need > self.places;
         if less {
@@ -303,7 +305,7 @@ impl Uslab {
         Some(magazine)
     }
 
-    /// Takes objects from listed slabs, or from a new slab.
+    /// Takes objects from slabs on the lists, or from a new slab.
     fn fill(&mut self, op: &mut Op<'_>) -> Result<Vec<Object>, NoMemory> {
         let ask = self.fill;
         self.fill = (2 * ask).min(self.sizes.capacity);
@@ -323,7 +325,7 @@ impl Uslab {
         Ok(objects)
     }
 
-    /// Returns objects to their slabs, last one first. Returns the number of flushed objects.
+    /// Returns objects to their slabs, beginning with the last object. Returns the number of flushed objects.
     fn flush(&self, op: &mut Op<'_>, mut objects: Vec<Object>) -> u64 {
         objects.reverse();
         for batch in objects.chunks(BATCH) {
@@ -366,7 +368,7 @@ impl Uslab {
 fn with_room(slabs: &Slabs) -> usize {
     (EMPTY..FULL).map(|list| slabs.len(list)).sum()
 }
-/// Moves objects from a slab to `objects`, until there are `most`.
+/// Moves objects from a slab to `objects`, until `objects` has `most` objects.
 fn take(slabs: &mut Slabs, slab: u32, most: usize, objects: &mut Vec<Object>) {
     while objects.len() < most
         && let Some(object) = slabs.take(slab)
@@ -375,7 +377,7 @@ fn take(slabs: &mut Slabs, slab: u32, most: usize, objects: &mut Vec<Object>) {
     }
     settle(slabs, slab);
 }
-/// Moves the slab to the end of the list for its fullness, unless it is already on that list.
+/// Moves the slab to the end of the list for its fullness; does nothing if the slab is already on this list.
 fn settle(slabs: &mut Slabs, slab: u32) {
     let objects = u32::from(slabs.objects());
     let out = objects - u32::from(slabs.free(slab));

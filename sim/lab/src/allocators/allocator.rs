@@ -1,4 +1,4 @@
-//! The interface of an allocator in the lab, which lets one workload drive all allocators.
+//! The interface of an allocator in the lab; with it, one workload can drive all allocators.
 
 use core::alloc::Layout;
 use core::ops::Range;
@@ -6,52 +6,52 @@ use serde::Serialize;
 
 /// An allocator under study.
 ///
-/// A block is a value that a free consumes. A block therefore cannot be freed twice, nor by an allocator of another
-/// type. Two allocators of one type share a block type. An allocator with its own memory
-/// [panics](super::memory::Memory::own) on a block of another one.
+/// A block is a value that is consumed when the block is freed. A block therefore cannot be freed twice, nor by an
+/// allocator of a different type. Two allocators of one type have one block type. An allocator with its own memory
+/// [panics](super::memory::Memory::own) if it gets a block of another allocator.
 pub trait Allocator {
     /// The handle of an allocated block.
     type Block;
 
     /// The allocator's name in tables and on the command line.
     const NAME: &'static str;
-    /// The time at which freed memory can be reused.
+    /// When freed memory can be reused.
     const REUSE: Reuse = Reuse::Each;
 
-    /// Allocates memory with the given layout; its bytes have arbitrary values. Returns `None`, without any change, if
-    /// no free memory fits.
+    /// Allocates memory with the given layout; the memory contains arbitrary bytes. Returns `None` if no free memory is
+    /// large enough; nothing has changed then.
     fn alloc(&mut self, layout: Layout) -> Option<Self::Block>;
     /// Frees a block.
     fn free(&mut self, block: Self::Block);
 
-    /// Returns the bytes that the block occupies, including rounding but no headers. The range has offsets from the
-    /// start of the memory, or addresses if the memory is not one range.
+    /// Returns the range of bytes that the block occupies; rounding is included, headers are not. The range consists of
+    /// offsets from the start of the memory, or of addresses if the memory is not one range.
     fn range(&self, block: &Self::Block) -> Range<usize>;
-    /// Returns the requested bytes of a block.
+    /// Returns the bytes of a block that were requested.
     fn bytes<'b>(&'b mut self, block: &'b mut Self::Block) -> &'b mut [u8];
 
-    /// Writes to the block's first byte, if the block has one.
+    /// Writes to the first byte of the block, unless the block is empty.
     fn touch(&mut self, block: &mut Self::Block) {
         if let Some(first) = self.bytes(block).first_mut() {
             *std::hint::black_box(first) = 1;
         }
     }
 
-    /// Returns the bytes of the managed memory: used, free and headers; 0 if unknown.
+    /// Returns the size in bytes of the managed memory, including free memory and headers; 0 if the size is unknown.
     fn capacity(&self) -> usize;
     /// Returns the current free memory. Walks all memory.
     fn holes(&self) -> Holes;
     /// Returns the counts of the allocator's work so far.
     fn work(&self) -> Work;
 
-    /// Returns the bytes of metadata outside the managed memory: list heads, bitmaps, tables.
+    /// Returns the bytes of metadata outside the managed memory, such as list heads, bitmaps and tables.
     fn beside(&self) -> usize {
         0
     }
-    /// Releases memory that the allocator keeps for quick reuse, as `malloc_trim` does.
+    /// Releases memory that the allocator keeps to reuse it quickly, as `malloc_trim` does.
     fn trim(&mut self) {}
-    /// Returns `true` if [`alloc`](Self::alloc) would serve `layout`, found by searching all memory instead of the
-    /// lists; `None` if unknown. Only tests call this method.
+    /// Returns `true` if [`alloc`](Self::alloc) would serve `layout`; the method searches all memory and does not use
+    /// the lists. `None` if unknown. Only tests call this method.
     fn room(&self, _layout: Layout) -> Option<bool> {
         None
     }
@@ -64,24 +64,24 @@ pub trait Allocator {
     }
 }
 
-/// The time at which freed memory can be reused.
+/// When freed memory can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reuse {
-    /// Reuse is possible as soon as the block is freed.
+    /// The memory of a block can be reused as soon as the block is freed.
     Each,
-    /// Memory is reused only after all later blocks are freed.
+    /// The memory of a block can be reused after all later blocks are freed.
     FromTop,
-    /// Reuse is possible once all blocks are freed.
+    /// Memory can be reused after all blocks are freed.
     Together,
     /// Freed memory is never reused.
     Never,
 }
 
-/// The free memory: the number of pieces, the largest piece, and the sum.
+/// The free memory: the number of its pieces, the largest piece, and the sum of all pieces.
 ///
-/// A piece is the most that one request can get: neighbours that the allocator can serve together count as one piece,
-/// and so does each free slot of a pool.
+/// A piece is the most that one request can get: free neighbours that can serve one request are one piece, and each
+/// free slot of a pool is one piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Holes {
@@ -108,34 +108,33 @@ impl Holes {
     }
 }
 
-/// Counts of the work that an allocator has done. The counts are the same in every run, so the lab shows them instead
-/// of times.
+/// Counts of the work that an allocator has done. The counts are equal in every run, so the lab shows counts and not
+/// times.
 ///
-/// A step is one inspection of a place where free memory could be: a block, slot, list, bitmap word or page of a chain.
-/// Each allocator's module defines its steps; the system's allocator counts only calls.
+/// A step is one inspection of a place where free memory could be: a block, a slot, a list, a bitmap word, or a page of
+/// a chain. The module of each allocator defines its steps; the system's allocator counts only calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Work {
     /// The number of allocated blocks.
     pub allocs: u64,
-    /// The number of requests that found no room.
+    /// The number of requests for which no free memory was large enough.
     pub refused: u64,
     /// The number of freed blocks.
     pub frees: u64,
-    /// The steps of all searches, for free memory and for positions in lists.
+    /// The steps of all searches, for free memory or for positions in lists.
     pub steps: u64,
-    /// The steps of the longest operation, which is the worst case that occurred. `None` if the steps of single
-    /// operations were not counted.
+    /// The steps of the longest operation so far. `None` if steps are not counted separately for each operation.
     pub longest: Option<u64>,
     /// The number of blocks split in two.
     pub splits: u64,
     /// The number of free neighbours merged into one block.
     pub merges: u64,
-    /// The bytes of headers, links and flags that were read or written in the memory itself.
+    /// The bytes of headers, links and flags inside the managed memory that were read or written.
     pub touched: u64,
 }
 
 impl Work {
-    /// Counts an operation of `steps` steps.
+    /// Counts an operation that took `steps` steps.
     pub(super) fn took(&mut self, steps: u64) {
         self.steps += steps;
         self.longest = self.longest.max(Some(steps));

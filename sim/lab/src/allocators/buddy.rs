@@ -1,5 +1,5 @@
-//! The binary buddy allocator, in bytes. Every block is a power of two, and can be merged with exactly one other block,
-//! its buddy.
+//! The binary buddy allocator, in bytes. The size of every block is a power of two, and a block can be merged with
+//! exactly one other block, its buddy.
 //!
 //! ```text
 //!  order 2  |            64             |    a block of 2^k units lies at a multiple of its size:
@@ -16,18 +16,18 @@
 //!   taken bytes is waste. The often quoted factor 1.44 (after Russell, "Internal Fragmentation in a Class of Buddy
 //!   Systems", 1977) is the mean ratio if all *octaves* are equally likely.
 //!
-//! A table outside the memory has one byte for each unit of 16 bytes. The byte describes the block that begins there.
-//! Tags inside the memory would make blocks of 2^k bytes hold less than 2^k bytes. The links of a free block are stored
-//! in the block.
+//! A table outside the memory has one byte for each unit of 16 bytes. The byte of a unit describes the block that
+//! begins at the unit. If the tags were inside the memory, blocks of 2^k bytes would hold less than 2^k bytes. The
+//! links of a free block are stored in the block itself.
 //!
-//! Invariants: a free block has the free flag in the table and is on the list of its order; no two buddies are both
-//! free.
+//! Invariants: a free block has the free flag in the table and is on the list of its order; no block and its buddy are
+//! both free.
 //!
 //! Sources: Knowlton, "A Fast Storage Allocator" (1965); Knuth, The Art of Computer Programming 1, 2.5. Shipped as
-//! Linux's page allocator (`uslab-buddy` is such an allocator, too, for orders 0 to 10 of pages), and in engines for
-//! GPU memory.
+//! Linux's page allocator (`uslab-buddy` is an allocator of this kind, too, for orders 0 to 10 of pages), and in game
+//! engines for GPU memory.
 //!
-//! A step inspects the list of an order, or a buddy.
+//! A step is the inspection of one order's list, or of one buddy.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, NONE, Piece};
@@ -38,9 +38,9 @@ use uslab::pool::words::Words;
 /// The size of the smallest block in bytes.
 pub const UNIT: usize = 16;
 
-/// Table flag of a free block's first unit; the order is in the low bits.
+/// The table flag at the first unit of a free block; the low bits of the byte contain the order.
 const FREE: u8 = 0x80;
-/// Table flag of a used block's first unit.
+/// The table flag at the first unit of a used block.
 const USED: u8 = 0x40;
 const ORDER: u8 = 0x3F;
 
@@ -59,14 +59,14 @@ const ORDER: u8 = 0x3F;
 #[derive(Debug)]
 pub struct Buddy {
     memory: Memory,
-    /// The table with one byte for each unit; 0 if no block begins at the unit.
+    /// The table, with one byte for each unit; the byte is 0 if no block begins at the unit.
     table: Vec<u8>,
     /// The first free block of each order's list.
     heads: Vec<u32>,
     work: Work,
 }
 
-/// Rounds `n` up to a power of two; 0 becomes 1. Returns `None` if the result would overflow.
+/// Rounds `n` up to a power of two; 0 is rounded up to 1. Returns `None` if the result would overflow.
 pub fn round_up_pow2(n: usize) -> Option<usize> {
     n.checked_next_power_of_two()
 }
@@ -76,14 +76,14 @@ pub fn buddy_of(offset: usize, size: usize) -> usize {
     offset ^ size
 }
 
-/// Returns the offset of the merged block of two buddies.
+/// Returns the offset of the block that two buddies form when they are merged.
 pub fn merged_of(offset: usize, size: usize) -> usize {
     offset & !size
 }
 
 impl Buddy {
-    /// Creates an allocator of `bytes` bytes. If `bytes` is not a power of two, the memory has several largest blocks,
-    /// each at a multiple of its size.
+    /// Creates an allocator with a memory of `bytes` bytes. If `bytes` is not a power of two, the memory has several
+    /// largest blocks, each at a multiple of its size.
     ///
     /// # Errors
     /// Fails if `bytes` is 0, more than [`Memory::MOST`], or not a multiple of 16.
@@ -100,7 +100,8 @@ impl Buddy {
         Ok(buddy)
     }
 
-    /// Returns the number of free blocks by order, from 16 bytes on, as in `/proc/buddyinfo`. Walks all blocks.
+    /// Returns the number of free blocks of each order, beginning with blocks of 16 bytes, as in `/proc/buddyinfo`.
+    /// Walks all blocks.
     pub fn free_blocks(&self) -> Vec<usize> {
         let mut counts = vec![0; self.heads.len()];
         self.free_list().for_each(|(_, order)| counts[order] += 1);
@@ -188,7 +189,7 @@ impl Buddy {
     }
 }
 
-/// Returns the order of the block for a layout. The block is large enough, and its offset is a multiple of the
+/// Returns the order of the block that serves a layout. The block is large enough, and its offset is a multiple of the
 /// alignment.
 fn order_of(layout: Layout) -> Option<usize> {
     let bytes = round_up_pow2(layout.size().max(layout.align()).max(UNIT))?;

@@ -1,27 +1,27 @@
-//! The cheat sheet: the use of each allocator, in words. The experiments have the measurements.
+//! The cheat sheet, which describes in words when to use each allocator. The measurements are in the experiments.
 
 use super::registry::Name;
 
-/// The cheat sheet's page on an allocator, or on a layer used with an allocator.
+/// The page of the cheat sheet about an allocator, or about a layer that is used with an allocator.
 #[derive(Debug)]
 pub struct CheatSheet {
     /// The page's name on the command line.
     pub name: &'static str,
-    /// The allocator in the lab; `None` if no workload of blocks can drive it.
+    /// The allocator in the lab; `None` if no workload that allocates blocks can drive the allocator.
     pub in_lab: Option<Name>,
-    /// The sizes that the allocator serves.
+    /// The sizes of the requests that the allocator serves.
     pub sizes: &'static str,
-    /// The lifetimes that the allocator suits.
+    /// The lifetimes of blocks for which the allocator is suited.
     pub lifetimes: &'static str,
     /// The worst-case cost of an allocation.
     pub worst: &'static str,
-    /// The allocator's kinds of waste.
+    /// The kinds of waste that the allocator has.
     pub waste: &'static str,
-    /// Programs that ship the allocator.
+    /// Programs that contain an allocator of this kind.
     pub ships: &'static str,
     /// How the allocator works.
     pub idea: &'static str,
-    /// The operations and their costs.
+    /// The allocator's operations, each with its cost.
     pub costs: &'static [(&'static str, &'static str)],
     /// When to choose the allocator.
     pub take: &'static str,
@@ -33,7 +33,7 @@ pub struct CheatSheet {
     pub more: &'static str,
 }
 
-/// The pages of all allocators.
+/// The pages about all allocators.
 pub static CHEAT_SHEETS: [CheatSheet; 15] = [
     CheatSheet {
         name: "linear",
@@ -308,7 +308,7 @@ pub static CHEAT_SHEETS: [CheatSheet; 15] = [
     },
 ];
 
-/// Advice by use: how objects are used, which allocator to choose, and which page to read.
+/// Advice by use: how objects are used, the allocator to choose, and the page to read.
 pub static ADVICE: [[&str; 3]; 12] = [
     ["any", "end together: a frame, a request", "linear"],
     ["any", "nested: scopes within scopes", "stack"],

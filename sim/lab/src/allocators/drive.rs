@@ -1,7 +1,8 @@
 //! Drives an allocator through a workload, and records the outcome.
 //!
-//! Every block is filled with a pattern derived from its number. The pattern is checked at each free or resize, so that
-//! overwritten bytes are found. Refused requests are counted, and so are later operations on refused blocks.
+//! Every block is filled with a pattern that is computed from the block's number. The pattern is checked when the block
+//! is freed or resized, so that overwritten bytes are found. The driver counts refused requests, and later operations
+//! on blocks that were refused.
 
 use super::allocator::{Allocator, Holes, Work};
 use crate::workload::Op;
@@ -12,12 +13,12 @@ use serde::Serialize;
 /// Options for driving a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The number of operations between two samples of the free memory; 0 samples only at the end. A sample walks all
-    /// memory.
+    /// The number of operations between two samples of the free memory; 0 takes a sample only at the end. Taking a
+    /// sample inspects all memory.
     pub sample_every: u64,
-    /// `true` to fill and check blocks; otherwise their bytes are not accessed.
+    /// `true` to fill blocks and check them; otherwise the bytes of blocks are not accessed.
     pub verify: bool,
-    /// `true` to free all blocks, and release memory kept for reuse, before the last sample.
+    /// `true` to free all blocks, and to release memory kept for reuse, before the last sample is taken.
     pub free_all: bool,
 }
 
@@ -40,23 +41,24 @@ pub struct Outcome {
     pub frees: u64,
     /// The number of resizes.
     pub resizes: u64,
-    /// The number of allocations and resizes that found no room. A refused resize leaves the block's size unchanged.
+    /// The number of allocations and resizes for which no free memory was large enough. A refused resize leaves the
+    /// block's size unchanged.
     pub refused: u64,
-    /// The number of refusals although the total free memory was large enough.
+    /// The number of refusals for which the total free memory would have been large enough.
     pub refused_for_pieces: u64,
     /// The number of operations on blocks whose allocation was refused.
     pub missed: u64,
-    /// The peak of the requested bytes of live blocks.
+    /// The largest number of requested bytes in live blocks at a time.
     pub peak_asked: u64,
-    /// The peak of the bytes that live blocks occupy.
+    /// The largest number of bytes that live blocks occupied at a time.
     pub peak_taken: u64,
     /// The bytes of metadata outside the memory, at the end.
     pub beside: u64,
-    /// The allocator's own counts. A resize counts as an allocation, a copy and a free.
+    /// The allocator's own counts. A resize counts as one allocation, one copy and one free.
     pub work: Work,
-    /// Samples of the memory, at regular intervals and at the end.
+    /// Samples of the memory, taken at regular intervals and at the end.
     pub samples: Vec<Sample>,
-    /// The first errors about overwritten bytes, at most ten.
+    /// The first errors about overwritten bytes; at most ten are kept.
     pub violations: Vec<String>,
 }
 
@@ -77,7 +79,7 @@ pub struct Sample {
     pub holes: Holes,
 }
 
-/// The most violations that are reported.
+/// The largest number of errors about overwritten bytes that are kept.
 const KEPT: usize = 10;
 
 struct Held<B> {
@@ -92,12 +94,12 @@ struct Driver<'a, A: Allocator> {
     options: Options,
     asked: u64,
     taken: u64,
-    /// The number of free bytes, if computed since the last change.
+    /// The number of free bytes, if it was computed since the last change.
     free: Option<usize>,
     outcome: Outcome,
 }
 
-/// Returns the pattern byte at `i` of block `id`.
+/// Returns the byte at index `i` of the pattern for block `id`.
 fn pattern(id: u64, i: usize) -> u8 {
     (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ (i as u8).wrapping_mul(31) ^ (i >> 8) as u8
 }
@@ -205,8 +207,8 @@ impl<A: Allocator> Driver<'_, A> {
     }
 }
 
-/// Drives `allocator` through `ops`. Remaining blocks are freed after the last sample; with
-/// [`free_all`](Options::free_all), before it.
+/// Drives `allocator` through `ops`. The remaining blocks are freed after the last sample, or before it with
+/// [`free_all`](Options::free_all).
 ///
 /// ```
 /// use uslab_lab::allocators::drive::{Options, drive};
@@ -359,7 +361,7 @@ mod tests {
         assert_eq!((outcome.work.allocs, outcome.work.frees), (3, 2));
     }
 
-    /// A broken allocator that allocates one slot repeatedly.
+    /// A broken allocator that allocates one slot again and again.
     struct Broken(Vec<u8>);
 
     impl Allocator for Broken {

@@ -1,16 +1,16 @@
-//! A free list without headers, with any granule, for the study of policies alone.
+//! A free list without headers, with a granule of any size, for the study of policies alone.
 //!
-//! The list itself is outside the memory. A block therefore takes the requested bytes, rounded up only to the granule,
-//! and no hole is too small to keep. A granule of one byte rounds nothing. A [`Heap`](super::Heap) needs larger blocks,
-//! because its smallest block holds tags and links. With the same rounding and block sizes, this list and a `Heap`
-//! choose the same places.
+//! The list itself is stored outside the memory. A block therefore takes the requested bytes, rounded up only to the
+//! granule, and no hole is too small to keep. With a granule of one byte, nothing is rounded. A [`Heap`](super::Heap)
+//! needs larger blocks, because its smallest block holds tags and links. With equal rounding and equal block sizes,
+//! this list and a `Heap` choose equal places.
 //!
-//! A step inspects one free block in a search.
+//! A step is the inspection of one free block during a search.
 
 use super::heap::{Fit, Order};
 use core::ops::Range;
 
-/// A free list for a range of bytes, without memory behind it. See the [module](self).
+/// A free list for a range of bytes that has no memory. See the [module](self).
 ///
 /// ```
 /// use uslab_lab::allocators::headerless::Headerless;
@@ -25,19 +25,19 @@ use core::ops::Range;
 /// ```
 #[derive(Debug)]
 pub struct Headerless {
-    /// Free blocks in list order; no two are adjacent.
+    /// The free blocks in the order of the list; no two free blocks are adjacent.
     free: Vec<Range<usize>>,
     granule: usize,
     fit: Fit,
     order: Order,
-    /// The free block at which a next-fit search begins; `None` is the first block of the list.
+    /// The free block at which a next-fit search begins. `None` means the first block of the list.
     rover: Option<usize>,
     splits: u64,
     steps: u64,
 }
 
 impl Headerless {
-    /// Creates a list for `bytes` bytes, allocated in multiples of `granule`.
+    /// Creates a list for `bytes` bytes, which are allocated in multiples of `granule` bytes.
     pub fn new(bytes: usize, granule: usize, fit: Fit, order: Order) -> Self {
         let free = vec![Range { start: 0, end: bytes / granule * granule }];
         Self { free, granule, fit, order, rover: None, splits: 0, steps: 0 }
@@ -46,7 +46,7 @@ impl Headerless {
     pub fn holes(&self) -> usize {
         self.free.len()
     }
-    /// Returns the number of allocations so far that left a remainder.
+    /// Returns the number of allocations so far that used only a part of a free block.
     pub fn splits(&self) -> u64 {
         self.splits
     }
@@ -55,7 +55,8 @@ impl Headerless {
         self.steps
     }
 
-    /// Allocates `bytes` bytes, at least one. Returns the allocated range; `None` if no free block is large enough.
+    /// Allocates `bytes` bytes, but at least one byte. Returns the allocated range; `None` if no free block is large
+    /// enough.
     pub fn alloc(&mut self, bytes: usize) -> Option<Range<usize>> {
         let need = bytes.max(1).checked_next_multiple_of(self.granule)?;
         let at = self.search(need)?;
@@ -102,7 +103,7 @@ impl Headerless {
         found
     }
 
-    /// Frees a range that [`alloc`](Self::alloc) returned, and merges it with free neighbours.
+    /// Frees a range that [`alloc`](Self::alloc) returned, and merges the range with free neighbours.
     pub fn free(&mut self, used: Range<usize>) {
         match self.order {
             Order::Address => {
@@ -137,7 +138,8 @@ impl Headerless {
             }
         }
     }
-    /// Removes a free block from the list. If a search would begin at the removed block, it begins at the next block.
+    /// Removes a free block from the list. If a search would begin at the removed block, it will begin at the next
+    /// block.
     fn take_out(&mut self, at: usize) -> Range<usize> {
         let hole = self.free.remove(at);
         if self.rover == Some(hole.start) {
@@ -154,8 +156,8 @@ mod tests {
     use crate::workload::rng::Rng;
     use core::alloc::Layout;
 
-    /// The heap with headers is the oracle: with its block sizes, the headerless list chooses the same places under
-    /// every policy.
+    /// The heap with headers is the reference: with the heap's block sizes, the headerless list chooses the heap's
+    /// places under every policy.
     #[test]
     fn headerless_and_heap_allocators_choose_equal_places() {
         const BYTES: usize = 1 << 16;

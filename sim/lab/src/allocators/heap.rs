@@ -1,7 +1,7 @@
-//! A heap with one free list and boundary tags: the library's [`BestFit`](uslab::pool::BestFit), in memory that counts
-//! accesses.
+//! A heap with one free list and boundary tags: the library's [`BestFit`](uslab::pool::BestFit), in a memory that
+//! counts accesses.
 //!
-//! A step inspects one free block in a search.
+//! A step is the inspection of one free block during a search.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, Piece, of_the_library};
@@ -31,7 +31,7 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// Creates a heap of `bytes` bytes, of which the end markers take 16.
+    /// Creates a heap of `bytes` bytes; the end markers take 16 of these bytes.
     ///
     /// # Errors
     /// Fails if `bytes` is less than 32, more than [`Memory::MOST`], or not a multiple of 16.

@@ -1,18 +1,18 @@
-//! The linear (bump) allocator: an offset that only moves forward. Single blocks cannot be freed.
+//! The linear (bump) allocator: an offset that only moves forward. A single block cannot be freed.
 //!
-//! The head in its chain of pages is the library's [`Arena`](uslab::pool::Arena), whose chunks are the pages. This
-//! module adds:
+//! The head of the allocator, which moves along a chain of pages, is the library's [`Arena`](uslab::pool::Arena), whose
+//! chunks are these pages. This module adds:
 //!
 //! - **Reset** in O(1), except that freed bytes are overwritten with [`FREED`], to expose reads after a reset;
 //!   [`without_fill`](Linear::without_fill) disables this.
 //! - **[`mark`](Linear::mark) and [`rewind`](Linear::rewind)**, which free everything that was allocated after a mark.
 //!
-//! Sources: the sources of the library's arena, and Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010),
-//! for marks and the fill. Shipped as Unreal's `FMemStack`, Apache's `apr_pool`, and obstacks. Each thread can have its
+//! Sources: the sources of the library's arena; for marks and the fill, Frykholm, "Custom Memory Allocation in C++"
+//! (BitSquid blog, 2010). Shipped as Unreal's `FMemStack`, Apache's `apr_pool`, and obstacks. Each thread can have its
 //! own allocator, which needs no lock.
 //!
-//! As an [`Allocator`], a linear allocator counts frees, and frees everything when the last block is freed. A step is
-//! the use of a page.
+//! As an [`Allocator`], a linear allocator only counts frees, and frees everything when the last block is freed. A step
+//! is the use of one page.
 
 use super::allocator::{Allocator, Holes, Reuse, Work};
 use super::memory::{ConfigError, Memory, Piece};
@@ -41,14 +41,14 @@ pub const FREED: u8 = 0xCD;
 #[derive(Debug)]
 pub struct Linear {
     pages: Chain<Page>,
-    /// The size of a new page, and the limit on all pages together, in bytes.
+    /// The size of a new page in bytes, and the limit in bytes on all pages together.
     page: usize,
     most: usize,
-    /// The position to which the head returns when the last block is freed: the last mark that was rewound to.
+    /// The position to which the head returns when the last block is freed: the mark of the last rewind.
     floor: Head,
-    /// The number of live blocks allocated since the floor.
+    /// The number of live blocks that were allocated after the head was last at `floor`.
     live: usize,
-    /// A number that changes whenever blocks are freed together; a block of another epoch is already freed.
+    /// A number that changes whenever blocks are freed together; a block with an older number is already freed.
     epoch: u64,
     /// `true` to overwrite freed bytes.
     fills: bool,
@@ -58,7 +58,7 @@ pub struct Linear {
 #[derive(Debug)]
 struct Page {
     memory: Memory,
-    /// The virtual position of the first byte: pages are placed as if at multiples of their alignment.
+    /// The virtual position of the first byte; pages are placed as if they began at multiples of their alignment.
     base: usize,
 }
 
@@ -82,7 +82,7 @@ pub struct LinearBlock {
     epoch: u64,
 }
 
-/// The error of a stale mark: the head was below the mark after the mark was taken.
+/// The error of a stale mark: since the mark was taken, the head has been below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the mark at byte {mark} is stale: the head has been below it, and is at byte {head} now")]
 pub struct StaleMark {
@@ -101,14 +101,14 @@ impl Linear {
         Self::growing(bytes, bytes)
     }
 
-    /// Disables the fill: freed bytes keep their values, and a reset is O(1).
+    /// Disables the fill: freed bytes keep their values, and a reset takes constant time.
     pub fn without_fill(self) -> Self {
         Self { fills: false, ..self }
     }
 
-    /// Creates a growing chain of pages of `page` bytes each, limited to `most` bytes in all. The first page is
-    /// allocated immediately. A request larger than a page gets a page of its size. A rewind frees the pages after the
-    /// mark.
+    /// Creates a chain of pages that grows: each page has `page` bytes, and all pages together have at most `most`
+    /// bytes. The first page is allocated immediately. A request that is larger than a page gets its own page of the
+    /// requested size. A rewind frees the pages after the mark.
     ///
     /// # Errors
     /// Fails if `page` is 0, more than [`Memory::MOST`], or more than `most`.
@@ -132,7 +132,7 @@ impl Linear {
         })
     }
 
-    /// Returns the bytes from the start to the head, including padding and the unused ends of pages.
+    /// Returns the bytes from the start to the head; padding and the unused ends of pages are included.
     pub fn used(&self) -> usize {
         self.pages.bytes_to(self.pages.head())
     }
@@ -176,12 +176,12 @@ impl Linear {
         Some(LinearBlock { page, piece: memory.piece(at, layout.size()), epoch: self.epoch })
     }
 
-    /// Returns the head's position, for [`rewind`](Self::rewind).
+    /// Returns the head's position, which can be passed to [`rewind`](Self::rewind).
     pub fn mark(&self) -> Head {
         self.pages.head()
     }
 
-    /// Frees everything that was allocated after `mark`, and overwrites it with [`FREED`].
+    /// Frees everything that was allocated after `mark`, and overwrites the freed bytes with [`FREED`].
     ///
     /// # Errors
     /// Fails if the mark is above the head, or beyond the end of its page after another page replaced it. A stale mark
@@ -242,8 +242,8 @@ impl Allocator for Linear {
         let at = self.pages.get(block.page).map_or(0, |page| page.base) + block.piece.at();
         at..at + block.piece.bytes()
     }
-    /// A block that a reset freed still returns the bytes at its place, unless its page was freed. The fill makes this
-    /// bug visible.
+    /// If a reset has freed the block, the method returns the bytes that are now at its place, unless its page was
+    /// freed. The fill makes such a use after free visible.
     fn bytes<'b>(&'b mut self, block: &'b mut LinearBlock) -> &'b mut [u8] {
         match self.pages.get_mut(block.page).filter(|page| page.memory.owns(&block.piece)) {
             Some(page) => page.memory.bytes(&block.piece),
@@ -261,7 +261,7 @@ impl Allocator for Linear {
     fn work(&self) -> Work {
         self.work
     }
-    /// The lab's own counters are not included.
+    /// The lab's own counters are not included in this number.
     fn beside(&self) -> usize {
         self.pages() * (size_of::<Page>() - size_of::<Work>())
     }
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(linear.used(), 74);
     }
 
-    /// The free memory is one piece until a request fails, and blocks take exactly the requested bytes.
+    /// Until a request fails, the free memory is one piece, and blocks take exactly the requested bytes.
     #[test]
     fn linear_allocator_keeps_free_memory_in_one_piece() {
         let mut linear = Linear::fixed(10_000).unwrap();
@@ -330,7 +330,8 @@ mod tests {
         }
     }
 
-    /// The sum `candidate + size > end` in the tutorial's listing overflows, and the check wrongly succeeds.
+    /// In the tutorial's listing, the sum `candidate + size > end` overflows, so the check succeeds although it should
+    /// fail.
     #[test]
     fn tutorial_listing_overflows_on_a_huge_request() {
         let listing = |head: usize, end: usize, size: usize| {
@@ -386,7 +387,7 @@ mod tests {
         assert_eq!(linear.used(), 16);
     }
 
-    /// Regression test: with the fill the rewind panicked, and without the fill the head ended beyond the page.
+    /// Regression test: the rewind panicked with the fill, and moved the head beyond the page without the fill.
     #[test]
     fn mark_in_a_replaced_page_is_stale() {
         for fills in [true, false] {

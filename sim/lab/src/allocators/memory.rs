@@ -1,8 +1,8 @@
-//! The memory of an allocator under study, with offsets instead of pointers.
+//! The memory of an allocator under study; places in it are offsets, not pointers.
 //!
-//! Textbook headers and links are stored in the memory as 32-bit numbers: a link is an offset. The arithmetic is
-//! therefore the textbook's, and an overrun destroys the next header as in real memory, but nothing is unsafe. New
-//! memory is zeroed.
+//! The headers and links of the textbook are stored in the memory as 32-bit numbers; a link is an offset. The
+//! arithmetic is therefore the textbook's, and an overrun destroys the next header as in real memory, but the code has
+//! no `unsafe`. New memory is zeroed.
 
 use super::allocator::Work;
 use core::alloc::Layout;
@@ -20,21 +20,22 @@ pub struct Memory {
     /// The number of bytes skipped at the start for the alignment.
     skip: usize,
     len: usize,
-    /// The counts so far: accessed bytes of headers and links, and what the allocator [reports](Words::tell).
+    /// The counts so far: the accessed bytes of headers and links, and the counts that the allocator
+    /// [reports](Words::tell).
     work: Work,
 }
 
 /// An allocated block of a [`Memory`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The address of the memory, which identifies it.
+    /// The address of the block's memory, which identifies the memory.
     memory: usize,
     at: usize,
     bytes: usize,
 }
 
 impl Piece {
-    /// Returns the offset from the start of the memory.
+    /// Returns the block's offset from the start of the memory.
     pub fn at(&self) -> usize {
         self.at
     }
@@ -44,7 +45,7 @@ impl Piece {
     }
 }
 
-/// The error of a parameter with an invalid value.
+/// The error of a parameter whose value is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {value}: expected {expected}")]
 pub struct ConfigError {
@@ -78,12 +79,12 @@ impl From<PoolError> for ConfigError {
 }
 
 impl Memory {
-    /// The alignment of the memory's start in bytes, and the largest alignment of a block.
+    /// The alignment of the memory's start in bytes, which is also the largest alignment of a block.
     pub const ALIGN: usize = 4096;
-    /// The largest memory in bytes: offsets are 32-bit numbers.
+    /// The size of the largest memory in bytes, because offsets are 32-bit numbers.
     pub const MOST: usize = 1 << 31;
 
-    /// Creates memory of `len` bytes, all zero.
+    /// Creates a memory of `len` bytes, which are all zero.
     ///
     /// # Errors
     /// Fails if `len` is more than [`MOST`](Self::MOST), less than `least`, or not a multiple of `unit`.
@@ -102,7 +103,7 @@ impl Memory {
     pub(super) fn len(&self) -> usize {
         self.len
     }
-    /// Returns `true` if the memory can satisfy the layout's alignment.
+    /// Returns `true` if the memory can provide the alignment of a layout.
     pub(super) fn aligns(layout: Layout) -> bool {
         layout.align() <= Self::ALIGN
     }
@@ -116,7 +117,7 @@ impl Memory {
     pub fn owns(&self, piece: &Piece) -> bool {
         piece.memory == self.address()
     }
-    /// Returns the offset of `piece`.
+    /// Returns the offset of `piece`; panics if the piece belongs to another memory.
     ///
     /// # Panics
     /// Panics if `piece` is a block of another memory, so that mixing up two allocators of one type fails immediately.
@@ -139,7 +140,7 @@ impl Memory {
         &mut self.bytes[self.skip + range.start..self.skip + range.end]
     }
 
-    /// Counts bytes of metadata, other than words, that were read or written.
+    /// Counts accessed bytes of metadata that are not words.
     pub(super) fn touch(&mut self, bytes: u64) {
         self.work.touched += bytes;
     }
@@ -165,7 +166,7 @@ impl Span for Memory {
     }
 }
 
-/// The library's allocators load and store words through this trait, so that accesses are counted.
+/// The library's allocators access words through this trait, so that the accesses are counted.
 impl Words for Memory {
     fn peek(&self, at: usize) -> u32 {
         let bytes = &self.bytes[self.skip + at..self.skip + at + 4];
@@ -189,8 +190,8 @@ impl Words for Memory {
     }
 }
 
-/// Implements [`Allocator`](super::Allocator) for a library allocator with the fields `blocks`, in a [`Memory`], and
-/// `work`.
+/// Implements [`Allocator`](super::Allocator) for an allocator that has the fields `blocks` (the library's allocator,
+/// in a [`Memory`]) and `work`.
 macro_rules! of_the_library {
     ($allocator:ty, $name:literal, $take:expr) => {
         impl Allocator for $allocator {

@@ -1,7 +1,7 @@
-//! Every textbook allocator, small and safe, and the shipping allocators, under one trait.
+//! Every textbook allocator, small and safe, and the shipping allocators, all under one trait.
 //!
-//! The code of the free list, of TLSF and of the linear allocator's head is `uslab::pool`'s, in memory that counts
-//! accesses.
+//! The free list, TLSF and the head of the linear allocator are code of `uslab::pool`, which runs in a memory that
+//! counts accesses.
 //!
 //! | module | |
 //! |---|---|

@@ -1,15 +1,16 @@
-//! The naive pools: two designs that often share one name.
+//! The naive pools: two different designs that often have one name.
 //!
 //! ```text
 //!   slots   | A |   | C |   |   | F | not opened ...
 //!   flags     1   0   1   0   0   1
 //! ```
 //!
-//! Each slot has a flag that is set while the slot is in use. A loop over the objects inspects all flags. The two
-//! designs differ in allocation. [`NeverReuses`] always opens the next slot, so each freed slot is lost and becomes a
-//! hole. [`ScansForFree`] takes the first free slot, and opens a new slot only if none is free. Memory lasts, but an
-//! allocation inspects up to all slots. The article from which pools are often learned ("Arena pools: from naive pool
-//! to slot map") lists the first design and measures the second.
+//! Each slot has a flag, which is set while the slot is in use. A loop over the objects of a pool inspects all flags.
+//! The two designs differ only in their allocation. [`NeverReuses`] always takes a slot that was never used, so each
+//! freed slot is lost and becomes a hole. [`ScansForFree`] takes the first free slot, and takes a slot that was never
+//! used only if no other slot is free. This design does not lose slots, but one allocation may inspect all slots. Many
+//! readers learn pools from the article "Arena pools: from naive pool to slot map", which lists the first design and
+//! measures the second.
 //!
 //! - **Allocate**: O(1) in `NeverReuses`, O(slots) in `ScansForFree`. **Free**: O(1). **Loop over all objects**:
 //!   O(opened slots).
@@ -17,7 +18,7 @@
 //!   used is also wasted.
 //! - **Locality**: scanning from the front keeps live objects close together, which makes a walk faster.
 //!
-//! A step inspects one flag in an allocation.
+//! A step is the inspection of one flag during an allocation.
 
 use super::allocator::{Allocator, Holes, Reuse, Work};
 use super::linear::Linear;
@@ -44,7 +45,7 @@ pub struct ScansForFree {
 macro_rules! common {
     ($pool:ty) => {
         impl $pool {
-            /// Creates a pool of slots for `slot` in an arena, which the pool then owns.
+            /// Creates a pool in an arena, which the pool then owns; each slot has the layout `slot`.
             ///
             /// # Errors
             /// Fails if a slot has no bytes or an alignment above 4096, or if the arena is not empty or has no room for
@@ -52,7 +53,7 @@ macro_rules! common {
             pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
                 Ok(Self { slots: Slots::new(arena, slot, 1, 1)?, work: Work::default() })
             }
-            /// Returns the number of slots that fit.
+            /// Returns the number of slots that fit into the arena.
             pub fn slots(&self) -> usize {
                 self.slots.count()
             }
@@ -60,7 +61,7 @@ macro_rules! common {
             pub fn walk(&self) -> Walk {
                 self.slots.walk()
             }
-            /// Returns the number of opened slots whose objects were freed.
+            /// Returns the number of slots whose object was freed, and that are not reused.
             pub fn dead(&self) -> usize {
                 let walk = self.walk();
                 walk.checked - walk.active
@@ -152,7 +153,8 @@ mod tests {
     use super::super::pool::Pool;
     use super::*;
 
-    /// Returns the layout of the article's particle: 20 bytes of floats. The pool adds a flag.
+    /// Returns the layout of the particle in the article, which has 20 bytes of floats. The pool adds a flag to these
+    /// bytes.
     fn particle() -> Layout {
         Layout::from_size_align(20, 4).unwrap()
     }

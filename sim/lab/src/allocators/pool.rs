@@ -1,4 +1,4 @@
-//! The pool: slots of one size, with the free slots in a list whose links are stored in the slots.
+//! The pool: slots of one size; the free slots form a list whose links are stored in the slots themselves.
 //!
 //! ```text
 //!   slots   | A | ─┐| C |  |<┐ not opened ...       head: the slot freed last
@@ -13,11 +13,11 @@
 //! [`External`] is a pool whose list is a vector of pointers outside the slots. The vector costs 8 bytes from another
 //! allocator for each slot at the peak of free slots; `External` exists for comparison.
 //!
-//! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (Molecular Musings, 2012); Kenwright, "Fast Efficient
-//! Fixed-Size Memory Pool" (2012), for slots that are opened when they are first needed; the pool article. Pools for production
-//! use are in `uslab::pool`.
+//! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (Molecular Musings, 2012); Kenwright, "Fast
+//! Efficient Fixed-Size Memory Pool" (2012), for slots that are initialised when they are first needed; the article on
+//! pools. Pools for production use are in `uslab::pool`.
 //!
-//! A step accesses the head of the list.
+//! A step is one access to the head of the list.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::linear::Linear;
@@ -27,7 +27,7 @@ use core::alloc::Layout;
 use core::ops::Range;
 use uslab::pool::words::Words;
 
-/// A pool with its free list in the slots. See the [module](self).
+/// A pool whose free list is stored in the slots. See the [module](self).
 #[derive(Debug)]
 pub struct Pool {
     slots: Slots,
@@ -38,7 +38,7 @@ pub struct Pool {
     work: Work,
 }
 
-/// A pool with its free list in a vector of pointers. See the [module](self).
+/// A pool whose free list is a vector of pointers. See the [module](self).
 #[derive(Debug)]
 pub struct External {
     slots: Slots,
@@ -47,10 +47,10 @@ pub struct External {
 }
 
 impl Pool {
-    /// The smallest slot in bytes, which holds a link.
+    /// The size in bytes of the smallest slot, which can hold a link.
     pub const LEAST: usize = size_of::<u32>();
 
-    /// Creates a pool of slots for `slot` in an arena, which the pool then owns.
+    /// Creates a pool in an arena, which the pool then owns; each slot has the layout `slot`.
     ///
     /// # Errors
     /// Fails if a slot is smaller than a link of 4 bytes or has an alignment above 4096, or if the arena is not empty
@@ -59,16 +59,16 @@ impl Pool {
         let slots = Slots::new(arena, slot, Self::LEAST, 0)?;
         Ok(Self { slots, head: NONE, live: 0, work: Work::default() })
     }
-    /// Returns the number of slots that fit.
+    /// Returns the number of slots that fit into the arena.
     pub fn slots(&self) -> usize {
         self.slots.count()
     }
-    /// Returns the number of slots that were ever in use.
+    /// Returns the number of slots that have been used at least once.
     pub fn opened(&self) -> usize {
         self.slots.opened()
     }
 
-    /// Returns the free slots that were used before, in the order of their next use.
+    /// Returns the free slots that have been used before, in the order in which they will be used next.
     pub fn free_list(&self) -> impl Iterator<Item = usize> {
         let slot = |link: u32| (link != NONE).then_some(link as usize);
         let next = move |free: &usize| slot(self.slots.memory().peek(self.slots.at(*free)));
@@ -88,7 +88,7 @@ impl Pool {
 }
 
 impl External {
-    /// Creates a pool of slots for `slot` in an arena, which the pool then owns.
+    /// Creates a pool in an arena, which the pool then owns; each slot has the layout `slot`.
     ///
     /// # Errors
     /// Fails if a slot has no bytes or an alignment above 4096, or if the arena is not empty or has no room for a slot.
@@ -246,7 +246,7 @@ mod tests {
         );
     }
 
-    /// Slots are found by arithmetic from the start of the arena's first page.
+    /// The pool computes a slot's place from the start of the arena's first page, so it uses only this page.
     #[test]
     fn pool_uses_only_the_first_page_of_an_arena() {
         let mut pool = Pool::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();

@@ -36,7 +36,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// An allocated block, and the shadow's record of it.
+/// An allocated block, and what the shadow knows about the block.
 struct Held<B> {
     block: B,
     range: Range<usize>,
@@ -45,7 +45,7 @@ struct Held<B> {
     seed: u8,
 }
 
-/// Returns the pattern byte at `i` of a block.
+/// Returns the byte at index `i` of a block's pattern.
 fn pattern(seed: u8, i: usize) -> u8 {
     (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed
 }
@@ -109,12 +109,12 @@ impl<A: Allocator> Shadow<A> {
     }
 }
 
-/// Runs random operations on allocators that `make` creates, in as many cases as `PROPTEST_CASES` specifies.
+/// Runs random operations on allocators that `make` creates; `PROPTEST_CASES` sets the number of cases.
 fn hold<A: Allocator>(make: impl Fn() -> A) {
     hold_looking(1, make);
 }
 
-/// Runs random operations as `hold` does, but checks the properties only after every `every` steps.
+/// Runs random operations as `hold` does, but checks the properties only once in `every` steps.
 fn hold_looking<A: Allocator>(every: usize, make: impl Fn() -> A) {
     let run = |steps: Vec<Step>| {
         let mut shadow = Shadow { allocator: make(), held: vec![], seed: 0 };
@@ -153,7 +153,7 @@ fn hold_looking<A: Allocator>(every: usize, make: impl Fn() -> A) {
     }
 }
 
-/// Runs the same random operations on two allocators, which must choose the same places.
+/// Runs equal random operations on two allocators, which must choose equal places.
 fn agree<A: Allocator, B: Allocator>(make: impl Fn() -> (A, B)) {
     let run = |steps: Vec<Step>| {
         let (mut a, mut b) = make();
@@ -215,7 +215,7 @@ fn each_lab_allocator_can_move_to_another_thread() {
     send::<super::Segregated>();
 }
 
-/// A memory size at which some requests find room and others do not.
+/// A memory size at which some requests are served and others are refused.
 const BYTES: usize = 64 << 10;
 
 fn arena() -> super::Linear {

@@ -1,4 +1,4 @@
-//! All allocators of the lab by name. An allocator is created with a given size and passed to a [`Trial`].
+//! All allocators of the lab by name. An allocator is created with a given memory size, and then passed to a [`Trial`].
 
 use super::heap::{Fit, Order};
 use super::tlsf::Search;
@@ -68,7 +68,8 @@ pub trait Trial {
     fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<Self::Outcome>;
 }
 
-/// Creates an allocator of `bytes` bytes, whose largest request will be `largest`, and runs the trial with it.
+/// Creates an allocator with `bytes` bytes and runs the trial with it; `largest` is the largest request that the trial
+/// will make.
 ///
 /// # Errors
 /// Fails, naming the allocator, if it cannot be created with the size or for the request

@@ -1,4 +1,4 @@
-//! Simple segregated storage: a free list for each size class, and pages that each belong to one class.
+//! Simple segregated storage: each size class has a free list, and each page belongs to one class.
 //!
 //! ```text
 //!   page 0: class 48    | A | B |   | D | ... |    page 1: class 320  |  E  |     |  F  | ...
@@ -12,11 +12,11 @@
 //!   of its slots; and free slots of classes no longer requested. A page keeps its class until
 //!   [`trim`](Allocator::trim) finds it completely free.
 //!
-//! Each doubling has four classes, from 16 to 4096 bytes; larger requests are refused.
+//! There are four classes per doubling of the size, from 16 to 4096 bytes; larger requests are refused.
 //!
 //! Sources: Wilson and others, "Dynamic Storage Allocation" (1995), for the name; Alexandrescu, Modern C++ Design,
-//! chapter 4 (2001). Shipped as Loki's small-object allocator, Boost.Pool, and the small bins of Unreal. With a list
-//! per page, which finds free pages automatically, the design becomes a slab allocator.
+//! chapter 4 (2001). Shipped as Loki's small-object allocator, Boost.Pool, and the small bins of Unreal. If each page
+//! had its own list, so that free pages are found automatically, the design would be a slab allocator.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, NONE, Piece};
@@ -36,11 +36,11 @@ pub const SIZES: [usize; 28] = {
     sizes
 };
 
-/// A pool for each size class. See the [module](self).
+/// An allocator with one pool for each size class. See the [module](self).
 #[derive(Debug)]
 pub struct Segregated {
     memory: Memory,
-    /// The class of each page.
+    /// The class to which each page belongs.
     pages: Vec<Option<u8>>,
     /// Pages without a class.
     free_pages: Vec<u32>,
@@ -66,7 +66,7 @@ impl Segregated {
         })
     }
 
-    /// Returns the smallest class whose slots fit `layout`.
+    /// Returns the smallest class whose slots are large enough for `layout`.
     fn class(layout: Layout) -> Option<usize> {
         let first = SIZES.partition_point(|size| *size < layout.size());
         (first..SIZES.len()).find(|class| SIZES[*class].is_multiple_of(layout.align()))
@@ -75,7 +75,7 @@ impl Segregated {
         self.pages[at / PAGE].map(usize::from)
     }
 
-    /// Assigns a page to a class, and adds its slots to the list.
+    /// Gives a page to a class, and adds the page's slots to the class's list.
     fn cut(&mut self, class: usize) -> Option<()> {
         let page = self.free_pages.pop()? as usize;
         self.pages[page] = Some(class as u8);
@@ -155,7 +155,7 @@ impl Allocator for Segregated {
             + size_of_val(self.free_pages.as_slice())
             + size_of_val(&self.heads)
     }
-    /// Removes completely free pages from their classes. Walks all lists.
+    /// Takes pages without used slots away from their classes. Walks all lists.
     fn trim(&mut self) {
         let free = self.free_slots();
         let whole = |page: usize, class: usize| free[page] == PAGE / SIZES[class];

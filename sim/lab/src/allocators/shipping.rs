@@ -1,13 +1,14 @@
-//! The shipping allocators under the lab's trait: a slab subsystem as malloc, and one object cache of the subsystem.
+//! The shipping allocators under the lab's trait: a slab subsystem that serves as malloc, and one object cache of a
+//! subsystem.
 //!
-//! The subsystem runs on one simulated CPU, so that the counts depend only on the operations. The metadata is outside
-//! the memory, so no bytes of the memory are touched for bookkeeping.
+//! The subsystem runs on one simulated CPU, so its counts depend only on the operations. The metadata is outside the
+//! managed memory, so bookkeeping touches no bytes of the managed memory.
 //!
 //! A step is an operation that the CPU's own magazine could not serve: a visit to a depot, a fill of a magazine from
-//! slabs, or a flush to slabs. The subsystem counts the steps of all operations together, so the longest operation is
-//! unknown. Splits and merges are the page allocator's. The holes are the free blocks of the page allocator and the
-//! free objects in slabs and magazines. [`trim`](Allocator::trim) returns the pages of free objects to the page
-//! allocator.
+//! slabs, or a flush to slabs. The subsystem counts steps only for all operations together, so the longest operation is
+//! unknown. The numbers of splits and merges are the page allocator's numbers. The holes are the page allocator's free
+//! blocks, and the free objects in slabs and magazines. [`trim`](Allocator::trim) returns the pages of free objects to
+//! the page allocator.
 
 use super::allocator::{Allocator, Holes, Work};
 use core::alloc::Layout;
@@ -51,7 +52,7 @@ impl Shipping {
     pub fn subsystem(&self) -> &Subsystem {
         &self.subsystem
     }
-    /// Returns the subsystem's malloc as an [`Allocator`].
+    /// Returns the malloc of the subsystem as an [`Allocator`].
     pub fn malloc(&self) -> Slab<'_> {
         Slab { subsystem: &self.subsystem, malloc: &self.malloc, work: Work::default() }
     }
@@ -68,7 +69,7 @@ impl Shipping {
     }
 }
 
-/// The slab subsystem as malloc: size classes, and blocks of pages for larger requests.
+/// The slab subsystem as malloc: it serves small requests from size classes, and larger requests with blocks of pages.
 #[derive(Debug)]
 pub struct Slab<'s> {
     subsystem: &'s Subsystem,

@@ -1,4 +1,4 @@
-//! The common part of the pools: adjacent slots of one size, in an arena that the slots own.
+//! The code that all pools share: adjacent slots of one size, in an arena that the slots own.
 
 use super::allocator::{Allocator, Holes};
 use super::linear::Linear;
@@ -6,31 +6,31 @@ use super::memory::{ConfigError, Memory, Piece};
 use core::alloc::Layout;
 use core::ops::Range;
 
-/// Slots of one size, opened one after the other.
+/// Slots of one size, which are opened (used for the first time) one after the other.
 #[derive(Debug)]
 pub(super) struct Slots {
     arena: Linear,
-    /// The size of a slot in bytes, which is the distance to the next slot.
+    /// The size of a slot in bytes, which is also the distance from one slot to the next.
     size: usize,
     stride: usize,
     align: usize,
     opened: usize,
 }
 
-/// The result of a walk over all opened slots.
+/// The result of a walk over all slots that have been opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Walk {
     /// The number of inspected slots.
     pub checked: usize,
     /// The number of slots in use.
     pub active: usize,
-    /// The number of slots up to the highest slot in use; any walk inspects these slots.
+    /// The number of slots up to the highest slot in use; every walk must inspect these slots.
     pub span: usize,
 }
 
 impl Slots {
-    /// Creates slots for `slot`, each followed by `behind` bytes for the pool's own use, in an unused arena. Only the
-    /// first page of a growing arena is used.
+    /// Creates slots with the layout `slot` in an unused arena; each slot is followed by `behind` bytes that the pool
+    /// uses. In an arena that grows, only the first page is used.
     ///
     /// # Errors
     /// Fails if a slot has no bytes, fewer than `least`, or an alignment above [`Memory::ALIGN`]. Also fails if the
@@ -69,7 +69,7 @@ impl Slots {
         }
     }
 
-    /// Returns the number of slots that fit.
+    /// Returns the number of slots that fit into the arena.
     pub(super) fn count(&self) -> usize {
         self.capacity() / self.stride
     }
@@ -77,7 +77,7 @@ impl Slots {
     pub(super) fn opened(&self) -> usize {
         self.opened
     }
-    /// Returns `true` if a slot fits `layout`.
+    /// Returns `true` if a slot is large enough for `layout`.
     pub(super) fn serve(&self, layout: Layout) -> bool {
         layout.size() <= self.size && layout.align() <= self.align
     }
@@ -91,7 +91,7 @@ impl Slots {
         self.arena.memory_mut()
     }
 
-    /// Opens a slot and returns its number; `None` if all are open.
+    /// Opens a slot and returns the number of the slot. `None` if all slots have been opened.
     pub(super) fn open(&mut self) -> Option<usize> {
         if self.opened == self.count() {
             return None;
@@ -112,7 +112,7 @@ impl Slots {
     pub(super) fn at(&self, slot: usize) -> usize {
         slot * self.stride
     }
-    /// Returns the offset of the bytes after a slot.
+    /// Returns the offset of the bytes that follow a slot.
     pub(super) fn behind(&self, slot: usize) -> usize {
         self.at(slot) + self.size
     }
@@ -125,7 +125,7 @@ impl Slots {
     pub(super) fn range(&self, piece: &Piece) -> Range<usize> {
         piece.at()..piece.at() + self.size
     }
-    /// Returns the holes of `free` free slots, some of which may not be opened yet.
+    /// Returns the holes that `free` free slots make; some of these slots may not be opened yet.
     pub(super) fn holes(&self, free: usize) -> Holes {
         let mut holes = Holes::default();
         holes.add_all(free, self.size);
@@ -143,7 +143,7 @@ impl Slots {
         self.memory_mut().touch(1);
         self.memory_mut().slice_mut(at..at + 1).fill(u8::from(active));
     }
-    /// Inspects the flag of every opened slot, as a loop over the pool's objects does.
+    /// Inspects the flag of every opened slot, like a loop over the objects of the pool.
     pub(super) fn walk(&self) -> Walk {
         let mut walk = Walk { checked: self.opened, ..Walk::default() };
         for slot in (0..self.opened).filter(|slot| self.is_active(*slot)) {

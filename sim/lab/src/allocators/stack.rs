@@ -1,4 +1,4 @@
-//! The stack allocator: a bump allocator that is rewound to markers, by scopes.
+//! The stack allocator: a bump allocator that can be rewound to markers, for example at the end of a scope.
 //!
 //! ```text
 //!   | outer |pad| outer |      inner, inner, inner      |      free     |
@@ -10,12 +10,12 @@
 //! - **Scopes**: a [`StackScope`] pops when it ends. Blocks that were allocated earlier are below its marker and stay.
 //! - **Waste**: the padding of alignments.
 //!
-//! As an [`Allocator`], a stack also frees single blocks: the topmost block immediately, any other when all blocks
-//! above it are freed. Each block's start is therefore recorded outside the memory, which also reveals stale markers.
-//! The library's [`StackAlloc`](uslab::pool::StackAlloc) records only markers and paddings, in the memory; its paddings
-//! have 8 bytes or more.
+//! As an [`Allocator`], a stack can also free a single block: the topmost block is freed immediately, any other block
+//! when all blocks above it are freed. Each block's start is therefore recorded outside the memory; these records also
+//! reveal stale markers. The library's [`StackAlloc`](uslab::pool::StackAlloc) records only markers and paddings,
+//! inside the memory; its paddings have 8 bytes or more.
 //!
-//! Sources: Fredriksson, "Scope Stack Allocation" (DICE), for destructors that run on pop; Frykholm, "Custom Memory
+//! Sources: Fredriksson, "Scope Stack Allocation" (DICE), for destructors that a pop runs; Frykholm, "Custom Memory
 //! Allocation in C++" (2010). Shipped as Unreal's `FMemMark` on `FMemStack`, Frostbite's scope stack, and every call
 //! stack.
 
@@ -34,7 +34,7 @@ pub struct Stack {
     memory: Memory,
     head: usize,
     frames: Vec<Frame>,
-    /// The number of blocks ever allocated, which is also the number of the next block.
+    /// The number of blocks allocated so far, which will be the number of the next block.
     births: u64,
     work: Work,
 }
@@ -42,10 +42,10 @@ pub struct Stack {
 /// A function that runs with an object's bytes when the object is popped.
 type Destructor = Box<dyn FnOnce(&mut [u8]) + Send>;
 
-/// A block that is not popped yet.
+/// A block that was not popped yet.
 struct Frame {
     birth: u64,
-    /// The head's position before the block was allocated.
+    /// The position of the head before the block was allocated.
     before: usize,
     range: Range<usize>,
     freed: bool,
@@ -66,7 +66,8 @@ impl fmt::Debug for Frame {
 pub struct Marker {
     head: usize,
     frames: usize,
-    /// The number of the block below the marker. While that block exists, the head has never been below the marker.
+    /// The number of the block that is directly below the marker. While this block exists, the marker is valid: the
+    /// head has never been below the marker.
     below: Option<u64>,
 }
 
@@ -74,7 +75,8 @@ pub struct Marker {
 #[derive(Debug, PartialEq, Eq)]
 pub struct StackBlock {
     piece: Piece,
-    /// The block's index in the stack, and the block's number: another block may have taken the index.
+    /// The block's index in the stack, and the block's number; the number is needed because another block may have
+    /// taken the index.
     frame: usize,
     birth: u64,
 }
@@ -93,14 +95,14 @@ impl Stack {
     pub fn used(&self) -> usize {
         self.head
     }
-    /// Returns the head's position, for [`pop`](Self::pop).
+    /// Returns the head's position, which can be passed to [`pop`](Self::pop).
     pub fn mark(&self) -> Marker {
         let below = self.frames.last().map(|frame| frame.birth);
         Marker { head: self.head, frames: self.frames.len(), below }
     }
 
-    /// Frees everything that was allocated after `marker`, newest first. Destructors run, and the bytes become
-    /// [`FREED`]. If a destructor panics, the remaining blocks are freed nevertheless.
+    /// Frees everything that was allocated after `marker`, newest first. Destructors run, and the freed bytes become
+    /// [`FREED`]. If a destructor panics, the other blocks are freed nevertheless.
     ///
     /// # Errors
     /// Fails if the marker is stale, because the block below it was popped.
@@ -113,7 +115,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Pops further blocks even if a destructor panics.
+    /// Continues to pop blocks even if a destructor panics.
     fn pop_while(&mut self, more: impl Fn(&Self) -> bool) {
         struct Rest<'s, F: Fn(&Stack) -> bool>(&'s mut Stack, F);
         impl<F: Fn(&Stack) -> bool> Rest<'_, F> {
@@ -152,8 +154,8 @@ impl Stack {
         self.head = head;
     }
 
-    /// Runs `destructor` with the bytes of `block` when it is popped. Each block has at most one destructor; a later
-    /// one replaces it.
+    /// Registers `destructor`, which runs with the bytes of `block` when the block is popped. A block has at most one
+    /// destructor; a second call replaces the destructor.
     ///
     /// # Errors
     /// Fails, returning the destructor, if the block was popped already.
@@ -175,7 +177,7 @@ impl Stack {
         self.frames.get_mut(block.frame).filter(|frame| frame.birth == block.birth)
     }
 
-    /// Begins a scope, whose end frees all blocks that were allocated in it.
+    /// Begins a scope; the end of the scope frees all blocks that were allocated in the scope.
     ///
     /// ```
     /// use std::alloc::Layout;
@@ -208,7 +210,7 @@ impl Stack {
     }
 }
 
-/// A scope of a [`Stack`], through which the stack is used until the scope ends.
+/// A scope of a [`Stack`]; the stack is used through this value until the scope ends.
 #[derive(Debug)]
 pub struct StackScope<'s> {
     stack: &'s mut Stack,
@@ -327,8 +329,8 @@ mod tests {
         assert_eq!(stack.used(), 64, "a second time there is nothing to free");
     }
 
-    /// Regression test: only the marker's position was compared, so a marker in the middle of a block was accepted and
-    /// moved the head up.
+    /// Regression test: because only the marker's position was compared, a marker in the middle of a block was accepted
+    /// and moved the head up.
     #[test]
     fn stale_marker_is_refused_after_the_stack_grows() {
         let mut stack = Stack::new(256).unwrap();
@@ -399,7 +401,7 @@ mod tests {
         assert_eq!((stack.used(), stack.pop(bottom), stack.used()), (24, Ok(()), 0));
     }
 
-    /// Regression test: the head stayed above blocks that were no longer recorded.
+    /// Regression test: the head stayed above blocks whose records were already removed.
     #[test]
     fn panicking_destructor_does_not_stop_the_pop() {
         use uslab_magazine::sync::catch_panic;

@@ -1,6 +1,6 @@
-//! The program's own allocator under the lab's trait: the C library's malloc, unless it was replaced.
+//! The program's own allocator under the lab's trait; it is the C library's malloc, unless the program replaced it.
 //!
-//! Its free memory and the size of its blocks are unknown. Only calls are counted.
+//! The free memory of this allocator, and the size of its blocks, are unknown. Only calls are counted.
 
 use super::allocator::{Allocator, Holes, Work};
 use core::alloc::Layout;
@@ -12,7 +12,8 @@ pub struct System {
     work: Work,
 }
 
-/// A block of the program's own allocator. The first access zeroes the block's bytes; earlier they are untouched.
+/// A block of the program's own allocator. The first access sets the block's bytes to zero; before that, the bytes are
+/// untouched.
 #[derive(Debug)]
 pub struct SystemBlock {
     bytes: Vec<u8>,

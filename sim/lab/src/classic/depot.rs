@@ -1,4 +1,4 @@
-//! The depot: the magazines that no CPU has, for all CPUs, under one lock.
+//! The depot: the magazines that belong to no CPU; all CPUs use the depot, under one lock.
 
 use super::magazine::{CpuCache, Magazine};
 use super::{Round, Sizes};
@@ -11,14 +11,15 @@ pub(super) enum Fill {
     Empty,
 }
 
-/// Magazines of one fill, the last one on top, and their working set (section 3.7): magazines that were always there were not
-/// needed. So each list records its shortest length.
+/// Magazines of one fill, with the last one on top, and their working set (section 3.7): magazines that were in the
+/// list all the time were not needed. Each list therefore records its smallest length.
 #[derive(Debug)]
 pub(super) struct List<T> {
     pub(super) magazines: Vec<Magazine<T>>,
-    /// The fewest magazines since the interval began. Never more than there are now.
+    /// The smallest number of magazines since the interval began. This number is never larger than the present number
+    /// of magazines.
     pub(super) least: usize,
-    /// The fewest magazines in the interval before.
+    /// The smallest number of magazines in the interval before this one.
     pub(super) least_before: usize,
 }
 
@@ -39,7 +40,8 @@ impl<T> List<T> {
         self.least_before = self.least;
         self.least = self.magazines.len();
     }
-    /// Takes the magazines that were not needed in the last interval, nor in this one so far: the bottom of the stack.
+    /// Takes the magazines that were needed neither in the last interval nor in this interval so far: the bottom of the
+    /// stack.
     pub(super) fn reap(&mut self) -> Vec<Magazine<T>> {
         let surplus = self.least.min(self.least_before);
         planted!("a reap frees the working set" => let surplus = self.least);
@@ -55,11 +57,11 @@ pub(super) struct Stock<T> {
     pub(super) full: List<T>,
     /// Only magazines of `size`.
     pub(super) empty: List<T>,
-    /// Rounds of a new magazine: the paper's M.
+    /// The number of rounds in a new magazine: the paper's M.
     pub(super) size: usize,
-    /// The number of magazines that CPUs have exchanged here.
+    /// The number of magazines that CPUs have exchanged at the depot.
     pub(super) exchanges: u64,
-    /// Visits that found the lock taken: in all, and until the interval began.
+    /// The number of visits that found the lock taken: since the beginning, and before the current interval.
     pub(super) contended: u64,
     pub(super) contended_before: u64,
 }
@@ -80,8 +82,9 @@ impl<T> Stock<T> {
         // An empty magazine of an old size is dropped here; the placeholder for no magazine is forgotten.
     }
 
-    /// Section 3.4: more contention in an interval than `sizes` accepts makes magazines larger, up to a bound. Those of the old
-    /// size stay in use until they return empty. Returns those that are empty now.
+    /// Section 3.4: if an interval has more contention than `sizes` permits, magazines become larger, up to a bound.
+    /// Magazines of the old size stay in use until they return empty. Returns the magazines of the old size that are
+    /// empty now.
     pub(super) fn resize(&mut self, sizes: &Sizes) -> Vec<Magazine<T>> {
         let contended = self.contended - self.contended_before;
         self.contended_before = self.contended;
@@ -113,8 +116,9 @@ impl<T: Round> Depot<T> {
         })
     }
 
-    /// The third step of Figure 3.1b. Returns previous to the depot, moves loaded to previous, and loads a magazine of this fill.
-    /// If there is none, nothing moves, and the error is the size that a new one should have.
+    /// The third step of Figure 3.1b. Moves the previous magazine to the depot, makes the loaded magazine the previous
+    /// one, and loads a magazine with the fill `fill`. If the depot has no magazine with this fill, nothing moves, and
+    /// the error is the size that a new magazine should have.
     pub(super) fn exchange(&self, fill: Fill, cpu: &mut CpuCache<T>) -> Result<(), usize> {
         let mut stock = self.lock();
         let list = match fill {
@@ -131,5 +135,6 @@ impl<T: Round> Depot<T> {
     }
 }
 
-/// The sizes to which magazines grow, as in illumos: up to 31, a magazine with its link fills a power of two of words there.
+/// The sizes to which magazines grow, which are the sizes of illumos: up to 31, a magazine and its link fill a power of
+/// two of words.
 const STEPS: [usize; 9] = [1, 3, 7, 15, 31, 47, 63, 95, 143];

@@ -1,6 +1,7 @@
 //! A magazine, and the two magazines of a CPU.
 
-/// A stack of rounds (section 3.1). A push allocates nothing: the vector has room for `size` rounds from the start.
+/// A stack of rounds (section 3.1). A push allocates nothing, because the vector has room for `size` rounds from the
+/// start.
 #[derive(Debug)]
 pub(super) struct Magazine<T> {
     pub(super) rounds: Vec<T>,
@@ -8,8 +9,8 @@ pub(super) struct Magazine<T> {
 }
 
 impl<T> Default for Magazine<T> {
-    /// The placeholder for a missing magazine. A placeholder has no room, so it is full and empty at the same time, and
-    /// serves no request.
+    /// Returns the placeholder for a missing magazine. A placeholder has room for no round, so it counts as full and as
+    /// empty, and serves no request.
     fn default() -> Self {
         Self { rounds: Vec::new(), size: 0 }
     }
@@ -19,7 +20,7 @@ impl<T> Magazine<T> {
     pub(super) fn pop(&mut self) -> Option<T> {
         self.rounds.pop()
     }
-    /// Fails if the magazine is full, and returns the round.
+    /// If the magazine is full, the push fails and returns the round.
     pub(super) fn push(&mut self, round: T) -> Result<(), T> {
         if self.is_full() {
             return Err(round);
@@ -37,12 +38,13 @@ impl<T> Magazine<T> {
 
 /// The magazines of a CPU (Figure 3).
 ///
-/// Invariant: `previous` is full, empty or missing. A magazine becomes `previous` only when it could not serve.
+/// Invariant: `previous` is full, empty or missing. A magazine becomes `previous` only when it cannot serve an
+/// operation.
 #[derive(Debug)]
 pub(super) struct CpuCache<T> {
     pub(super) loaded: Magazine<T>,
     pub(super) previous: Magazine<T>,
-    /// The number of allocations and frees that the two magazines have served.
+    /// The number of allocations, and of frees, that the two magazines have served.
     pub(super) allocs: u64,
     pub(super) frees: u64,
 }
@@ -54,7 +56,7 @@ impl<T> CpuCache<T> {
     pub(super) fn swap(&mut self) {
         core::mem::swap(&mut self.loaded, &mut self.previous);
     }
-    /// Loads `fresh`; `loaded` becomes `previous`. Returns the magazine that was `previous`.
+    /// Loads `fresh`; `loaded` becomes `previous`. Returns the magazine that was `previous` before.
     pub(super) fn load(&mut self, fresh: Magazine<T>) -> Magazine<T> {
         let loaded = core::mem::replace(&mut self.loaded, fresh);
         core::mem::replace(&mut self.previous, loaded)

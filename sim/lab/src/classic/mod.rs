@@ -1,5 +1,5 @@
-//! The magazine layer of Bonwick and Adams, "Magazines and Vmem: Extending the Slab Allocator to Many CPUs and Arbitrary
-//! Resources", USENIX 2001, as real code. Sections and figures in comments are the paper's.
+//! The magazine layer of Bonwick and Adams, "Magazines and Vmem: Extending the Slab Allocator to Many CPUs and
+//! Arbitrary Resources", USENIX 2001, as real code. Comments name sections and figures of the paper.
 //!
 //! **Problem.** A slab allocator has a lock. With many CPUs, each has to wait for it, and its cache line travels.
 //!
@@ -71,18 +71,20 @@ use magazine::{CpuCache, Magazine};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::{Counter, Mutex, MutexGuard, Rank, abandoned, assert_unlocked, planted, tell};
 
-/// What magazines hold: pointers, page numbers, anything that may be sent to another thread. `Debug` is for traces of failures.
+/// A round, which magazines hold: a pointer, a page number, or anything else that may be sent to another thread.
+/// `Debug` is required for traces of failures.
 pub trait Round: Send + core::fmt::Debug {}
 impl<T: Send + core::fmt::Debug> Round for T {}
 
-/// The layer below, which supplies rounds and takes them back. It is called with none of the cache's locks held, by any number of
-/// threads concurrently, and must not panic.
+/// The layer below the magazines, which provides rounds and takes them back. Any number of threads call the layer
+/// concurrently, without holding locks of the cache; the layer must not panic.
 pub trait Slab<T> {
-    /// Allocates a constructed object (section 3.2); returns `None` if memory is out.
+    /// Allocates a constructed object (section 3.2); returns `None` if memory is exhausted.
     fn alloc(&self) -> Option<T>;
     /// Destroys an object and frees its memory.
     fn free(&self, round: T);
-    /// An empty vector with room for `size` rounds, or `None` if memory is out. By default from the program's heap.
+    /// Returns an empty vector with room for `size` rounds, or `None` if memory is exhausted. By default, the vector
+    /// comes from the program's heap.
     fn magazine(&self, size: usize) -> Option<Vec<T>> {
         let mut rounds = Vec::new();
         rounds.try_reserve_exact(size).ok()?;
@@ -95,14 +97,14 @@ pub trait Slab<T> {
 pub struct Sizes {
     /// The first size. At least 1.
     pub first: usize,
-    /// The largest size, however much CPUs contend. At least `first`.
+    /// The largest size, which is never exceeded even if CPUs contend. At least `first`.
     pub largest: usize,
-    /// An interval in which more visits to the depot than this had to wait makes magazines larger.
+    /// The number of visits to the depot that may wait in one interval; if more visits wait, magazines become larger.
     pub contention: u64,
 }
 
 impl Default for Sizes {
-    /// The values of the paper's kernel for small objects.
+    /// The values that the paper's kernel uses for small objects.
     fn default() -> Self {
         Self { first: 15, largest: 143, contention: 3 }
     }
@@ -121,13 +123,13 @@ pub struct Cache<T: Round, S: Slab<T>> {
     flushed: Counter,
 }
 
-/// Section 3.6: CPUs whose locks are in one cache line would contend although they share nothing.
+/// Section 3.6: If the locks of two CPUs were in one cache line, the CPUs would contend although they share nothing.
 #[derive(Debug)]
 #[repr(align(64))]
 struct PerCpu<T>(Mutex<CpuCache<T>>);
 
 impl<T: Round, S: Slab<T>> Cache<T, S> {
-    /// A cache without magazines: the first frees make them (section 3.3).
+    /// Creates a cache without magazines: the first frees make the magazines (section 3.3).
     pub fn new(cpus: Cpus, sizes: Sizes, slab: S) -> Self {
         let first = sizes.first.max(1);
         let sizes = Sizes { first, largest: sizes.largest.max(first), ..sizes };
@@ -149,16 +151,18 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         &self.slab
     }
 
-    /// The magazines of the CPU that this thread runs on. It may be moved to another CPU at any time, so the number is a hint,
-    /// and the lock protects (section 3.5). A kernel could disable interrupts instead, but then a [`drain`](Self::drain) would
-    /// have to run on each CPU in turn.
+    /// Locks and returns the magazines of the CPU on which this thread runs. The thread may be moved to another CPU at
+    /// any time, so the CPU number is only a hint; the lock protects the magazines (section 3.5). A kernel could
+    /// disable interrupts and avoid the lock, but then a [`drain`](Self::drain) would have to run on each CPU, one
+    /// after the other.
     fn this_cpu(&self) -> MutexGuard<'_, CpuCache<T>> {
         let number = self.cpus.current() as usize;
         self.per_cpu[number % self.per_cpu.len()].0.lock()
     }
 
-    /// Allocates a round: Figure 3.1b, left. `None` if the slab layer has none. Cost: the CPU's own lock; at most once in M
-    /// operations the depot's, too, if it has a magazine to exchange. Otherwise each miss costs that lock and the slab layer.
+    /// Allocates a round: Figure 3.1b, left. `None` if the slab layer has no object. Cost: the lock of the CPU; at most
+    /// once in M operations also the lock of the depot, if the depot has a magazine to exchange. Otherwise, each miss
+    /// costs the depot's lock and an operation of the slab layer.
     pub fn alloc(&self) -> Option<T> {
         let mut cpu = self.this_cpu();
         loop {
@@ -188,7 +192,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         Some(round)
     }
 
-    /// Frees a round, on whatever CPU: Figure 3.1b, right. Cost as [`alloc`](Self::alloc).
+    /// Frees a round on the CPU that runs this thread. Figure 3.1b, right. Cost as [`alloc`](Self::alloc).
     pub fn free(&self, mut round: T) {
         let mut cpu = self.this_cpu();
         loop {
@@ -233,8 +237,8 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         self.slab.free(round);
     }
 
-    /// Ends an interval, such as 15 seconds: adapts the size of magazines to the contention in it (section 3.4), and begins a new
-    /// measurement of the working set (section 3.7). Cost: the depot's lock.
+    /// Ends an interval, for example of 15 seconds: adapts the magazine size to the contention in the interval (section
+    /// 3.4), and begins a new measurement of the working set (section 3.7). Cost: the depot's lock.
     pub fn end_interval(&self) {
         let mut stock = self.depot.lock();
         stock.full.end_interval();
@@ -244,8 +248,8 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         drop((stock, old));
     }
 
-    /// For low memory: returns to the slab layer the depot's magazines that are not in its working set (section 3.7). Returns
-    /// their number, full and empty.
+    /// For low memory: returns those magazines of the depot to the slab layer that do not belong to the working set
+    /// (section 3.7). Returns the number of these magazines, full and empty ones.
     pub fn reap(&self) -> usize {
         let mut stock = self.depot.lock();
         let surplus = [stock.full.reap(), stock.empty.reap()];
@@ -256,8 +260,8 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         reaped
     }
 
-    /// Returns everything that is cached to the slab layer: the magazines of each CPU, then the depot's. A CPU that is in use
-    /// concurrently fills up again.
+    /// Returns everything in the cache to the slab layer: first the magazines of each CPU, then the depot's magazines.
+    /// If a CPU is in use concurrently, its magazines fill again.
     pub fn drain(&self) {
         for cpu in &self.per_cpu {
             let mut cpu = cpu.0.lock();
@@ -292,7 +296,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
 }
 
 impl<T: Round, S: Slab<T>> Drop for Cache<T, S> {
-    /// Returns everything to the slab layer. A model whose execution failed leaves everything as it is.
+    /// Returns everything to the slab layer. If a model's execution has failed, the drop leaves everything unchanged.
     fn drop(&mut self) {
         if !abandoned() {
             self.drain();

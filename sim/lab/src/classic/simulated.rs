@@ -13,14 +13,14 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         self.depot.lock().exchanges
     }
 
-    /// Counts a visit to the depot that had to wait. A simulator of CPUs calls it, because its waits never reach a real
-    /// lock.
+    /// Counts a visit to the depot that had to wait. Simulators call this function, because the waits of simulated CPUs
+    /// never reach a real lock.
     pub fn count_contention(&self) {
         self.depot.lock().contended += 1;
     }
 
-    /// Shows each magazine: its CPU, or `None` in the depot; its role; its capacity; its rounds. A missing magazine has
-    /// a capacity of 0. Cost: the same as [`stats`](Self::stats).
+    /// Shows each magazine: its CPU, or `None` if it is in the depot; its role; its capacity; and its rounds. A missing
+    /// magazine has a capacity of 0. The cost equals the cost of [`stats`](Self::stats).
     pub fn each_magazine(&self, mut show: impl FnMut(Option<u32>, &'static str, usize, &[T])) {
         for (PerCpu(cpu), number) in self.per_cpu.iter().zip(0..) {
             let cpu = cpu.lock();

@@ -4,17 +4,17 @@ use super::magazine::Magazine;
 use super::{Cache, PerCpu, Round, Slab};
 use uslab_magazine::sync::planted;
 
-/// The cache's counts since its creation, and the current place of every round. The counts are exact while no other
-/// thread uses the cache; otherwise CPUs are read one after another.
+/// The counts since the creation of the cache, and the current place of every round. While no other thread uses the
+/// cache, the counts are exact; otherwise, they are read from one CPU after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// The number of allocations that CPUs' magazines served.
     pub cpu_allocs: u64,
-    /// The number of frees that CPUs' magazines took.
+    /// The number of frees that put a round into a CPU's magazine.
     pub cpu_frees: u64,
     /// The number of allocations that the slab layer served.
     pub slab_allocs: u64,
-    /// The number of frees that the slab layer took.
+    /// The number of frees that returned a round to the slab layer.
     pub slab_frees: u64,
     /// The number of rounds that reaps and drains returned to the slab layer.
     pub flushed: u64,
@@ -24,7 +24,7 @@ pub struct Stats {
     pub contended: u64,
     /// The loaded and previous magazine of each CPU.
     pub cpus: Vec<[MagazineStats; 2]>,
-    /// The depot's full magazines; the last in the list is taken first.
+    /// The full magazines of the depot; the last magazine in the list is taken first.
     pub full: Vec<MagazineStats>,
     /// The depot's empty magazines.
     pub empty: Vec<MagazineStats>,
@@ -48,7 +48,8 @@ impl<T> From<&Magazine<T>> for MagazineStats {
 }
 
 impl<T: Round, S: Slab<T>> Cache<T, S> {
-    /// Returns all counts of the cache. Cost: the lock of each CPU, one after another, then the depot's.
+    /// Returns all counts of the cache. The cost is one lock of each CPU, one after the other, and then the lock of the
+    /// depot.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         // A thread that exchanges holds its CPU's lock and requests the depot's. With the opposite order here, both would wait

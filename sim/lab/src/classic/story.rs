@@ -1,4 +1,4 @@
-//! The displayed state in traces of failed executions.
+//! The state that traces of failed executions display.
 
 use super::Round;
 use super::depot::Stock;

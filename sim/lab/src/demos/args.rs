@@ -1,4 +1,4 @@
-//! The verb `demo` of the lab.
+//! The subcommand `demo` of the lab.
 
 use super::command::Command;
 use super::demo::free;
@@ -53,7 +53,7 @@ impl Args {
         Ok(Outcome::Done)
     }
 
-    /// Parses all commands before the first one runs.
+    /// Parses all commands before any command runs.
     fn commands(&self, seed: u64) -> anyhow::Result<Vec<Command>> {
         if let Some(n) = self.random {
             return Ok(random(seed, n.into()));

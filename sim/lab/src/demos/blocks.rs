@@ -1,4 +1,4 @@
-//! A demo of an allocator whose blocks have names.
+//! A demo of an allocator; its blocks have names.
 
 use super::command::Command;
 use super::demo::{Demo, capital, free};
@@ -11,9 +11,9 @@ use core::alloc::Layout;
 #[derive(Debug)]
 pub(super) struct Blocks<A: Shown> {
     allocator: A,
-    /// Live blocks by number, with their requested bytes.
+    /// The live blocks by number, each with its requested bytes.
     live: Vec<(usize, A::Block, usize)>,
-    /// Markers, each with the number of blocks allocated before the marker.
+    /// The markers, each with the number of blocks that were allocated before it.
     markers: Vec<(A::Marker, usize)>,
     births: usize,
     last: Option<Layout>,
@@ -138,7 +138,7 @@ impl<A: Shown> Demo for Blocks<A> {
     }
 }
 
-/// Returns the name of a block by its number: `a` to `z`, then `a2` to `z2`.
+/// Returns the name of the block with a given number. The names are `a` to `z`, then `a2` to `z2`, and so on.
 pub(super) fn name(number: usize) -> String {
     let letter = char::from(b'a' + (number % 26) as u8);
     if number < 26 { letter.to_string() } else { format!("{letter}{}", number / 26 + 1) }

@@ -6,7 +6,7 @@ use core::str::FromStr;
 /// A command of a demo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Allocates a block. The block's name is the next letter; a refused request uses up a letter, too.
+    /// Allocates a block. The name of the block is the next letter; a refused request also uses up a letter.
     Alloc {
         /// The size in bytes; `None` if the allocator has only one size.
         bytes: Option<usize>,
@@ -32,7 +32,7 @@ pub enum Command {
     },
     /// Frees all blocks.
     Reset,
-    /// Reads a field of all structs.
+    /// Reads a field of each struct.
     Walk {
         /// The field's name, or `all`.
         access: String,

@@ -6,14 +6,14 @@ use super::demo::{Demo, capital};
 use super::scene::{Is, Part, Scene};
 use uslab::handle::{Handle, HandleTable, WrapPolicy};
 
-/// The number of bits in a generation. The bits allow only three generations, so that a demo soon shows how generations
-/// run out.
+/// The number of bits in a generation. These bits give only three generations, so that a demo soon shows what happens
+/// when generations run out.
 const BITS: u32 = 2;
-/// The bytes that a drawn slot occupies.
+/// The number of bytes that one slot takes in the picture.
 const SLOT: usize = 16;
 const SLOTS: usize = 8;
 
-/// A handle table, with every handle that it returned, by name.
+/// A handle table, and every handle that it returned, by name.
 #[derive(Debug)]
 pub(super) struct Handles {
     table: HandleTable<String, u32, BITS>,

@@ -1,4 +1,4 @@
-//! What a demo shows of each allocator in addition to blocks in use.
+//! What a demo shows for each allocator, in addition to the blocks in use.
 
 use super::scene::{Is, Part};
 use crate::allocators::linear::StaleMark;
@@ -12,12 +12,12 @@ pub(super) trait Shown: Allocator<Block: Debug> + Debug {
     /// A saved position of the head, if the allocator can be rewound.
     type Marker: Debug;
 
-    /// The bytes of metadata before and after each block in use.
+    /// The bytes of metadata before each block in use, and after it.
     const TAGS: (usize, usize) = (0, 0);
 
-    /// Adds the parts of a range that contains no block in use.
+    /// Adds the parts of a range in which no block is in use.
     fn between(&self, range: Range<usize>, parts: &mut Vec<Part>);
-    /// Returns figures that matter for the allocator; `last` is the last request.
+    /// Returns figures that are of interest for this allocator. `_last` is the layout of the last request.
     fn facts(&self, _last: Option<Layout>) -> Vec<(String, String)> {
         vec![]
     }
@@ -33,7 +33,7 @@ pub(super) trait Shown: Allocator<Block: Debug> + Debug {
     fn pop(&mut self, _: &Self::Marker) -> Result<(), StaleMark> {
         Ok(())
     }
-    /// Frees all blocks; returns `false` if the allocator cannot free all blocks together.
+    /// Frees all blocks together; returns `false` if the allocator cannot do this.
     fn reset(&mut self) -> bool {
         false
     }
@@ -43,7 +43,7 @@ pub(super) trait Shown: Allocator<Block: Debug> + Debug {
     }
 }
 
-/// Splits a gap at the head into padding below the head and free memory above.
+/// Splits a gap into padding below the head and free memory above the head.
 fn below_a_head(head: usize, range: Range<usize>, parts: &mut Vec<Part>) {
     let head = head.clamp(range.start, range.end);
     parts.push(Part::of(range.start..head, Is::Padding));
@@ -122,7 +122,7 @@ impl Shown for Buddy {
     }
 }
 
-/// A range between tags has at most one free block, because neighbours are merged.
+/// A range between two tags has at most one free block, because free neighbours are merged.
 fn one_free_block(range: Range<usize>, end: usize, parts: &mut Vec<Part>) {
     // Separate tags mark the ends of the memory.
     let (front, behind) = (if range.start == 0 { 12 } else { 0 }, if range.end == end { 4 } else { 0 });

@@ -1,5 +1,5 @@
-//! The demo of Kenwright's pool ("Fast Efficient Fixed-Size Memory Pool", 2012), whose blocks join the free list when
-//! first needed.
+//! The demo of Kenwright's pool ("Fast Efficient Fixed-Size Memory Pool", 2012); a block of this pool joins the free
+//! list when the block is first needed.
 
 use super::blocks::{name, some};
 use super::command::Command;
@@ -16,7 +16,7 @@ type Pool = SafePool<IndexPool<HeapArea>>;
 /// Kenwright's pool, with its blocks in use.
 #[derive(Debug)]
 pub(super) struct Lazy {
-    /// The pool is leaked, because the blocks borrow from it: some hundred bytes for each demo.
+    /// The pool is leaked, because its blocks borrow from it; each demo leaks some hundred bytes.
     pool: &'static Pool,
     live: Vec<(usize, PoolGuard<'static, IndexPool<HeapArea>>)>,
     /// The address of the first block.

@@ -1,7 +1,7 @@
-//! Textbook allocators, driven by hand: the memory after each command.
+//! Textbook allocators to which a user gives commands, and the state of the memory after each command.
 //!
 //! A demo is an allocator of the lab in a small memory, with a script that shows how the allocator works. [`Demo::act`]
-//! runs one [`Command`] and returns the resulting [`Scene`]; `uslab lab demo` prints the scenes.
+//! runs one [`Command`] and returns the [`Scene`] after the command. `uslab lab demo` prints the scenes.
 //!
 //! ```
 //! use uslab_lab::demos::Name;
@@ -33,8 +33,9 @@ pub use names::{About, Name};
 pub use race::{Race, race, random};
 pub use scene::{Is, Part, Scene};
 
-/// Runs a demo from its beginning. `text` has a line with the demo's name, then one line for each command. Returns the
-/// scene after each command; an invalid line gives a refusal. Returns `None` for an unknown demo, or without memory.
+/// Runs a demo from its first command. `text` has one line with the demo's name, and then one line for each command.
+/// Returns the scene after each command; for an invalid line, the scene is a refusal. Returns `None` if the demo is
+/// unknown or memory is short.
 pub fn play(text: &str) -> Option<Vec<Scene>> {
     let mut lines = text.lines();
     let name = lines.next()?;

@@ -1,4 +1,4 @@
-//! The demos by name, with a description and a script each.
+//! The demos by name; each has a description and a script.
 
 use super::blocks::Blocks;
 use super::demo::Demo;
@@ -23,23 +23,23 @@ pub enum Name {
     Linear,
     /// A linear allocator with markers to which it can be rewound.
     Stack,
-    /// Slots of one size, with the free slots in a list.
+    /// Slots of one size; the free slots are in a list.
     Pool,
-    /// A pool whose blocks join the free list when first needed.
+    /// A pool in which a block joins the free list when the block is first needed.
     LazyPool,
-    /// A list of free blocks by address: takes the first block that is large enough.
+    /// A list of free blocks in the order of addresses; the first block that is large enough serves.
     FirstFit,
-    /// Takes the smallest block that is large enough.
+    /// A list of free blocks; the smallest block that is large enough serves.
     BestFit,
-    /// Blocks of powers of two that are halved and merged.
+    /// Blocks whose sizes are powers of two, which are halved and merged.
     Buddy,
-    /// Lists by two levels of sizes, found by two bit scans.
+    /// Lists for two levels of size classes; two bit scans find a list.
     Tlsf,
-    /// Handles that detect that their object was freed: a slot retires after its last generation.
+    /// Handles that detect that their object was freed; after its last generation, a slot is retired.
     Handles,
     /// Handles whose generations wrap.
     HandlesWrap,
-    /// The cache lines that a walk over structs loads, as an array of structs and as arrays of fields.
+    /// The cache lines that a walk over structs loads, for an array of structs and for one array per field.
     Layout,
 }
 
@@ -51,13 +51,13 @@ pub struct About {
     pub name: Name,
     /// The demo's title on a page.
     pub title: &'static str,
-    /// What to look at, in a few sentences.
+    /// What to look at in the demo, in a few sentences.
     pub what: &'static str,
     /// The commands that the demo accepts.
     pub takes: &'static [&'static str],
     /// Commands that show how the allocator works.
     pub script: &'static [&'static str],
-    /// `true` if the allocator serves any size, so that it can race others on the same requests.
+    /// `true` if the allocator serves any size, so that it can serve the requests of a race.
     pub races: bool,
 }
 
@@ -94,7 +94,7 @@ impl Name {
         }
     }
 
-    /// Creates the demo with 1,024 bytes, the same for all demos that race.
+    /// Creates the demo with 1,024 bytes of memory, which all demos in a race have.
     ///
     /// # Errors
     /// Fails if memory is short.
@@ -239,6 +239,7 @@ impl Name {
     }
 }
 
-/// After the first two frees, first fit serves 60 bytes from the first hole, best fit from the smaller second hole.
+/// After the first two frees, first fit serves 60 bytes from the first hole; best fit serves them from the second hole,
+/// which is smaller.
 const HOLES: &[&str] =
     &["alloc 200", "alloc 40", "alloc 72", "alloc 40", "free a", "free c", "alloc 60", "free b", "free d"];

@@ -1,4 +1,4 @@
-//! Runs the same random requests on several allocators.
+//! Runs equal random requests on several allocators.
 
 use super::blocks::name;
 use super::command::Command;
@@ -9,8 +9,9 @@ use rand_pcg::Pcg32;
 use rand_pcg::rand_core::Rng as _;
 use serde::Serialize;
 
-/// Returns `n` commands generated from `seed`: blocks of 8 to 127 bytes, freed in any order, with about eight in use.
-/// The commands are the same on every machine. An allocator that refuses a block also refuses the block's free.
+/// Generates `n` commands from `seed`: blocks of 8 to 127 bytes are allocated and freed in any order, and about eight
+/// blocks are in use at a time. The commands are equal on every machine. An allocator that has refused a block also
+/// refuses to free the block.
 pub fn random(seed: u64, n: usize) -> Vec<Command> {
     let mut numbers = Pcg32::new(seed, 0x6465_6d6f);
     let mut below = |bound: u32| ((u64::from(numbers.next_u32()) * u64::from(bound)) >> 32) as usize;
@@ -31,17 +32,17 @@ pub fn random(seed: u64, n: usize) -> Vec<Command> {
         .collect()
 }
 
-/// Several allocators that serve the same requests.
+/// Several allocators that serve equal requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Race {
     /// The requests.
     pub commands: Vec<String>,
-    /// Each allocator, with its memory before the first request and after each request.
+    /// Each allocator, with the state of its memory before the first request and after each request.
     pub scenes: Vec<(Name, Vec<Scene>)>,
 }
 
-/// Runs [random requests](random) on all demos that [race](super::About::races).
+/// Runs [random requests](random) on all demos that can [race](super::About::races).
 ///
 /// # Errors
 /// Fails if memory is short.

@@ -14,9 +14,9 @@ pub struct Scene {
     pub refused: bool,
     /// The parts of the memory from its start to its end, without gaps.
     pub parts: Vec<Part>,
-    /// The number of free pieces, the largest, and the sum, without headers and tags.
+    /// The number of free pieces, the largest piece, and the sum of all pieces; headers and tags do not count.
     pub holes: Holes,
-    /// Figures of the demo that have no field, by name.
+    /// Figures of the demo for which no field exists, by name.
     pub facts: Vec<(String, String)>,
 }
 
@@ -40,11 +40,11 @@ pub struct Part {
 pub enum Is {
     /// The requested bytes of a block in use.
     Used(String),
-    /// Bytes of a block beyond the request, because of rounding.
+    /// Bytes of a block in addition to the requested bytes, because of rounding.
     Rounding(String),
     /// Headers and tags.
     Tag,
-    /// Bytes skipped for an alignment, or freed below a head.
+    /// Bytes that were skipped for an alignment, or that were freed below a head.
     Padding,
     /// One free piece.
     Free,
@@ -52,7 +52,7 @@ pub enum Is {
     Untouched,
     /// Bytes that are never used again.
     Retired,
-    /// Bytes that were loaded with a neighbour, and not used.
+    /// Bytes that were loaded because a neighbour was used, and that were not used.
     Loaded,
 }
 
@@ -60,7 +60,7 @@ pub enum Is {
 const COLUMNS: usize = 64;
 
 impl Part {
-    /// Creates a part with the bytes of `range`.
+    /// Creates a part that consists of the bytes in `range`.
     pub fn of(range: Range<usize>, is: Is) -> Self {
         Self { at: range.start, bytes: range.len(), is }
     }
@@ -72,9 +72,10 @@ impl Scene {
         self.parts.last().map_or(0, |part| part.at + part.bytes)
     }
 
-    /// Draws the memory as a line of 64 characters. Each character shows a 64th of the memory: a block's first letter
-    /// if most of it is in use, `+` rounding, `=` headers and tags, `-` padding, `.` free, `|` the start of another
-    /// free piece, `_` never used, `#` retired, `~` loaded but not used.
+    /// Draws the memory as a line of 64 characters. Each character shows a 64th of the memory: the first letter of a
+    /// block that uses most of it, `+` for rounding, `=` for headers and tags, `-` for padding, `.` for free bytes, `|`
+    /// for the start of another free piece, `_` for bytes never used, `#` for retired bytes, `~` for bytes loaded but
+    /// not used.
     pub fn strip(&self) -> String {
         let column = |n: usize| {
             let range = n * self.bytes() / COLUMNS..(n + 1) * self.bytes() / COLUMNS;

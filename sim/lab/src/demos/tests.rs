@@ -6,14 +6,14 @@ fn command(text: &str) -> Command {
     text.parse().unwrap()
 }
 
-/// Runs a demo's script. Returns all sentences, and the last scene.
+/// Runs a demo's script. Returns the sentences of all scenes, and the last scene.
 fn run(name: Name, script: &[&str]) -> (Vec<String>, Scene) {
     let mut demo = name.make().unwrap();
     let scenes: Vec<_> = script.iter().map(|text| demo.act(&command(text))).collect();
     (scenes.iter().map(|scene| scene.said.clone()).collect(), scenes[scenes.len() - 1].clone())
 }
 
-/// Returns the bytes of headers and tags of a free block.
+/// Returns the bytes of headers and tags that a free block has.
 fn tags(name: Name) -> usize {
     match name {
         Name::FirstFit | Name::BestFit => 8,

@@ -1,11 +1,11 @@
-//! The cache lines that a walk over structs loads, in three layouts: an array of structs, an array per field, and an
+//! The cache lines that a walk over structs loads, for three layouts: an array of structs, an array per field, and an
 //! array per number.
 
 use super::command::Command;
 use super::demo::Demo;
 use super::scene::{Is, Part, Scene};
 
-/// The fields of a game's 32-byte entity with their sizes, in the struct's order.
+/// The fields of a game entity of 32 bytes, with their sizes, in the order of the struct.
 pub(crate) const FIELDS: [(&str, u64); 4] = [("position", 12), ("velocity", 12), ("health", 4), ("team", 4)];
 pub(crate) const STRUCT: u64 = 32;
 
@@ -13,7 +13,7 @@ pub(crate) const STRUCT: u64 = 32;
 #[derive(Debug)]
 pub(crate) struct Access {
     pub(crate) name: &'static str,
-    /// The numbers of four bytes that the walk uses: the field, and the offset in the field.
+    /// The numbers, of four bytes each, that the walk uses; each is given as the field and the offset in the field.
     pub(crate) numbers: &'static [(usize, u64)],
 }
 
@@ -45,7 +45,8 @@ impl Layout {
         }
     }
 
-    /// Returns the address of the number at offset `from` of a field of struct `i` of `n`. Arrays begin at cache lines.
+    /// Returns the address of a number: it is in struct `i` of `n` structs, at the offset `from` in its field. Each
+    /// array begins at the start of a cache line.
     fn place(self, n: u64, line: u64, i: u64, field: usize, from: u64) -> u64 {
         let array = |bytes: u64| (n * bytes).next_multiple_of(line);
         let before = &FIELDS[..field];
@@ -60,17 +61,17 @@ impl Layout {
 }
 
 impl Access {
-    /// Returns the bytes that a walk over `n` structs uses.
+    /// Returns the number of bytes that a walk over `n` structs uses.
     pub(crate) fn used(&self, n: u64) -> u64 {
         4 * n * self.numbers.len() as u64
     }
-    /// Returns the addresses that a walk uses, four bytes each.
+    /// Returns the addresses of the numbers that a walk uses; each number has four bytes.
     fn places(&self, layout: Layout, n: u64, line: u64) -> impl Iterator<Item = u64> {
         (0..n).flat_map(move |i| {
             self.numbers.iter().map(move |(field, from)| layout.place(n, line, i, *field, *from))
         })
     }
-    /// Returns for each cache line `true` if the walk loads it.
+    /// Returns, for each cache line, `true` if the walk loads the line.
     pub(crate) fn loaded(&self, layout: Layout, n: u64, line: u64) -> Vec<bool> {
         // Each of eight arrays may leave part of a line unused.
         let mut loaded = vec![false; (n * STRUCT / line + 8) as usize];
@@ -81,7 +82,7 @@ impl Access {
     }
 }
 
-/// The number of structs in the demo: sixteen structs are eight lines of 64 bytes in each layout.
+/// The number of structs in the demo; in each layout, sixteen structs fill eight lines of 64 bytes.
 const STRUCTS: u64 = 16;
 const LINE: u64 = 64;
 
@@ -91,7 +92,7 @@ pub(super) struct Walk {
     last: Option<(&'static Access, Layout)>,
 }
 
-/// Returns the number of lines loaded, and of bytes used.
+/// Returns the number of lines loaded, and the number of bytes used.
 fn counts(access: &Access, layout: Layout) -> (u64, u64) {
     let lines = access.loaded(layout, STRUCTS, LINE).into_iter().filter(|loaded| *loaded).count() as u64;
     (lines, access.used(STRUCTS))

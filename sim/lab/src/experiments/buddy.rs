@@ -1,4 +1,5 @@
-//! The experiment on the cost of rounding to powers of two, and on its benefit: the buddy is found by arithmetic.
+//! The experiment on rounding to powers of two: its cost, and its benefit, which is that the buddy is found by
+//! arithmetic.
 
 use super::Context;
 use crate::allocators::{Allocator, Buddy};
@@ -43,7 +44,7 @@ impl Mean {
         self.taken += taken * weight;
         self.ratio += taken / asked * weight;
     }
-    /// Returns the bytes taken per byte requested, and the mean of each size's ratio.
+    /// Returns two ratios of taken to requested bytes: the ratio of the sums, and the mean over the sizes.
     fn ratios(&self) -> [f64; 2] {
         [self.taken / self.asked, self.ratio / self.weight]
     }
@@ -62,8 +63,8 @@ fn taken(buddy: &mut Buddy, size: usize) -> anyhow::Result<usize> {
     Ok(taken)
 }
 
-/// Returns the bytes that an object of `size` takes in a slab of the kernel's geometry, including its share of the
-/// slab's unused end.
+/// Returns the bytes that an object of `size` bytes takes in a slab of the kernel's geometry; a part of the slab's
+/// unused end is included.
 fn in_slab(size: usize, rule: &OrderRule) -> Option<f64> {
     let geometry = Geometry::new(size, 8, rule).ok()?;
     let slab = geometry.objects() * geometry.stride() + geometry.waste();
@@ -168,7 +169,7 @@ impl Buddies {
     }
 }
 
-/// Counts the splits and merges of one small block in an empty heap.
+/// Counts the splits and merges when one small block is allocated in an empty heap and freed.
 fn steps(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "The smallest block from an empty heap, and back",
@@ -195,7 +196,7 @@ fn steps(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shows a heap of 1024 bytes, step by step, with its free lists in the form of `/proc/buddyinfo`.
+/// Shows a heap of 1024 bytes, step by step; the free lists are shown in the form of `/proc/buddyinfo`.
 fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     let mut buddy = Buddy::new(1024)?;
     let orders = ["16", "32", "64", "128", "256", "512", "1024"];

@@ -38,13 +38,13 @@ fn sets(text: &str) -> Result<u32, String> {
     sets.ok_or_else(|| "expected a power of two up to 65536".to_owned())
 }
 
-/// A common cache geometry, for counts that are the same on any machine.
+/// A common cache geometry, which is used for counts that are equal on any machine.
 const USUAL: Cache = Cache { sets: 64, ways: 8, line: 64 };
-/// The smallest difference in misses per thousand accesses that counts.
+/// The smallest difference that counts, in misses per thousand accesses.
 const MISSES: f64 = 50.0;
-/// The smallest relative difference in time that counts.
+/// The smallest difference in time that counts, as a fraction.
 const TIME: f64 = 0.1;
-/// The most bytes of all objects together.
+/// The largest number of bytes that all objects together may have.
 const MOST: u64 = 1 << 30;
 
 /// A set-associative cache that evicts the least recently used line.
@@ -81,13 +81,14 @@ impl Lines {
     }
 }
 
-/// The placement of a cache's slabs: Linux's geometry, without colour or with all colours that fit into the slack.
+/// How the slabs of a cache are placed. The slabs have Linux's geometry, either without colour or with all colours that
+/// fit into the slack.
 struct Slabs {
     bytes: usize,
     object: usize,
     objects: usize,
     colours: usize,
-    /// The bytes between two colours: a cache line.
+    /// The bytes between two colours, which are the size of a cache line.
     line: usize,
 }
 
@@ -105,7 +106,7 @@ impl Slabs {
     }
 }
 
-/// Returns the misses per thousand accesses in a repeated walk, and the number of sets used.
+/// Returns the misses per thousand accesses of a repeated walk, and the number of cache sets that the walk uses.
 fn missed(addresses: &[usize], cache: Cache) -> (f64, usize) {
     let mut cache = Lines::new(cache);
     addresses.iter().for_each(|a| cache.touch(*a));
@@ -116,7 +117,7 @@ fn missed(addresses: &[usize], cache: Cache) -> (f64, usize) {
     ((cache.misses - cold) as f64 * 1000.0 / (4 * addresses.len()) as f64, cache.used())
 }
 
-/// The effect of colour on a walk, in the model's misses or in time.
+/// The effect of colour on a walk, as the model's misses or the measured times show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     Better,
@@ -132,8 +133,8 @@ impl Effect {
             _ => Self::None,
         }
     }
-    /// Returns the effect from the ratio of the coloured walk's time to the plain one's; `None` if the rounds do not
-    /// decide.
+    /// Returns the effect, given the ratio of the coloured walk's time to the plain walk's time. `None` if the measured
+    /// rounds do not decide.
     fn of_time(ratio: Spread) -> Option<Self> {
         let yes = |holds| holds == Holds::Yes;
         match ratio {
@@ -143,13 +144,13 @@ impl Effect {
             _ => None,
         }
     }
-    /// Returns whether the model and the clock agree.
+    /// Returns the verdict on the claim that the model and the measured times agree.
     fn agrees(self, clock: Option<Self>) -> Holds {
         clock.map_or(Holds::Undecided, |clock| Holds::then_some_text(self == clock))
     }
 }
 
-/// The source of the model's cache geometry.
+/// The source of the cache geometry that the model uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
     Given,
@@ -158,7 +159,7 @@ enum Whose {
 }
 
 impl Colouring {
-    /// Returns the cache geometry to model.
+    /// Returns the cache geometry that the model uses.
     fn cache(&self, context: &Context<'_>) -> (Cache, Whose) {
         match (self.sets, self.ways, context.exact) {
             (None, None, true) => (USUAL, Whose::Usual),
@@ -285,7 +286,7 @@ impl Colouring {
     }
 }
 
-/// Reports whether the model can be trusted on this machine.
+/// Reports if the model can be trusted on this machine.
 fn disagreements(findings: &mut Findings, whose: Whose, agreement: &[(&u32, Holds)]) {
     let sizes = |wanted| {
         let sizes = agreement.iter().filter(|(_, holds)| *holds == wanted).map(|(size, _)| size.to_string());
@@ -314,8 +315,8 @@ fn disagreements(findings: &mut Findings, whose: Whose, agreement: &[(&u32, Hold
     });
 }
 
-/// Measures nanoseconds per access without and with colour, and their ratio, in memory with the same layouts. The next
-/// address depends on the value read, so that accesses do not overlap.
+/// Measures the nanoseconds per access without colour and with colour, and their ratio, in memory with the model's
+/// layouts. The next address depends on the value that was read, so that accesses do not overlap in time.
 fn times(context: &Context<'_>, cache: Cache, addresses: &[Vec<usize>; 2]) -> anyhow::Result<[Spread; 3]> {
     // The memory is aligned to a page, and to the size of a way.
     let align = (cache.sets as usize * cache.line as usize).next_power_of_two().max(4096);

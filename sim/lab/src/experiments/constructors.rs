@@ -32,7 +32,7 @@ pub struct Constructors {
 struct Object([u64; 64]);
 
 impl Object {
-    /// Each word depends on its own address, like list heads that point to themselves, so that the compiler cannot use
+    /// Each word depends on its own address, like a list head that points to itself, so that the compiler cannot use
     /// one wide store.
     #[inline(never)]
     fn construct(&mut self, words: u16, constructed: &Counter) {
@@ -41,7 +41,7 @@ impl Object {
             *word = black_box(i as u64) ^ 0x5a5a;
         }
     }
-    /// Changes the object as a user does: sets a word and resets it, like a lock that is taken and released.
+    /// Changes the object as a user does: sets a word and then resets the word, like a lock that is taken and released.
     fn use_up(&mut self) {
         let word = black_box(&mut self.0[63]);
         *word += 1;
@@ -50,7 +50,7 @@ impl Object {
     }
 }
 
-/// One way to get objects, in a separate subsystem.
+/// One of the two ways to get objects; it has its own subsystem.
 struct Side {
     cache: ObjectCache<Object>,
     words: u16,
@@ -72,7 +72,7 @@ impl Side {
         let cache = ObjectCache::builder("object").ctor(construct).check_frees(false).build_in(subsystem)?;
         Ok(Self { cache, words, kept, constructed })
     }
-    /// Allocates and frees `burst` objects, `bursts` times.
+    /// Runs `bursts` bursts; each burst allocates `burst` objects and frees them.
     fn bursts(&self, burst: u32, bursts: u32) -> anyhow::Result<()> {
         let mut held = Vec::with_capacity(burst as usize);
         for _ in 0..bursts {
@@ -90,7 +90,7 @@ impl Side {
     }
 }
 
-/// Returns the number of constructions per burst size, with objects kept constructed and without.
+/// Returns the number of constructions for a burst size, once with objects that are kept constructed and once without.
 fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
     let count = |kept| {
         let side = Side::new(&counted()?, words, kept)?;
@@ -100,7 +100,8 @@ fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
     Ok([count(true)?, count(false)?])
 }
 
-/// Returns the nanoseconds per object, from allocation to free: kept, constructed anew, and the ratio.
+/// Returns the nanoseconds per object, from allocation to free: for objects kept constructed, for objects constructed
+/// anew, and the ratio.
 fn times(context: &Context<'_>, words: u16, burst: u32, bursts: u32) -> anyhow::Result<[Spread; 3]> {
     let subsystem = Subsystem::new(Config::default())?;
     let sides = [Side::new(&subsystem, words, true)?, Side::new(&subsystem, words, false)?];

@@ -1,4 +1,4 @@
-//! The options of every experiment, and common helpers.
+//! The options that every experiment has, and helpers that several experiments use.
 
 use anyhow::ensure;
 use rand::SeedableRng;
@@ -17,12 +17,13 @@ pub struct Context<'p> {
     pub exact: bool,
     /// `true` to do less work.
     pub quick: bool,
-    /// The progress display.
+    /// Returns a generator of random numbers that starts from the seed; its algorithm is fixed, so that later versions
+    /// give equal numbers.
     pub progress: &'p Progress,
 }
 
 impl Context<'_> {
-    /// Returns random numbers from the seed, by a specified generator, so that they stay the same in later versions.
+    /// Returns the number of rounds in which the contenders are timed alternately.
     pub(super) fn rng(&self) -> Pcg64 {
         Pcg64::seed_from_u64(self.seed)
     }
@@ -30,13 +31,13 @@ impl Context<'_> {
     pub fn rounds(&self) -> usize {
         if self.quick { 1 } else { 9 }
     }
-    /// Returns `full`, or a part of it if times do not matter.
+    /// Returns `full`, or a smaller number if times do not matter.
     pub fn scale(&self, full: usize) -> usize {
         if self.quick { (full / 20).max(1) } else { full }
     }
 }
 
-/// Checks options that are each in range but may together request too much time or memory.
+/// Checks options that are each in their range, but together may request too much time or memory.
 ///
 /// # Errors
 /// Fails if `asked`, a number of things `of`, exceeds `most`; the message names the options.
@@ -45,7 +46,7 @@ pub(super) fn bounded(options: &str, asked: u64, most: u64, of: &str) -> anyhow:
     Ok(())
 }
 
-/// Returns a subsystem with four simulated CPUs, for counts that are the same on any machine.
+/// Returns a subsystem with four simulated CPUs, whose counts are equal on any machine.
 pub(super) fn counted() -> anyhow::Result<Subsystem> {
     Ok(Subsystem::new(Config::new(PageConfig::default_for(Cpus::simulated(4, 1)?)))?)
 }

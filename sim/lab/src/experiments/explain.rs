@@ -26,7 +26,7 @@ fn pages() -> impl TypedValueParser<Value = &'static CheatSheet> {
     names.try_map(|name| cheat_sheet::of(&name).ok_or("expected a name of the sheet"))
 }
 
-/// The table's columns of measurements.
+/// The columns of the table that contain measurements.
 const MEASURED: [&str; 5] =
     ["refused", "longest, steps", "taken of asked", "bytes beside", "~ns an operation"];
 
@@ -63,7 +63,7 @@ impl Explain {
     }
 }
 
-/// Shows the overview of all pages, and the advice.
+/// Shows the overview of all pages of the cheat sheet, and the advice.
 fn all(findings: &mut Findings) {
     let columns = ["name", "sizes", "lifetimes", "worst case of an allocation", "waste", "who ships it"];
     let mut table = Table::new("The cheat sheet; `uslab lab explain NAME` has a page of each", &columns);

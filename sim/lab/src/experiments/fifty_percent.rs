@@ -27,7 +27,7 @@ pub struct FiftyPercent {
     turnovers: u32,
 }
 
-/// The most inspected blocks, which take about a minute.
+/// The largest number of inspected blocks, whose inspection takes about a minute.
 const MOST: u64 = 4_000_000_000;
 
 /// The distribution of requested sizes.
@@ -59,14 +59,14 @@ const POLICIES: [(&str, Fit, Order); 5] = [
     ("next fit, last freed first", Fit::Next, Order::Lifo),
 ];
 
-/// The indices of first fit and best fit by address.
+/// The indices of first fit, and of best fit with blocks in the order of addresses.
 const FIRST: usize = 0;
 const BEST: usize = 2;
-/// The granules to which sizes are rounded up, in bytes.
+/// The granules, in bytes; sizes are rounded up to multiples of a granule.
 const GRANULES: [usize; 2] = [1, 16];
 
-/// Holes per block, the fraction of allocations that left a remainder, and steps per search, over the second half of
-/// the run.
+/// The results for the second half of the run: holes per block, the fraction of allocations that left a remainder, and
+/// steps per search.
 struct Found {
     holes: f64,
     rest: f64,
@@ -217,7 +217,7 @@ impl FiftyPercent {
 mod tests {
     use super::*;
 
-    /// Regression test: the effect of rounding to 16 bytes was taken for a property of best fit.
+    /// Regression test: the effect of rounding to 16 bytes was mistaken for a property of best fit.
     #[test]
     fn best_fit_leaves_about_half_as_many_holes_as_blocks() {
         let experiment = FiftyPercent { blocks: 1000, turnovers: 20 };

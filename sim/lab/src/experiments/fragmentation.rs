@@ -1,9 +1,10 @@
-//! The experiment on fragmentation: the fraction of free memory in one piece during a workload, and the influence of
-//! lifetimes.
+//! The experiment on fragmentation: which fraction of the free memory is one piece during a workload, and how lifetimes
+//! influence this fraction.
 //!
-//! The size of the largest free block shows how full the memory is rather than how fragmented. The experiment therefore
-//! reports the block's share of all free memory, at the same fraction of use under each allocator. One seed proves
-//! nothing: each figure is the median of ten seeds, with an interval, and differences are computed seed by seed.
+//! The size of the largest free block shows how full the memory is, and not how fragmented it is. The experiment
+//! therefore reports the largest block's share of all free memory, when each allocator uses an equal fraction of its
+//! memory. One seed proves nothing: each figure is the median of ten seeds, with an interval, and differences are
+//! computed for each seed separately.
 
 mod lifetimes;
 mod over_time;
@@ -38,7 +39,8 @@ pub struct Fragmentation {
     memory: Option<u64>,
 }
 
-/// Runs all policies with one seed. Each has the same fraction of memory in use as the buddy allocator in `bytes`.
+/// Runs all policies with one seed. Each policy has the fraction of memory in use that the buddy allocator has in
+/// `bytes` bytes.
 fn at_equal_use(bytes: usize, loaded: &Loaded) -> anyhow::Result<Vec<Run>> {
     let [buddy, others @ ..] = &Policy::ALL;
     let first = buddy.run(bytes, loaded)?;
@@ -143,7 +145,8 @@ fn pools_keep_theirs(findings: &mut Findings, kept: &[f64]) {
     });
 }
 
-/// Compares first fit with best fit and TLSF, which have a better reputation, seed by seed.
+/// Compares first fit with best fit and TLSF, which are said to be better; the comparison is made for each seed
+/// separately.
 fn first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
     let at = |policy| Policy::ALL.iter().position(|p| *p == policy).unwrap_or(0);
     let (buddy, tlsf) = (at(Policy::Named(Name::Buddy)), at(Policy::Named(Name::Tlsf)));
@@ -212,7 +215,7 @@ mod tests {
     }
 
     /// Regression test: only the size of the largest block was compared. The size of the largest free block mostly
-    /// shows how full the memory is, and the buddy allocator uses a third more.
+    /// shows how full the memory is, and the buddy allocator uses a third more memory.
     #[test]
     fn placement_policies_are_compared_at_equal_memory_use() {
         let runs = at_equal_use(1 << 18, &loaded()).unwrap();
@@ -227,8 +230,8 @@ mod tests {
         assert!(first.in_use() < buddy - 5.0, "{}", first.in_use());
     }
 
-    /// A buddy allocator's largest possible free block is half of the memory, both if half and if three quarters of it
-    /// are free.
+    /// The largest free block that a buddy allocator can have is half of the memory, no matter if half or three
+    /// quarters of the memory are free.
     #[test]
     fn largest_buddy_block_is_compared_with_the_possible_maximum() {
         let sample = |largest, total| Sample {

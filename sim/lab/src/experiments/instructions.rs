@@ -1,7 +1,8 @@
 //! Counts the instructions of an operation by running this program again under valgrind.
 //!
-//! A case runs twice, with different numbers of operations. The difference is due to the operations alone, whatever the
-//! program's start takes. The count is exact for one build of the program, because compilers differ.
+//! The program runs each case twice, with different numbers of operations. The difference between the two counts is due
+//! to the operations alone; the instructions of the program's start cancel. The count is exact for one build of the
+//! program, because compilers differ.
 
 use super::Context;
 use crate::allocators::heap::{Fit, Order};
@@ -42,11 +43,11 @@ pub struct Instructions {
     operations: u32,
 }
 
-/// The size of the heaps in bytes, and of a request.
+/// The size of the heaps in bytes, and the size of a request.
 const HEAP: usize = 1 << 20;
 const REQUEST: usize = 100;
 
-/// Fragments a heap: many small holes, none of which serves a request, and a large hole at the end.
+/// Fragments a heap, so that it has many small holes, none of which can serve a request, and a large hole at the end.
 fn fragment<A: Allocator>(allocator: &mut A) -> anyhow::Result<Vec<A::Block>> {
     let small = Layout::from_size_align(40, 1)?;
     let blocks: Vec<_> = (0..HEAP / 128).map_while(|_| allocator.alloc(small)).collect();
@@ -68,7 +69,7 @@ fn pairs<A: Allocator>(mut allocator: A, full: bool, operations: u32) -> anyhow:
     Ok(())
 }
 
-/// Runs Kenwright's pool with some never used blocks left, so that each allocation may add one.
+/// Runs Kenwright's pool while some blocks were never used, so that each allocation may add a block to the free list.
 fn lent(policy: Initialise, checked: bool, operations: u32) -> anyhow::Result<()> {
     let blocks = 2 * operations as usize;
     let area = HeapArea::new(128 * blocks, 64)?;
@@ -104,7 +105,7 @@ impl Instructions {
     }
 }
 
-/// Returns the instructions of an allocation and a free; `None` if valgrind is not installed.
+/// Returns the number of instructions of one allocation and one free. `None` if valgrind is not installed.
 ///
 /// # Errors
 /// Fails if valgrind is installed but fails.
@@ -131,8 +132,9 @@ fn of_a_pair(case: Case) -> anyhow::Result<Option<f64>> {
     Ok(Some((many - few) as f64 / f64::from(PAIRS)))
 }
 
-/// Returns a table of the instructions of all `cases`, and the counts in the same order. Returns `None` and adds a note
-/// if nothing is counted: without valgrind, or with `quick`, because each case starts the program twice.
+/// Returns a table with the instructions of all `cases`; also returns the counts, in the order of `cases`. Counts
+/// nothing, returns `None` and adds a note if valgrind is missing or `quick` is set, because each case starts the
+/// program twice.
 ///
 /// # Errors
 /// Fails if valgrind is installed but fails.

@@ -1,5 +1,5 @@
-//! The experiment on the duration of single allocations, up to the slowest: the slowest one, not the median, uses up a
-//! frame's budget.
+//! The experiment on the duration of single allocations: not the median but the slowest allocation uses up the time of
+//! a frame.
 
 use super::{Context, bounded};
 use crate::allocators::{Allocator, Linear, System};
@@ -32,12 +32,12 @@ pub struct Latency {
     allocations: u32,
 }
 
-/// The duration in nanoseconds from which on a call's cause is determined.
+/// The duration in nanoseconds above which the cause of a call's duration is determined.
 const SLOW: u64 = 1000;
 /// The length of a frame at 60 Hz, in milliseconds.
 const FRAME: f64 = 16.6;
 
-/// The causes of slow calls.
+/// The causes for which calls can be slow.
 #[derive(Default)]
 struct Causes {
     faults: u64,
@@ -48,17 +48,17 @@ struct Causes {
 /// The durations of calls.
 struct Times {
     all: Histogram<u64>,
-    /// The durations without calls that another program interrupted.
+    /// The durations of all calls that no other program interrupted.
     own: Histogram<u64>,
     causes: Causes,
 }
 
-/// The durations of an allocator's calls.
+/// The durations of the calls to one allocator.
 struct Measured {
     allocs: Times,
     frees: Times,
-    /// The duration of all allocations and frees of the worst frame, in nanoseconds: with and without calls that
-    /// another program interrupted.
+    /// The duration, in nanoseconds, of all allocations and frees in the worst frame: including calls that another
+    /// program interrupted, and excluding them.
     worst_frame: [u64; 2],
 }
 
@@ -75,7 +75,7 @@ impl Measured {
     }
 }
 
-/// The timed allocators, and the indices of the allocators in claims.
+/// The names of the timed allocators; the constants below are their indices in claims.
 const NAMES: [&str; 4] = ["system malloc", "system malloc, fragmented", "linear, reset each frame", "slab"];
 const FRESH: usize = 0;
 const FRAGMENTED: usize = 1;
@@ -95,7 +95,7 @@ impl Times {
         self.causes.own += own;
         Ok(())
     }
-    /// Records a duration. Returns `true` if the duration counts as the allocator's own.
+    /// Records a duration. Returns `true` if the allocator itself caused the duration.
     fn record(&mut self, nanoseconds: u64, clock: &mut Clock) -> bool {
         self.all.saturating_record(nanoseconds);
         let descheduled = nanoseconds >= SLOW && {
@@ -115,9 +115,9 @@ impl Times {
     }
 }
 
-/// Times calls, and determines the cause of slow calls: events since the last check are attributed to the slow call. A
-/// check takes longer than most calls. The slow check is therefore made only after slow calls, and before a call if the
-/// last check is too long ago.
+/// Times calls, and finds the cause of slow calls: a slow call is blamed for all events since the last check. A check
+/// takes longer than most calls take. A check is therefore made only after a slow call, and before a call if the last
+/// check was made too long ago.
 struct Clock {
     last: Instant,
     before: (i64, i64),
@@ -127,7 +127,7 @@ impl Clock {
     fn new() -> Self {
         Self { last: Instant::now(), before: usage() }
     }
-    /// Returns the nanoseconds of a call, at least 1, and its result.
+    /// Returns the nanoseconds that a call took, at least 1, and the result of the call.
     #[inline(always)]
     fn time<T>(&mut self, call: impl FnOnce() -> T) -> (u64, T) {
         let mut start = Instant::now();
@@ -139,7 +139,8 @@ impl Clock {
         self.last = Instant::now();
         (((self.last - start).as_nanos() as u64).max(1), out)
     }
-    /// Returns whether page faults and context switches occurred since the last check.
+    /// Returns two values: `true` if page faults occurred since the last check, and `true` if context switches
+    /// occurred.
     fn since(&mut self) -> [bool; 2] {
         let now = usage();
         let since = [now.0 > self.before.0, now.1 > self.before.1];
@@ -152,7 +153,7 @@ fn histogram() -> anyhow::Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).context("a histogram")
 }
 
-/// Returns the page faults of the calling thread so far, and its context switches.
+/// Returns the number of page faults of the calling thread so far, and of its context switches.
 fn usage() -> (i64, i64) {
     getrusage(UsageWho::RUSAGE_THREAD).map_or((0, 0), |u: Usage| {
         let switches = u.voluntary_context_switches() + u.involuntary_context_switches();
@@ -161,7 +162,7 @@ fn usage() -> (i64, i64) {
 }
 
 impl Latency {
-    /// `alloc` also writes to the memory that it allocates, because a user needs writable memory.
+    /// `alloc` also writes to the allocated memory, because a user needs memory that can be written to.
     fn time<A, B>(
         &self,
         context: &Context<'_>,
@@ -261,7 +262,7 @@ fn written<A: Allocator>(allocator: &mut A, layout: Layout) -> Option<A::Block> 
     Some(block)
 }
 
-/// Fragments a heap: 50,000 blocks of all sizes remain, with as many holes between.
+/// Fragments a heap, so that 50,000 blocks of all sizes remain, with equally many holes between them.
 fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::Result<Vec<A::Block>> {
     let mut rng = context.rng();
     let mut all = Vec::new();
@@ -276,15 +277,16 @@ fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::R
     Ok(kept)
 }
 
-/// The quantiles shown: one call in this many is at least as slow.
+/// The quantiles to show: a value `n` means that one call in `n` is as slow as the quantile or slower.
 const ONE_IN: [u64; 7] = [2, 10, 100, 1000, 10_000, 100_000, 1_000_000];
 
-/// Returns the least duration among the slowest samples, one in `one_in`; `None` if there are too few samples.
+/// Returns the shortest duration among the slowest samples; one sample in `one_in` is among the slowest. `None` if the
+/// number of samples is too small.
 fn slowest(times: &Histogram<u64>, one_in: u64) -> Option<u64> {
     (times.len() >= one_in).then(|| times.value_at_quantile(1.0 - 1.0 / one_in as f64))
 }
 
-/// Builds a table of calls by quantiles: all calls, or only calls that no other program interrupted.
+/// Builds a table of durations by quantile: for all calls, or only for calls that no other program interrupted.
 fn quantiles(title: String, all: &[(&str, Measured)], which: fn(&Times) -> &Histogram<u64>) -> Table {
     let columns = [
         "allocator",
@@ -385,8 +387,8 @@ fn report(findings: &mut Findings, all: &[(&str, Measured)]) {
     });
 }
 
-/// Returns the number of samples in each non-empty bin, by the bin's lower end in nanoseconds. Each power of two has
-/// four bins.
+/// Returns each non-empty bin, as the bin's lower end in nanoseconds and its number of samples. There are four bins per
+/// power of two.
 fn bins(times: &Histogram<u64>) -> Vec<(f64, f64)> {
     let mut bins = std::collections::BTreeMap::new();
     for value in times.iter_recorded() {
@@ -397,8 +399,8 @@ fn bins(times: &Histogram<u64>) -> Vec<(f64, f64)> {
     bins.into_iter().map(|(bin, count)| (bin as f64, count as f64)).collect()
 }
 
-/// The tail is judged at a quantile that ten or more samples of a round exceed. Descheduled calls do not count.
-/// Allocators are compared round by round.
+/// The tail of the durations is judged at a quantile that at least ten samples of a round exceed. Calls during which
+/// the thread lost its CPU do not count. The allocators are compared separately in each round.
 fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<Measured>]) {
     let samples = all.iter().flatten().map(|measured| measured.allocs.own.len()).min().unwrap_or(0);
     let Some(one_in) = [10_000, 1000, 100].into_iter().find(|one_in| samples >= 10 * one_in) else {

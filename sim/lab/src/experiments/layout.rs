@@ -1,5 +1,5 @@
-//! The experiment on memory layout: unused bytes of loaded cache lines, computed; and a scene tree in four layouts,
-//! measured (Albrecht, "Pitfalls of Object Oriented Programming", 2009).
+//! The experiment on memory layout: it computes the unused bytes of loaded cache lines, and measures a scene tree in
+//! four layouts (Albrecht, "Pitfalls of Object Oriented Programming", 2009).
 
 use super::Context;
 use crate::demos::walk::{ACCESSES, Access, Layout as Arrangement, STRUCT};
@@ -32,14 +32,15 @@ fn line(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "expected a power of two from 8 to 4096".to_owned())
 }
 
-/// Returns the lines loaded as structs, as an array per field, and as an array per number; and the bytes used.
+/// Returns the number of lines loaded for structs, for an array per field, and for an array per number; and the number
+/// of bytes used.
 fn traced(access: &Access, n: u64, line: u64) -> [u64; 4] {
     let lines = Arrangement::ALL
         .map(|layout| access.loaded(layout, n, line).into_iter().filter(|loaded| *loaded).count() as u64);
     [lines[0], lines[1], lines[2], access.used(n)]
 }
 
-/// The number of children of a node. With four levels below the root, the tree has 11,111 nodes.
+/// The number of children that a node has. Because the tree has four levels below its root, it has 11,111 nodes.
 const FAN_OUT: usize = 10;
 const LEVELS: usize = 4;
 
@@ -56,7 +57,8 @@ fn local(rng: &mut Pcg64) -> Matrix {
     })
 }
 
-/// A node as a separate allocation, with children behind pointers, and a name and flags between the hot fields.
+/// A node that is a separate allocation: its children are behind pointers, and a name and flags are between the fields
+/// that the walk uses.
 struct Node {
     local: Matrix,
     world: Matrix,
@@ -67,7 +69,7 @@ struct Node {
 }
 
 impl Node {
-    /// Allocates nodes in another order than the walk's, like a program that has run for some time.
+    /// Allocates the nodes in a different order than the walk visits them, like a program that has run for some time.
     fn tree(rng: &mut Pcg64) -> Box<Self> {
         let mut levels: Vec<Vec<Box<Self>>> = Vec::new();
         for level in (0..=LEVELS).rev() {
@@ -106,20 +108,20 @@ impl Node {
     }
 }
 
-/// A node in one array in walk order: a node is followed by its first child with all descendants, then by the next
-/// child.
+/// A node in an array whose order is the order of the walk: after a node come its first child and all descendants of
+/// that child, then the next child.
 struct Placed {
     local: Matrix,
     world: Matrix,
     _name: [u8; 48],
     dirty: bool,
-    /// The distance from one child to the next; 0 for a node without children.
+    /// The distance between two children of the node; 0 for a node without children.
     apart: usize,
 }
 
 impl Placed {
-    /// Returns a tree with `levels` levels below its root; `local` returns the transform of a node by its path from the
-    /// root.
+    /// Returns a tree with `levels` levels below the root. `local` returns the transform of a node, given the node's
+    /// path from the root.
     fn tree(levels: usize, local: impl Fn(usize) -> Matrix) -> Vec<Self> {
         fn place(nodes: &mut Vec<Placed>, number: usize, levels: usize, local: &impl Fn(usize) -> Matrix) {
             let apart = if levels > 0 { (0..levels as u32).map(|level| FAN_OUT.pow(level)).sum() } else { 0 };
@@ -145,14 +147,14 @@ fn update_placed(nodes: &mut [Placed], at: usize, parent: &Matrix) {
     }
 }
 
-/// The tree as arrays, level by level, with only the data that an update reads and writes.
+/// The tree as arrays, level by level; the arrays contain only the data that an update reads and writes.
 struct Flat {
     local: Vec<Matrix>,
     world: Vec<Matrix>,
 }
 
 impl Flat {
-    /// Node `i`'s children are `10 i + 1 ..= 10 i + 10`, so each level follows its parents' level.
+    /// The children of node `i` are the nodes `10 i + 1 ..= 10 i + 10`, so the children of a level form the next level.
     fn update<const AHEAD: usize>(&mut self) {
         self.world[0] = self.local[0];
         for i in 1..self.local.len() {
@@ -175,7 +177,7 @@ const STEPS: [&str; 4] = [
     "4 the same, reading ahead",
 ];
 
-/// Measures the milliseconds of an update in each layout.
+/// Measures the milliseconds that an update takes in each layout.
 fn scene(context: &Context<'_>) -> Vec<Samples<1>> {
     let mut rng = context.rng();
     let identity: Matrix = core::array::from_fn(|i| core::array::from_fn(|j| f32::from(u8::from(i == j))));
@@ -300,7 +302,7 @@ impl Layout {
 mod tests {
     use super::*;
 
-    /// The tutorial claims 25 % and 4 times; the layout gives other values.
+    /// The tutorial claims 25 % and a factor of 4; the layout gives other values.
     #[test]
     fn struct_of_arrays_loads_three_eighths_of_the_bytes() {
         let [structs, fields, scalars, used] = traced(&ACCESSES[1], 4096, 64);
@@ -315,7 +317,7 @@ mod tests {
         assert_eq!([structs, fields, scalars], [2048; 3]);
     }
 
-    /// A line of 64 bytes has sixteen floats; an entity uses four floats of its line.
+    /// A line of 64 bytes contains sixteen floats, of which an entity uses four.
     #[test]
     fn cache_line_holds_sixteen_floats() {
         assert_eq!(traced(&ACCESSES[0], 16, 64)[2], 1);

@@ -28,15 +28,15 @@ pub(super) struct Load {
     trace: Option<PathBuf>,
 }
 
-/// Operations of a workload, with their memory requirements.
+/// The operations of a workload, and the memory that they require.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) ops: Vec<Op>,
-    /// The largest request, and the strictest alignment.
+    /// The size of the largest request, and the strictest alignment of any request.
     pub(super) largest: Layout,
     /// The smallest request, in bytes.
     smallest: usize,
-    /// The peak of the requested bytes.
+    /// The largest number of requested bytes in use at a time.
     pub(super) peak: usize,
     /// A description.
     pub(super) name: String,
@@ -60,7 +60,7 @@ impl Load {
         load.open(context)
     }
 
-    /// Returns `true` if the operations are from a file, so that the seed does not matter.
+    /// Returns `true` if the operations come from a file, so that the seed has no effect.
     pub(super) fn is_recorded(&self) -> bool {
         self.trace.is_some()
     }
@@ -112,8 +112,8 @@ impl Loaded {
     pub(super) fn iter(&self) -> impl Iterator<Item = Result<Op, std::convert::Infallible>> {
         self.ops.iter().copied().map(Ok)
     }
-    /// Returns the given size. By default it is twice the peak of the requested bytes, as a power of two of at least 64
-    /// KiB, which all allocators accept.
+    /// Returns the given size. By default, the size is twice the peak of the requested bytes, rounded up to a power of
+    /// two of at least 64 KiB, which all allocators accept.
     pub(super) fn memory(&self, said: Option<u64>) -> anyhow::Result<usize> {
         const MOST: usize = crate::allocators::memory::Memory::MOST;
         let bytes = match said {
@@ -142,7 +142,7 @@ impl Loaded {
     }
 }
 
-/// Parses the argument of `--memory`.
+/// Parses the argument of the option `--memory`.
 pub(super) fn memory(text: &str) -> Result<u64, String> {
     let range = 1 << 16..=crate::allocators::memory::Memory::MOST as u64;
     let bytes =
@@ -154,8 +154,8 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
 mod tests {
     use super::*;
 
-    /// Regression test: the bytes of 2^23 blocks of 2^40 bytes, doubled, overflowed to 0, and the workload got a memory
-    /// of 64 KiB.
+    /// Regression test: when the bytes of 2^23 blocks of 2^40 bytes were doubled, the result overflowed to 0, and the
+    /// workload got a memory of 64 KiB.
     #[test]
     fn sum_of_requested_bytes_does_not_overflow() {
         let block = |id, bytes| Op::Alloc { id, layout: Layout::from_size_align(bytes, 1).unwrap() };

@@ -1,4 +1,4 @@
-//! The experiments: each file has the options and the work of one experiment.
+//! The experiments: one file for each, with its options and its work.
 
 mod buddy;
 mod colouring;
@@ -51,7 +51,8 @@ pub enum Experiment {
 }
 
 impl Experiment {
-    /// Runs the experiment. Returns its findings; `None` if the verb only produces data for another run of the program.
+    /// Runs the experiment. Returns its findings; `None` if the subcommand only produces data for another run of the
+    /// program.
     ///
     /// # Errors
     /// Fails if options or files are invalid, or memory is short.

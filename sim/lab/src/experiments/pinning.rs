@@ -1,4 +1,5 @@
-//! The experiment on pinning: a few long-lived blocks among many short-lived ones keep free memory from being merged.
+//! The experiment on pinning: a few long-lived blocks between many short-lived blocks prevent free memory from being
+//! merged.
 
 use super::Context;
 use crate::allocators::registry::{self, Name, Trial};
@@ -22,12 +23,12 @@ pub struct Pinning {
     size: u32,
 }
 
-/// Memory of the heap; a separate heap for long-lived blocks gets a sixteenth of it.
+/// The memory of the heap in bytes; a separate heap for long-lived blocks gets a sixteenth of this memory.
 const MEMORY: usize = 8 << 20;
 const APART: usize = MEMORY / 16;
 
-/// Fills the heap, and frees the blocks for which `stays` returns `false`. Fills a heap and frees blocks; returns the
-/// number of blocks, and the holes.
+/// Fills the heap, and then frees each block for which `stays` returns `false`. Fills a heap and frees blocks; returns
+/// the number of remaining blocks, and the holes.
 struct Fill<F> {
     layout: Layout,
     stays: F,

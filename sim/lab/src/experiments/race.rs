@@ -1,4 +1,4 @@
-//! The experiment that runs one workload through every allocator, and reports the resulting holes and the time.
+//! The experiment that runs one workload on every allocator, and reports the remaining holes and the time.
 
 use super::Context;
 use super::load::{Load, Loaded, memory};
@@ -31,7 +31,7 @@ pub struct Race {
     allocators: Vec<Name>,
 }
 
-/// A trial that drives an allocator and counts.
+/// A trial that drives an allocator and counts its work.
 struct Counting<'l>(&'l Loaded);
 
 impl Trial for Counting<'_> {
@@ -41,7 +41,8 @@ impl Trial for Counting<'_> {
     }
 }
 
-/// A trial that only runs the operations: blocks are in a vector, under numbers that were made dense in advance.
+/// A trial that only runs the operations; blocks are stored in a vector, under numbers that were made dense before the
+/// run.
 struct Timing<'l> {
     ops: &'l [Dense],
     blocks: usize,
@@ -75,7 +76,7 @@ impl Trial for Timing<'_> {
     }
 }
 
-/// Renumbers the blocks densely. A resize becomes an allocation and a free.
+/// Renumbers the blocks densely. A resize is run as an allocation and a free.
 fn dense(ops: &[Op]) -> (Vec<Dense>, usize) {
     let mut places = rustc_hash::FxHashMap::default();
     let (mut spare, mut blocks, mut out) = (Vec::new(), 0, Vec::with_capacity(ops.len()));
@@ -106,25 +107,25 @@ fn dense(ops: &[Op]) -> (Vec<Dense>, usize) {
     (out, blocks)
 }
 
-/// The outcome of a workload in one allocator.
+/// The outcome of a workload that ran on one allocator.
 pub(super) struct Run {
     pub(super) outcome: Outcome,
-    /// `false` for the system's allocator, whose memory is not accessible.
+    /// `false` for the system's allocator, whose memory cannot be inspected.
     pub(super) known: bool,
-    /// Nanoseconds per operation; empty if time is not measured.
+    /// The nanoseconds per operation; empty if time was not measured.
     pub(super) nanoseconds: Spread,
 }
 
 impl Run {
-    /// Returns the peak of taken bytes per peak of requested bytes.
+    /// Returns the peak of taken bytes divided by the peak of requested bytes.
     pub(super) fn peak_ratio(&self) -> f64 {
         self.outcome.peak_taken as f64 / self.outcome.peak_asked.max(1) as f64
     }
 }
 
-/// Drives all of `names` through a workload, each in `bytes` of memory. Times them alternately afterwards, unless
-/// `exact` is set. An allocator that cannot serve the workload reports the reason, and does not affect other
-/// allocators.
+/// Drives each allocator in `names` through a workload; each has `bytes` bytes of memory. Then times the allocators
+/// alternately, unless `exact` is set. An allocator that cannot serve the workload reports the reason; the other
+/// allocators are not affected.
 ///
 /// # Errors
 /// Fails if no allocator can serve the workload, or memory is short.

@@ -1,5 +1,5 @@
-//! Robson's adversary: a program that forces any allocator that does not move blocks to take far more memory than is in
-//! use ("An Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971).
+//! Robson's adversary: a program that forces every allocator that does not move blocks to take far more memory than the
+//! program uses ("An Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971).
 
 use super::Context;
 use crate::allocators::heap::{Fit, Order};
@@ -35,23 +35,24 @@ fn memory(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| "expected a power of two from 4096 to 2097152".to_owned())
 }
 
-/// The name of the moving allocator in tables.
+/// The name that tables use for the allocator that moves blocks.
 const MOVING: &str = "moved together, by handles";
 
-/// The bytes of the smallest block with its header, which every allocator here provides, by its tags and rounding.
+/// The size in bytes of the smallest block with its header; because of tags and rounding, every allocator in this
+/// experiment has this smallest block.
 const UNIT: usize = 32;
 
-/// An allocator under attack, whose block sizes include headers.
+/// An allocator under attack; the sizes of its blocks include headers.
 trait AttackedAllocator {
     type Block;
-    /// Allocates a block of `size` bytes, including its header.
+    /// Allocates a block whose size, including its header, is `size` bytes.
     fn alloc(&mut self, size: usize) -> anyhow::Result<Self::Block>;
     fn free(&mut self, block: Self::Block);
     /// Returns the block's current range, including its header.
     fn range(&self, block: &Self::Block) -> Range<usize>;
 }
 
-/// An allocator that does not move blocks, and the bytes that it adds to a request.
+/// An allocator that does not move blocks, and the number of bytes that it adds to a request.
 struct Fixed<A> {
     allocator: A,
     header: usize,
@@ -72,10 +73,10 @@ impl<A: Allocator> AttackedAllocator for Fixed<A> {
     }
 }
 
-/// A heap that compacts its blocks when its end is reached; users find blocks through handles.
+/// A heap that compacts its blocks when the end of its memory is reached; users find blocks through handles.
 struct CompactingHeap {
     places: HandleTable<Range<usize>>,
-    /// The handles of the blocks in address order, including some freed ones.
+    /// The handles of the blocks in the order of addresses; some of these blocks may be freed.
     order: Vec<Handle>,
     head: usize,
     bytes: usize,
@@ -121,7 +122,7 @@ impl AttackedAllocator for CompactingHeap {
     }
 }
 
-/// Runs the attack. Returns the end of the highest block that was ever in use, after each step.
+/// Runs the attack. Returns, after each step, the end of the highest block that was ever in use.
 fn attack<V: AttackedAllocator>(victim: &mut V, live: usize, doublings: u32) -> anyhow::Result<Vec<usize>> {
     let mut held: Vec<V::Block> = Vec::new();
     let (mut grid, mut top, mut steps) = (0, 0, Vec::new());

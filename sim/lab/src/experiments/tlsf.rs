@@ -1,5 +1,5 @@
-//! The experiment on TLSF's two guarantees: waste bounded by the steps of its classes, and time bounded for any state
-//! of the heap (Masmano, Ripoll, Crespo and Real, 2004).
+//! The experiment on the two guarantees of TLSF: the step between classes bounds the waste, and the time is bounded in
+//! any state of the heap (Masmano, Ripoll, Crespo and Real, 2004).
 
 use super::Context;
 use crate::allocators::heap::{Fit, Order};
@@ -27,12 +27,12 @@ pub struct TwoLevels {
     sizes: Vec<u32>,
 }
 
-/// The largest size in the picture, in bytes, and the sizes that share a point.
+/// The largest size in the picture, in bytes, and the number of sizes that one point shows.
 const SHOWN: usize = 2048;
 const STEP: usize = 8;
 
-/// Returns the worst rounding of every [`STEP`] sizes, in % of the size. One size in each [`STEP`] would show nothing:
-/// classes below 256 bytes begin at multiples of 8, which are not rounded.
+/// Returns, for each group of [`STEP`] sizes, the largest rounding in % of the size. Drawing one size of each [`STEP`]
+/// sizes would show no rounding: classes below 256 bytes begin at multiples of 8, which are not rounded.
 fn rounding(classes: Classes) -> anyhow::Result<Vec<(f64, f64)>> {
     let over = |size: usize| {
         let up = classes.round_up(size).context("a class for each size")?;
@@ -127,7 +127,7 @@ impl TwoLevels {
         Ok(())
     }
 
-    /// Shows the classes of sizes with four classes per doubling from 16 bytes on, as in the tutorial's picture.
+    /// Shows the size classes for four classes per doubling, from 16 bytes on, as the tutorial's picture does.
     fn widget(&self, findings: &mut Findings) -> anyhow::Result<()> {
         let classes = Classes::new(2, SMALLEST);
         let mut table = Table::new(
@@ -160,8 +160,8 @@ impl TwoLevels {
     }
 }
 
-/// Returns the steps of allocating 100 bytes among holes of 48, and the bytes of headers and links that the allocation
-/// and free accessed.
+/// Returns the steps that an allocation of 100 bytes takes among holes of 48 bytes, and the bytes of headers and links
+/// that the allocation and the free access.
 fn among_holes<A: Allocator>(mut allocator: A, holes: usize) -> anyhow::Result<[u64; 3]> {
     let small = Layout::from_size_align(40, 1)?;
     let blocks: Vec<_> = (0..2 * holes).map_while(|_| allocator.alloc(small)).collect();
@@ -267,8 +267,8 @@ fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Resul
 mod tests {
     use super::*;
 
-    /// Regression test: only multiples of 8 were drawn, which are not rounded below 256 bytes, so the picture showed 0
-    /// % for these sizes.
+    /// Regression test: only multiples of 8 were drawn; below 256 bytes these sizes are not rounded, so the picture
+    /// showed 0 %.
     #[test]
     fn tlsf_picture_shows_rounding_below_256_bytes() {
         let points = rounding(Classes::new(4, SMALLEST)).unwrap();

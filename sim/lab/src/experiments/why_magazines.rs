@@ -1,5 +1,5 @@
-//! The experiment on the two magazines of a CPU (Bonwick and Adams, "Magazines and Vmem", 2001), which counts the
-//! visits to shared structures.
+//! The experiment on the two magazines of a CPU (Bonwick and Adams, "Magazines and Vmem", 2001); it counts visits to
+//! shared structures.
 
 use super::{Context, bounded, counted};
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
@@ -22,12 +22,12 @@ pub struct WhyMagazines {
     burst: Option<u32>,
 }
 
-/// The number of bursts at each offset, after the warm-up.
+/// The number of bursts at each offset, not counting the warm-up.
 const BURSTS: u32 = 64;
-/// The most allocations and frees in all, which take about a minute.
+/// The largest number of allocations and frees in total, which take about a minute.
 const MOST: u64 = 2_000_000_000;
 
-/// A source of objects that counts its visits to shared structures.
+/// A source of objects; it counts its visits to shared structures.
 trait Source<'c> {
     fn alloc(&mut self) -> anyhow::Result<Block<'c>>;
     fn free(&mut self, object: Block<'c>);
@@ -35,7 +35,7 @@ trait Source<'c> {
     fn visits(&self) -> u64;
 }
 
-/// The shipping cache, with the magazines with which it was built.
+/// The shipping cache, with the magazine size that it was built with.
 struct Shipping<'c> {
     cache: &'c KmemCache,
     visits: fn(&CacheInfo) -> u64,
@@ -53,7 +53,7 @@ impl<'c> Source<'c> for Shipping<'c> {
     }
 }
 
-/// One magazine per CPU, in front of a depot that exchanges full magazines for empty ones.
+/// One magazine per CPU, and a depot that exchanges a full magazine for an empty one, or the reverse.
 struct Single<'c> {
     cache: &'c KmemCache,
     capacity: usize,
@@ -91,8 +91,8 @@ impl<'c> Source<'c> for Single<'c> {
     }
 }
 
-/// Returns visits per operation in bursts of `burst` allocations and as many frees: the mean over all offsets from a
-/// magazine's edge, and the worst.
+/// Returns the visits per operation for bursts of `burst` allocations followed by equally many frees: the mean over all
+/// offsets from the edge of a magazine, and the worst offset.
 fn visits<'c>(source: &mut impl Source<'c>, burst: u32, capacity: u16) -> anyhow::Result<(f64, f64)> {
     let mut held: Vec<Block<'c>> = Vec::new();
     let operations = f64::from(2 * burst * BURSTS);

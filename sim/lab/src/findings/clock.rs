@@ -1,8 +1,8 @@
-//! Measures time: the CPU time of loops, in rounds in which the contenders alternate.
+//! Measures the CPU time of loops, in rounds in which the contenders run alternately.
 //!
-//! The cost of a loop is the CPU time of its thread. Time during which the thread is descheduled does not count, so a
-//! busy machine distorts it less than wall-clock time. Contenders run alternately, so that disturbances of the machine
-//! affect all alike. The result is the median of the rounds, with an interval. A claim is decided only if the whole
+//! The cost of a loop is the CPU time that its thread used. Time without a CPU does not count, so a busy machine
+//! distorts CPU time less than wall-clock time. Contenders run alternately, so that disturbances of the machine affect
+//! all contenders alike. The result is the median of the rounds, with an interval. A claim is decided only if the whole
 //! interval is on one side of its limit.
 
 use super::Holds;
@@ -22,8 +22,8 @@ pub fn nanoseconds(work: impl FnOnce()) -> f64 {
     (cpu() - start).as_nanos() as f64
 }
 
-/// Returns the order of the contenders in a round. Each round begins with another contender and alternates direction,
-/// so that no contender always follows the same one.
+/// Each round begins with another contender and reverses the direction, so that no contender always follows one and the
+/// same contender. The measurements of one contender in each round.
 pub fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |i| {
         let i = (i + round) % contenders;
@@ -31,16 +31,17 @@ pub fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The measurements of a contender in each round. The same round of two contenders is comparable.
+/// The measurements of a contender in each round. Measurements of two contenders in one round can be compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples<const N: usize>(Vec<[f64; N]>);
 
-/// The median of several rounds, and an interval that contains the true median with a confidence of 95 % or more. Of
-/// `n` sorted values, its ends are the `k`-th from either end, by the binomial distribution. With fewer than six rounds
-/// the interval is the whole range. No distribution of times is assumed.
+/// The median of several rounds, and an interval that contains the true median with a confidence of at least 95 %. In
+/// `n` sorted values, the ends of the interval are the `k`-th values from both ends, where `k` follows from the
+/// binomial distribution. With fewer than six rounds, the interval goes from the smallest to the largest value. No
+/// distribution of times is assumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
-    /// The middle value, or the mean of the two in the middle.
+    /// The middle value, or the mean of the two middle values.
     pub median: f64,
     /// The lower end of the interval.
     pub low: f64,
@@ -50,7 +51,7 @@ pub struct Spread {
     pub rounds: usize,
 }
 
-/// Runs each contender `rounds` times, alternately.
+/// Runs each contender `rounds` times; the contenders alternate.
 pub fn rounds<const N: usize>(
     rounds: usize,
     contenders: usize,
@@ -65,7 +66,7 @@ pub fn rounds<const N: usize>(
     samples
 }
 
-/// Runs each contender as [`rounds`] does, for turns that may fail; the first failure ends the run.
+/// Runs each contender as [`rounds`] does; a turn may fail, and the first failure ends the run.
 ///
 /// # Errors
 /// Returns the error of a turn.
@@ -90,22 +91,23 @@ impl<const N: usize> Samples<N> {
     pub fn spread(&self, thing: usize) -> Spread {
         self.each(|round| round[thing])
     }
-    /// Returns the spread of a value computed from each round's measurements.
+    /// Returns the spread of a value that `of` computes from the measurements of each round.
     pub fn each(&self, of: impl Fn(&[f64; N]) -> f64) -> Spread {
         Spread::of(self.0.iter().map(of).collect())
     }
-    /// Returns the spread of the ratio to `other` in the same round: a disturbance of a round affects both contenders.
+    /// Returns the spread of the ratio to `other`, computed in each round: a disturbance affects both contenders of a
+    /// round.
     pub fn times(&self, other: &Self, thing: usize) -> Spread {
         Spread::of(self.pairs(other).map(|(a, b)| a[thing] / b[thing]).collect())
     }
-    /// Iterates over the measurements of this contender and of `other` in each round.
+    /// Iterates over the rounds, with the measurements of this contender and of `other`.
     pub fn pairs<'s>(&'s self, other: &'s Self) -> impl Iterator<Item = (&'s [f64; N], &'s [f64; N])> {
         self.0.iter().zip(&other.0)
     }
 }
 
 impl Spread {
-    /// The fewest rounds that can decide a claim.
+    /// The smallest number of rounds that can decide a claim.
     const FEWEST: usize = 5;
 
     /// Returns the spread of these values.
@@ -120,7 +122,8 @@ impl Spread {
         let rounds = values.len();
         Self { low, high, rounds, median: median(values) }
     }
-    /// Decides whether the value is at most `limit`: the interval must be on one side, with five rounds or more.
+    /// Decides if the value is at most `limit`: at least five rounds are needed, and the whole interval must be on one
+    /// side of the limit.
     pub fn at_most(self, limit: f64) -> Holds {
         match self {
             _ if self.rounds < Self::FEWEST => Holds::Undecided,
@@ -129,7 +132,7 @@ impl Spread {
             _ => Holds::Undecided,
         }
     }
-    /// Decides whether the value is at least `limit`.
+    /// Decides if the value is at least `limit`.
     pub fn at_least(self, limit: f64) -> Holds {
         match self {
             _ if self.rounds < Self::FEWEST => Holds::Undecided,
@@ -138,7 +141,7 @@ impl Spread {
             _ => Holds::Undecided,
         }
     }
-    /// Decides whether the value is from `least` to `most`.
+    /// Decides if the value is at least `least` and at most `most`.
     pub fn between(self, least: f64, most: f64) -> Holds {
         match (self.at_least(least), self.at_most(most)) {
             (Holds::No, _) | (_, Holds::No) => Holds::No,
@@ -146,14 +149,15 @@ impl Spread {
             _ => Holds::Undecided,
         }
     }
-    /// Formats the median with `decimals` decimals, followed by the interval.
+    /// Formats the median, followed by the interval, with `decimals` decimals each.
     pub fn shown(self, decimals: usize) -> String {
         let Self { median, low, high, .. } = self;
         format!("{median:.decimals$} ({low:.decimals$} to {high:.decimals$})")
     }
 }
 
-/// Returns the number of values to omit at either end, so that the others enclose the median with a confidence of 95 %.
+/// Returns the number of values to omit at each end, so that the remaining values enclose the median with a confidence
+/// of 95 %.
 fn left_out(n: usize) -> usize {
     // The probability that at most `k` of `n` values are below the median is summed from the binomial distribution,
     // term by term.

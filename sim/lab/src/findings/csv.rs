@@ -3,8 +3,8 @@
 use super::{Findings, Part, Table, Value};
 
 impl Findings {
-    /// Writes tables and pictures as CSV, one line per value, so that one file holds all: the part; the row, curve or
-    /// bar; the column or axis position; and the value. The first three columns identify a value.
+    /// Writes tables and pictures as CSV with one value per line: the part; the row, curve or bar; the column or the
+    /// position on the axis; and the value. The first three columns of a line identify its value.
     ///
     /// # Errors
     /// Never fails because of the findings' contents.
@@ -53,7 +53,7 @@ impl Findings {
 }
 
 impl Table {
-    /// Joins the values of the columns that name a row.
+    /// Joins those values of a row that name the row.
     fn name(&self, row: &[Value]) -> String {
         let words: Vec<_> = row.iter().take(self.named_by).map(|value| value.shown(false)).collect();
         words.join("; ")

@@ -1,4 +1,4 @@
-//! The machine and compiler of a measurement, without which times mean little.
+//! The machine and compiler of a measurement; without them, times mean little.
 
 use core::fmt::{Display, Formatter, Result};
 use serde::Serialize;
@@ -14,12 +14,12 @@ pub struct Machine {
     pub cpus: u32,
     /// Operating system and architecture.
     pub system: String,
-    /// The C library, whose malloc is the system's; absent if its version is unknown.
+    /// The C library, which provides the system's malloc; absent if its version is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub libc: Option<String>,
-    /// The compiler, with its optimisation level and flags.
+    /// The compiler, with the optimisation level and the flags.
     pub compiler: &'static str,
-    /// `true` if the program was optimised; times of an unoptimised program mean little.
+    /// `true` if the program was compiled with optimisation; times of other programs mean little.
     pub optimised: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Returns the first-level data cache of this machine's CPU 0; `None` if the system does not describe it.
+    /// Returns the first-level data cache of CPU 0 of this machine. `None` if the system does not describe the cache.
     pub fn nearest() -> Option<Self> {
         Self::nearest_of(Path::new("/sys/devices/system/cpu/cpu0/cache"))
     }
@@ -74,7 +74,7 @@ impl Cache {
     }
 }
 
-/// Returns the output of `getconf`, because glibc's own function is unsafe to call.
+/// Returns the output of the command `getconf`, because calling glibc's function would be unsafe.
 fn libc() -> Option<String> {
     let said = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
     let version = String::from_utf8(said.stdout).ok()?.trim().to_owned();

@@ -1,9 +1,9 @@
-//! The findings of an experiment as data: tables, pictures, and claims with verdicts. Findings are shown as text, CSV,
-//! JSON and pages.
+//! The findings of an experiment as data: tables, pictures, and claims with verdicts. Findings can be shown as text,
+//! CSV, JSON or a page.
 //!
-//! Measured values are marked, and can be [omitted](Findings::without_measured). Measured values are mostly times, but
-//! also page faults and instructions, which differ by machine, build or run. All other values follow from the seed,
-//! byte for byte, on any machine.
+//! Measured values are marked as measured, and can be [omitted](Findings::without_measured). Measured values are mostly
+//! times, but also page faults and instructions; they differ between machines, builds or runs. All other values follow
+//! from the seed, and are equal on any machine, byte for byte.
 //!
 //! | module | |
 //! |---|---|
@@ -34,7 +34,7 @@ pub struct Findings {
     pub question: String,
     /// The seed of all random choices.
     pub seed: u64,
-    /// `true` for a run with less work, whose verdicts may differ from a full run's.
+    /// `true` for a run that did less work; its verdicts may differ from the verdicts of a full run.
     pub quick: bool,
     /// The machine of the measurements; absent if nothing was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,20 +53,20 @@ pub enum Part {
     Chart(Chart),
     /// Bars to compare.
     Bars(Bars),
-    /// The statement of a source, and its verdict.
+    /// A statement that a source makes, and the verdict on it.
     Claim(Claim),
     /// A sentence for the reader.
     Note(String),
 }
 
-/// Rows of values under named columns. The first columns together name a row; no two rows have the same name.
+/// Rows of values under named columns. The first columns together name a row; no two rows have equal names.
 #[derive(Clone, Debug, Serialize)]
 pub struct Table {
     /// A description of the table.
     pub title: String,
     /// The table's columns.
     pub columns: Vec<Column>,
-    /// The number of leading columns that together name a row.
+    /// The number of columns, from the left, that together name a row.
     pub named_by: usize,
     /// The rows, with one value for each column.
     pub rows: Vec<Vec<Value>>,
@@ -77,7 +77,7 @@ pub struct Table {
 pub struct Column {
     /// The column's name, with the unit.
     pub name: String,
-    /// `true` if the column's values were measured and so differ by machine, build or run.
+    /// `true` if the values of the column were measured, and therefore differ between machines, builds or runs.
     pub measured: bool,
 }
 
@@ -88,15 +88,15 @@ pub enum Value {
     Text(String),
     /// A count.
     Count(u64),
-    /// A ratio or a measure, and the number of decimals shown.
+    /// A ratio or another measure, and the number of decimals to show.
     Number(f64, usize),
-    /// A value measured in several rounds, and the number of decimals shown.
+    /// A value that was measured in several rounds, and the number of decimals to show.
     Spread(Spread, usize),
     /// An empty cell.
     Nothing,
 }
 
-/// The statement of a source, and its verdict.
+/// A statement that a source makes, and the verdict on it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Claim {
     /// The statement of the source.
@@ -107,7 +107,7 @@ pub struct Claim {
     pub found: String,
     /// The verdict on the statement.
     pub holds: Holds,
-    /// `true` if the verdict depends on measurements, and so differs by machine, build or run.
+    /// `true` if the verdict depends on measurements, and therefore differs between machines, builds or runs.
     pub measured: bool,
 }
 
@@ -117,11 +117,11 @@ pub struct Claim {
 pub enum Holds {
     /// The claim holds.
     Yes,
-    /// The claim holds in some of the cases, or not to the stated extent.
+    /// The claim holds in some cases only, or less strongly than stated.
     Partly,
     /// The claim does not hold.
     No,
-    /// The findings do not decide the claim, because runs or seeds differ too much.
+    /// The findings do not decide the claim, because runs or seeds differ too much from each other.
     Undecided,
 }
 
@@ -130,7 +130,8 @@ impl Holds {
     pub fn then_some_text(so: bool) -> Self {
         if so { Self::Yes } else { Self::No }
     }
-    /// Returns the verdict on a claim about several things: [`Partly`](Self::Partly) if it holds for some of them.
+    /// Returns the verdict on a claim about several things. The verdict is [`Partly`](Self::Partly) if the claim holds
+    /// for some of the things.
     pub fn each(parts: impl IntoIterator<Item = Self>) -> Self {
         let parts: Vec<Self> = parts.into_iter().collect();
         let any = |wanted| parts.contains(&wanted);
@@ -144,7 +145,7 @@ impl Holds {
     }
 }
 
-/// The line above the findings of a quick run.
+/// The line that is shown above the findings of a quick run.
 pub(super) const QUICK: &str =
     "A quick run, a fraction of the work: its figures and verdicts only show that everything runs.";
 
@@ -162,7 +163,7 @@ impl Findings {
     pub fn chart(&mut self, chart: Chart) {
         self.parts.push(Part::Chart(chart));
     }
-    /// Adds bars, unless there are fewer than two to compare.
+    /// Adds a picture of bars, unless it has fewer than two bars to compare.
     pub fn bars(&mut self, bars: Bars) {
         if bars.bars.len() > 1 {
             self.parts.push(Part::Bars(bars));
@@ -210,8 +211,8 @@ impl Part {
 }
 
 impl Table {
-    /// Creates a table without rows, whose first column names the rows. A column whose name begins with `~` is
-    /// measured.
+    /// Creates a table without rows; its first column names the rows. If the name of a column begins with `~`, the
+    /// column's values are measured.
     pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
         let column = |name: &&str| match name.strip_prefix('~') {
             Some(name) => Column { name: name.to_owned(), measured: true },
@@ -237,12 +238,12 @@ impl Table {
         assert_eq!(row.len(), self.columns.len(), "{}: a value a column", self.title);
         self.rows.push(row);
     }
-    /// Returns `true` if a column has numbers, which are right-aligned. The first column always names rows.
+    /// Returns `true` if a column contains numbers, which are aligned to the right. The first column always names rows.
     pub(super) fn is_numeric(&self, column: usize) -> bool {
         let number = |value: &Value| value.is_number();
         column > 0 && self.rows.iter().any(|row| number(&row[column]))
     }
-    /// Removes measured columns; returns `None` if only names would remain.
+    /// Removes the measured columns; returns `None` if only columns that name rows would remain.
     fn without_measured(mut self) -> Option<Self> {
         let keep: Vec<bool> = self.columns.iter().map(|c| !c.measured).collect();
         for row in &mut self.rows {
@@ -256,11 +257,11 @@ impl Table {
 }
 
 impl Value {
-    /// Returns `true` if the value is right-aligned.
+    /// Returns `true` if the value is aligned to the right.
     pub(super) fn is_number(&self) -> bool {
         matches!(self, Self::Count(_) | Self::Number(..) | Self::Spread(..))
     }
-    /// Formats the value: numbers with their decimals; counts with separators if `grouped`, for human readers.
+    /// Formats the value: a number with its decimals, a count with separators if `grouped` is set.
     pub fn shown(&self, grouped: bool) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -304,13 +305,13 @@ impl From<usize> for Value {
         Self::Count(n as u64)
     }
 }
-/// A number with two decimals.
+/// Creates a number that is shown with two decimals.
 impl From<f64> for Value {
     fn from(x: f64) -> Self {
         Self::Number(x, 2)
     }
 }
-/// A spread with two decimals.
+/// Creates a spread that is shown with two decimals.
 impl From<Spread> for Value {
     fn from(spread: Spread) -> Self {
         Self::Spread(spread, 2)

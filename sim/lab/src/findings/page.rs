@@ -1,4 +1,4 @@
-//! Writes findings as one self-contained HTML file with its pictures inside, which needs no network.
+//! Writes findings as one HTML file, which contains its pictures and needs no network.
 
 use super::{Findings, Part, QUICK, Table};
 use maud::{DOCTYPE, Markup, PreEscaped, html};

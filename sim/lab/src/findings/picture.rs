@@ -1,4 +1,4 @@
-//! Pictures as data: curves over an axis, and bars. Terminals and pages draw them differently.
+//! Pictures as data: curves over an axis, and bars. Terminals and pages draw the pictures differently.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ pub struct Chart {
     pub y: Axis,
     /// The curves of the chart.
     pub series: Vec<Series>,
-    /// `true` if the heights were measured and so differ by machine, build or run.
+    /// `true` if the heights were measured, and therefore differ between machines, builds or runs.
     pub measured: bool,
 }
 
@@ -22,7 +22,7 @@ pub struct Chart {
 pub struct Axis {
     /// The quantity on the axis, with its unit.
     pub name: String,
-    /// `true` if equal distances on the axis are equal ratios.
+    /// `true` if equal distances on the axis mean equal ratios.
     pub logarithmic: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct Bars {
     pub axis: Axis,
     /// The bars, from top to bottom.
     pub bars: Vec<Bar>,
-    /// `true` if the lengths were measured and so differ by machine, build or run.
+    /// `true` if the lengths were measured, and therefore differ between machines, builds or runs.
     pub measured: bool,
 }
 
@@ -53,23 +53,23 @@ pub struct Bars {
 pub struct Bar {
     /// The bar's name.
     pub name: String,
-    /// The bar's length: 0 or more, in the axis's unit.
+    /// The length of the bar, in the unit of the axis; it is never negative.
     pub length: f64,
 }
 
 impl Axis {
-    /// Creates a linear axis, on which equal distances are equal differences.
+    /// Creates a linear axis: equal distances on it mean equal differences.
     pub fn linear(name: impl Into<String>) -> Self {
         Self { name: name.into(), logarithmic: false }
     }
-    /// Creates a logarithmic axis, on which equal distances are equal ratios.
+    /// Creates a logarithmic axis: equal distances on it mean equal ratios.
     pub fn logarithmic(name: impl Into<String>) -> Self {
         Self { name: name.into(), logarithmic: true }
     }
 }
 
 impl Bars {
-    /// Creates bars of counts, which are the same on any machine.
+    /// Creates bars of counts, which are equal on any machine.
     pub fn exact<N: Into<String>>(
         title: impl Into<String>,
         axis: Axis,
@@ -86,8 +86,8 @@ impl Bars {
     ) -> Self {
         Self { measured: true, ..Self::exact(title, axis, bars) }
     }
-    /// Returns the range of the axis. On a logarithmic axis, the shortest bar begins at a power of ten below its
-    /// length, so that it is visible. A length of 0 has no bar.
+    /// Returns the range of the axis. On a logarithmic axis, bars begin at a power of ten below the shortest length, so
+    /// that the shortest bar is visible. A length of 0 has no bar.
     pub(super) fn scale(&self) -> Scale {
         let lengths = || self.bars.iter().map(|bar| bar.length).filter(|length| *length > 0.0);
         let (least, most) = span(lengths()).unwrap_or((0.0, 0.0));
@@ -108,12 +108,12 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// A logarithmic axis that would begin at 0 or below is drawn as a linear one. The range is never empty.
+    /// A logarithmic axis that would begin at 0 or below is drawn as a linear axis. The resulting range is never empty.
     pub(super) fn of(axis: &Axis, (low, high): (f64, f64)) -> Self {
         let high = if high > low { high } else { low + 1.0 };
         Self { low, high, logarithmic: axis.logarithmic && low > 0.0 }
     }
-    /// Returns the position of a value on the axis, 0 to 1.
+    /// Returns the position of a value on the axis, as a number from 0 to 1.
     pub(super) fn part(&self, value: f64) -> f64 {
         let place = |x: f64| if self.logarithmic { x.ln() } else { x };
         let value = value.clamp(self.low, self.high);
@@ -126,18 +126,18 @@ impl Scale {
             false => self.low + (self.high - self.low) * part,
         }
     }
-    /// Returns the index of the part that contains a value, if the axis is divided into `steps` equal parts.
+    /// Returns the index of the part that contains a value, when the axis is divided into `steps` equal parts.
     pub(super) fn step(&self, value: f64, steps: usize) -> usize {
         ((self.part(value) * steps as f64) as usize).min(steps - 1)
     }
-    /// Returns a description of the axis, to follow its name.
+    /// Returns a description of the axis that can follow the axis's name.
     pub(super) fn shown(&self) -> String {
         let kind = if self.logarithmic { ", logarithmic" } else { "" };
         format!("from {} to {}{kind}", number(self.low), number(self.high))
     }
 }
 
-/// Returns the smallest and largest value; `None` without values.
+/// Returns the smallest and the largest of some values. `None` without values.
 pub(super) fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |span, x| {
         let (low, high) = span.unwrap_or((x, x));
@@ -145,7 +145,8 @@ pub(super) fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Formats whole numbers with separators, others with three significant digits, so that only 0 is shown as 0.
+/// Formats whole numbers with separators, and other numbers with three significant digits, so that no number except 0
+/// is shown as 0.
 pub(super) fn number(x: f64) -> String {
     let size = x.abs();
     let sign = if x < 0.0 { "-" } else { "" };

@@ -1,4 +1,4 @@
-//! Findings as text for a terminal.
+//! Writes findings as text for a terminal.
 
 use super::picture::{Scale, number, span};
 use super::{Bars, Chart, Claim, Findings, Holds, Part, QUICK, Series, Table};
@@ -7,9 +7,9 @@ use std::fmt::Write;
 
 /// The width of the terminal for which pictures are drawn.
 const LINE: usize = 80;
-/// The characters for a column's height, in eighths of a line.
+/// The characters that show the height of a column, in eighths of a line.
 const EIGHTHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The characters for a column filled from the left, in eighths of its width.
+/// The characters that show a column filled from the left, in eighths of the column's width.
 const LEFT_EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
 impl Findings {
@@ -114,7 +114,8 @@ impl Bars {
     }
 }
 
-/// Returns the width of the names, and the rest of a terminal's line between a name and its number, at most `most`.
+/// Returns the width of the longest name, and the width of a bar: the space left in a line, from 10 to `most`
+/// characters.
 fn widths(lines: &[(&str, String)], most: usize) -> (usize, usize) {
     let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
     let names = widest(&mut lines.iter().map(|(name, _)| name.chars().count()));
@@ -123,7 +124,7 @@ fn widths(lines: &[(&str, String)], most: usize) -> (usize, usize) {
 }
 
 impl Series {
-    /// Draws the curve as a line of columns, with straight segments between its points.
+    /// Draws the curve as a line of columns; the curve is straight between two of its points.
     fn curve(&self, x: &Scale, y: &Scale, width: usize) -> String {
         let column = |column: usize| {
             let at = x.at((column as f64 + 0.5) / width as f64);
@@ -174,7 +175,7 @@ pub(crate) mod tests {
         findings
     }
 
-    /// Regression test: verdicts of a quick run looked like any other.
+    /// Regression test: verdicts of a quick run looked like verdicts of a full run.
     #[test]
     fn quick_run_verdict_is_marked_in_the_text() {
         let mut findings = example();

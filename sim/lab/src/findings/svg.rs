@@ -1,4 +1,4 @@
-//! Draws pictures as SVG, in the colour of the surrounding text and without a background, because a page may be light
+//! Draws pictures as SVG. They have the colour of the surrounding text and no background, because a page may be light
 //! or dark.
 
 use super::picture::{Axis, Bars, Chart, Scale, number, span};
@@ -11,7 +11,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// Colours that people with any colour vision can distinguish (Okabe and Ito, "Color Universal Design", 2008). The
-/// palette's yellow is invisible on white pages and its black on dark pages, so grey replaces both colours.
+/// palette's yellow would be invisible on white pages, and its black on dark pages, so grey replaces these two colours.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -21,12 +21,12 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(128, 128, 128),
 ];
-/// The width of a picture in pixels; the sizes of its lettering and, roughly, of a letter follow.
+/// The width of a picture, the size of its lettering, and the approximate width of a letter, all in pixels.
 const WIDTH: i32 = 900;
 const HEIGHT: i32 = 400;
 const LETTERS: i32 = 16;
 const LETTER: i32 = 8;
-/// The height of a line of the legend, and of a bar with its gap.
+/// The height of a line of the legend, which is also the height of a bar and its gap.
 const LINE: i32 = 22;
 
 type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
@@ -80,7 +80,7 @@ impl Chart {
 }
 
 impl Bars {
-    /// Draws the bars as an SVG picture, each with its number.
+    /// Draws the bars as an SVG picture; each bar has its number.
     pub(super) fn svg(&self) -> anyhow::Result<String> {
         let height = LINE * (self.bars.len() as i32 + 1) + 12;
         drawn(&self.title, height, |area| self.draw(area))
@@ -118,7 +118,8 @@ fn drawn(title: &str, height: i32, draw: impl FnOnce(&Area<'_>) -> Drawn) -> any
     Ok(svg.replace("\"#000000\"", "\"currentColor\""))
 }
 
-/// Draws the `i`th curve. When all colours are used, they repeat with dashes, which get longer each time.
+/// Draws the `i`th curve. When all colours are used up, they repeat with dashes, which become longer with each
+/// repetition.
 fn path<'d, C: Clone + 'static>(i: usize, points: Vec<C>) -> DynElement<'static, SVGBackend<'d>, C>
 where
     PathElement<C>: IntoDynElement<'static, SVGBackend<'d>, C>,
@@ -145,7 +146,8 @@ fn longest<'w>(words: impl Iterator<Item = &'w str>) -> i32 {
 struct Marked<'a>(Scale, &'a Axis);
 
 impl Marked<'_> {
-    /// Returns marks at powers of two for sizes, and at powers of ten otherwise, with 2 and 5 between them if they fit.
+    /// Returns marks for the axis: powers of two for sizes, otherwise powers of ten, with marks at 2 and 5 between them
+    /// if they fit.
     fn ratios(&self, most: usize) -> Vec<f64> {
         let most = most.clamp(2, 12);
         let powers = |base: f64, steps: &[f64], every: i32| -> Vec<f64> {
@@ -206,7 +208,7 @@ mod tests {
         }
     }
 
-    /// A curve's key in the legend has the same colour, and is dashed if the curve is.
+    /// In the legend, the key of a curve has the colour of the curve, and is dashed if the curve is dashed.
     #[test]
     fn curves_beyond_the_palette_are_dashed() {
         let svg = chart(10).svg().unwrap();

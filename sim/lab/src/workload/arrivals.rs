@@ -8,8 +8,8 @@ use core::str::FromStr;
 
 const EXPECTED: &str = "steady, burst:COUNT,EVERY or poisson:PER_TICK";
 
-/// The number of blocks that are requested in each tick. The pattern is parsed from text, and printed as it was
-/// written.
+/// The number of blocks that are requested in each tick of a workload. The pattern is parsed from text, and printed as
+/// the user wrote it.
 ///
 /// | text | |
 /// |---|---|
@@ -28,7 +28,7 @@ enum Kind {
     Poisson { per_tick: f64 },
 }
 
-/// The state of [`Arrivals`] in a run.
+/// The state that [`Arrivals`] has during a run.
 #[derive(Clone, Debug)]
 pub(super) struct Arriving {
     kind: Kind,
@@ -43,7 +43,7 @@ impl Arrivals {
 }
 
 impl Arriving {
-    /// Returns the number of arrivals in `tick`. Successive calls must have increasing ticks.
+    /// Returns the number of arrivals in `tick`. Each call must have a larger tick than the call before.
     pub(super) fn at(&mut self, tick: u64, rng: &mut Rng) -> u64 {
         match self.kind {
             Kind::Burst { count, every } => {
@@ -63,7 +63,7 @@ impl Arriving {
             }
         }
     }
-    /// Returns the earliest tick after `tick`, the last argument of `at`, that can have arrivals.
+    /// Returns the earliest tick after `tick` that can have arrivals; `tick` must be the last argument of `at`.
     pub(super) fn after(&self, tick: u64) -> u64 {
         match self.kind {
             Kind::Burst { every, .. } => (tick / every + 1) * every,

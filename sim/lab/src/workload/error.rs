@@ -1,9 +1,9 @@
-//! Errors in a workload, each with the place and the accepted input.
+//! Errors in a workload; each error names the place and the accepted input.
 
 use std::path::PathBuf;
 use uslab_trace::TraceError;
 
-/// The error of an invalid distribution, as written on the command line.
+/// The error of a distribution that is invalid as the user wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {text:?}: {why}; expected {expected}")]
 pub struct SpecError {
@@ -21,10 +21,10 @@ pub struct SpecError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpsError {
-    /// The file cannot be read, or a kernel's trace is invalid.
+    /// The file cannot be read, or it is a kernel's trace and is invalid.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// A line is not an operation, or its operation is impossible.
+    /// A line does not contain an operation, or the line's operation is impossible.
     #[error("{}:{line}: {why}: {text:?}; expected {expected}", path.display())]
     Line {
         /// The path of the file.
@@ -43,19 +43,19 @@ pub enum OpsError {
     NoText {
         /// The path of the file.
         path: PathBuf,
-        /// A description of the file's actual content.
+        /// A description of what the file really contains.
         why: &'static str,
         /// The accepted lines.
         expected: &'static str,
     },
-    /// The file ends before it has as many items as its header states.
+    /// The file ends before it has the number of items that its header states.
     #[error("{}: ends after line {line}, with {found} of {said} {what}", path.display())]
     Early {
         /// The path of the file.
         path: PathBuf,
         /// The number of the file's last line.
         line: u64,
-        /// The kind of items that are counted.
+        /// The kind of items that the file counts.
         what: &'static str,
         /// The number of items found.
         found: u64,
@@ -67,9 +67,9 @@ pub enum OpsError {
     Late {
         /// The path of the file.
         path: PathBuf,
-        /// The number of the first surplus line.
+        /// The number of the first line after the stated items.
         line: u64,
-        /// The kind of items that are counted.
+        /// The kind of items that the file counts.
         what: &'static str,
         /// The number of items that the header states.
         said: u64,

@@ -1,8 +1,8 @@
-//! A kernel's memory trace as operations on its objects, with the requested sizes.
+//! A kernel's memory trace as operations on the kernel's objects, with the requested sizes.
 //!
-//! Sizes are what the kernel's callers requested, not the object sizes of its caches. Frees of objects without a
-//! recorded allocation have no block and are only counted; pages are ignored. A trace has no alignments, so the
-//! kernel's smallest, 8 bytes, is assumed.
+//! The sizes are the sizes that callers in the kernel requested, not the object sizes of the kernel's caches. If the
+//! allocation of a freed object is not in the trace, the free is only counted; pages are ignored. A trace has no
+//! alignments, so the smallest alignment of the kernel, 8 bytes, is assumed.
 
 use super::op::Op;
 use core::alloc::Layout;
@@ -31,7 +31,7 @@ impl KernelOps {
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::of(Recording::open(path)?)
     }
-    /// Returns the operations of a recording.
+    /// Returns the operations that a recording contains.
     ///
     /// # Errors
     /// Fails if the temporary file for a long trace cannot be written.
@@ -40,7 +40,7 @@ impl KernelOps {
         Ok(Self { ops, live: FxHashMap::default(), next: 0, unseen: 0 })
     }
 
-    /// Returns the number of frees so far of objects whose allocation was not recorded.
+    /// Returns the number of frees so far whose allocation was not recorded.
     pub fn unseen(&self) -> u64 {
         self.unseen
     }

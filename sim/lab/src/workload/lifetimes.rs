@@ -12,7 +12,7 @@ const MOST: u64 = 1 << 40;
 const LIFETIMES: &str = "fixed:TICKS, uniform:MIN..MAX, exponential:MEAN, bimodal:SHORT,LONG,SHARE (means, LONG may be \
      `forever`; the share of long ones, 0 to 1) or forever";
 
-/// A distribution of lifetimes, in ticks. The distribution is parsed from text, and printed as it was written.
+/// A distribution of lifetimes, in ticks. The distribution is parsed from text, and printed as the user wrote it.
 ///
 /// | text | ticks |
 /// |---|---|
@@ -36,7 +36,7 @@ enum Lifetime {
 }
 
 impl Lifetimes {
-    /// Draws a lifetime in ticks, at least 1; `None` if the block lives to the end.
+    /// Draws a lifetime in ticks, which is at least 1. `None` if the block lives until the end of the workload.
     pub fn sample(&self, rng: &mut Rng) -> Option<u64> {
         let mean = match self.kind {
             Lifetime::Uniform(least, most) => return Some(rng.within(least, most)),

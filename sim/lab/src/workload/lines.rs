@@ -4,16 +4,16 @@ use super::error::OpsError;
 use std::path::{Path, PathBuf};
 use uslab_trace::{NO_TRACE, Source, TraceError};
 
-/// The most characters of a line that an error shows.
+/// The largest number of characters of a line that an error shows.
 const SHOWN: usize = 80;
 
-/// The lines of a file, except blank ones.
+/// The lines of a file that are not blank.
 #[derive(Debug)]
 pub(super) struct Lines {
     source: Source,
     path: PathBuf,
     chunk: String,
-    /// The offset of the next line in the chunk, and the line's number.
+    /// The offset of the next line in the chunk, and the number of the next line.
     at: usize,
     number: u64,
     /// `true` if a line was already returned.
@@ -33,7 +33,7 @@ pub(super) struct Line<'l> {
 }
 
 impl Lines {
-    /// Opens the file at `path`, whose lines should be as `expected` describes; `-` is standard input.
+    /// Opens the file at `path`; `expected` describes the lines that the file should have. `-` is standard input.
     pub(super) fn open(path: &Path, expected: &'static str) -> Result<Self, OpsError> {
         let no_text = |path, why| OpsError::NoText { path, why, expected };
         Source::open(path).map(Self::of).map_err(|error| match error {
@@ -77,7 +77,8 @@ impl Lines {
 }
 
 impl Line<'_> {
-    /// Returns `true` if the line contains these column names, in letters of either case, as a first line may.
+    /// Returns `true` if the line contains the given column names, in upper or lower case, as the first line of a file
+    /// may.
     pub(super) fn names(&self, columns: &[&str]) -> bool {
         let mut fields = self.text.split(',').map(str::trim);
         self.first

@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 
 /// A workload defined by distributions and a seed.
 ///
-/// In each tick, blocks whose lifetime ends are freed first, oldest first; then new blocks are allocated. The workload
+/// In each tick, the blocks whose lifetime ends are freed, oldest first; then new blocks are allocated. The workload
 /// ends after `operations` operations; the driver must free the blocks that are still live.
 ///
 /// ```
@@ -44,8 +44,8 @@ pub struct Workload {
 }
 
 impl Default for Workload {
-    /// Returns the tutorial's fragmentation demo ("Memory Allocators from Scratch"): 10,000 operations, sizes of 16 to
-    /// 1024 bytes, most blocks short-lived, one arrival per tick.
+    /// Returns the fragmentation demo of the tutorial "Memory Allocators from Scratch": 10,000 operations, sizes of 16
+    /// to 1024 bytes, mostly short-lived blocks, and one arrival per tick.
     fn default() -> Self {
         let right = "the defaults are right";
         Self {
@@ -60,7 +60,7 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// Returns the operations of this workload.
+    /// Returns the operations that this workload generates.
     ///
     /// # Errors
     /// Fails if the alignment is invalid.
@@ -107,9 +107,9 @@ pub struct GeneratedOperations {
     /// The number of the next block.
     next: u64,
     tick: u64,
-    /// The number of arrivals left in the current tick; `None` before the first operation.
+    /// The number of blocks that are still to arrive in the current tick. `None` before the first operation.
     coming: Option<u64>,
-    /// The death times of blocks, soonest first, then oldest block first.
+    /// The blocks by the time of their death, soonest first; blocks with equal times are in the order of their age.
     deaths: BinaryHeap<Reverse<(u64, u64)>>,
 }
 
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(ids, [('a', 0), ('a', 1), ('f', 0), ('a', 2), ('f', 1), ('a', 3), ('f', 2)]);
     }
 
-    /// Regression test: each tick was processed, so 2^32 ticks between two blocks took too long.
+    /// Regression test: because each tick was processed, 2^32 ticks between two blocks took too long.
     #[test]
     fn empty_ticks_are_skipped() {
         let workload = Workload {

@@ -6,7 +6,7 @@
 //!  a kernel's trace ──────────────────────────┘
 //! ```
 //!
-//! The same seed gives the same operations on any machine and in any later version: see [`rng`].
+//! Equal seeds give equal operations on any machine and in any later version: see [`rng`].
 //!
 //! | module | |
 //! |---|---|
@@ -17,8 +17,9 @@
 //! | [`rng`] | random numbers that stay the same |
 //! | [`error`] | errors in workloads |
 //!
-//! Generated lifetimes are a model. Wilson and others, in "Dynamic Storage Allocation: A Survey and Critical Review"
-//! (1995), warn that random traces do not behave like programs. Claims about programs need recorded traces.
+//! The lifetimes of generated blocks are only a model of a program. Wilson and others, in "Dynamic Storage Allocation:
+//! A Survey and Critical Review" (1995), warn that programs do not behave like random traces. Claims about programs
+//! need recorded traces.
 
 pub mod arrivals;
 pub mod error;
@@ -56,8 +57,8 @@ pub enum Ops {
 }
 
 impl Ops {
-    /// Opens a file of operations, which may be compressed (`.gz`, `.xz` or `.zst`). `.rep` is a malloc lab's trace,
-    /// `.csv` has an operation on each line, and any other name is a kernel's trace.
+    /// Opens a file of operations, which may be compressed (`.gz`, `.xz` or `.zst`). A file `.rep` is a trace of the
+    /// malloc lab, a file `.csv` has one operation on each line, and any other file is a trace of a kernel.
     ///
     /// # Errors
     /// Fails if the file cannot be read, or its contents do not match its name: see [`OpsError`].

@@ -2,10 +2,10 @@
 
 use core::alloc::Layout;
 
-/// An operation on a block, which is identified by a number.
+/// An operation on a block; the block is identified by a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Allocates a block. No live block has the number.
+    /// Allocates a block. The number must not belong to a live block.
     Alloc {
         /// The block's number.
         id: u64,
@@ -17,7 +17,7 @@ pub enum Op {
         /// The block's number.
         id: u64,
     },
-    /// Resizes a live block, and keeps the contents that fit.
+    /// Resizes a live block, and keeps as much of its contents as fits.
     Resize {
         /// The block's number.
         id: u64,

@@ -1,11 +1,13 @@
 //! Recorded operations: the malloc lab's traces, and CSV.
 //!
-//! A `.rep` file (Bryant and O'Hallaron's malloc lab) begins with four numbers, each on a line: a heap size, the number
-//! of ids, the number of operations, and a weight. Each further line has an operation: `a ID BYTES`, `r ID BYTES` or `f
-//! ID`. A CSV file has lines of `op,id,size[,align]`, with the letters of a `.rep` file or `alloc`, `resize`, `free`. A
-//! free has no size and alignment. The first line may name the columns.
+//! A `.rep` file (from Bryant and O'Hallaron's malloc lab) begins with four lines of one number each: a heap size, the
+//! number of ids, the number of operations, and a weight. Each line after these has one operation. An operation is `a
+//! ID BYTES`, `r ID BYTES` or `f ID`. The lines of a CSV file are `op,id,size[,align]`; the operation is a letter as in
+//! a `.rep` file, or `alloc`, `resize` or `free`. A free has no size and alignment. The first line may contain the
+//! names of the columns.
 //!
-//! The whole file is read and checked before it runs: an operation on a missing block is an error at its line.
+//! The whole file is read and checked before its operations run: an operation on a block that does not exist is an
+//! error at its line.
 
 use super::error::OpsError;
 use super::lines::{Line, Lines};
@@ -25,15 +27,15 @@ pub(super) const CSV: &str = "`alloc,ID,SIZE[,ALIGN]`, `resize,ID,SIZE[,ALIGN]` 
      `op,id,size[,align]`";
 const SIZE: &str = "1 to 2^40 bytes";
 
-/// The existing blocks while a file is read.
+/// The blocks that exist at one point of a file.
 #[derive(Debug, Default)]
 struct BlockStates {
-    /// For each id that occurred, `true` if its block exists.
+    /// For each id that has occurred, `true` if the block with this id exists.
     live: FxHashMap<u64, bool>,
 }
 
 impl BlockStates {
-    /// Returns the operation of a line, if it is possible in this state. `size` is absent in a free.
+    /// Returns the operation of a line, if the operation is possible in this state. `size` is absent in a free.
     fn op(
         &mut self,
         line: &Line<'_>,

@@ -1,4 +1,4 @@
-//! Random numbers that are the same on any machine and in any later version.
+//! Random numbers that are equal on any machine and in any later version.
 //!
 //! - The generator is a named algorithm with a published definition: PCG XSL RR 128/64 (O'Neill, "PCG: A Family of
 //!   Simple Fast Space-Efficient Statistically Good Algorithms", 2014). State and stream are set directly, because a
@@ -17,11 +17,11 @@ pub struct Rng {
     generator: Pcg64,
 }
 
-/// The stream of the generator, an arbitrary constant.
+/// The stream number of the generator; the value is arbitrary.
 const STREAM: u128 = 0x6c61_625f_776f_726b_6c6f_6164_5f73_6c61;
 
 impl Rng {
-    /// Creates the sequence of `seed`.
+    /// Creates the sequence of random numbers that belongs to `seed`.
     pub fn new(seed: u64) -> Self {
         let mut generator = Pcg64::new(u128::from(seed) << 64 | u128::from(!seed), STREAM);
         // Skipping four numbers keeps seeds that differ in one bit from beginning alike.
@@ -33,15 +33,15 @@ impl Rng {
 
     /// Returns a number below `bound`; 0 if `bound` is 0.
     ///
-    /// Some values are more likely than others by `bound / 2^64`.
+    /// The probabilities of two values may differ by the fraction `bound / 2^64`.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.generator.next_u64()) * u128::from(bound)) >> 64) as u64
     }
-    /// Returns a number in the range, ends included.
+    /// Returns a number between `least` and `most`, both included.
     pub fn within(&mut self, least: u64, most: u64) -> u64 {
         least + self.below((most - least).saturating_add(1))
     }
-    /// Returns a number from 0 to less than 1, in steps of `2^-53`.
+    /// Returns a number that is at least 0 and less than 1, in steps of `2^-53`.
     pub fn unit(&mut self) -> f64 {
         (self.generator.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
@@ -60,12 +60,12 @@ impl Rng {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Weighted {
     values: Vec<usize>,
-    /// The cumulative weights: the sum up to each value, including its own.
+    /// The cumulative weights: for each value, the sum of all weights up to and including its own weight.
     ends: Vec<u64>,
 }
 
 impl Weighted {
-    /// Returns `None` if there is no weight, or their sum exceeds a `u64`.
+    /// Returns `None` without any weight, or if the sum of the weights exceeds a `u64`.
     pub(super) fn new(pairs: impl IntoIterator<Item = (usize, u64)>) -> Option<Self> {
         let (mut values, mut ends, mut sum) = (vec![], vec![], 0_u64);
         for (value, weight) in pairs.into_iter().filter(|(_, weight)| *weight > 0) {

@@ -12,13 +12,13 @@ use std::path::Path;
 pub const MOST: u64 = 1 << 30;
 /// The default upper bound of a log-normal distribution, in bytes.
 const CUT: u64 = 1 << 20;
-/// The most sizes of a Zipf distribution.
+/// The largest number of sizes in a Zipf distribution.
 const RANKS: u64 = 1 << 20;
 
 const EXPECTED: &str = "fixed:BYTES, uniform:MIN..MAX, lognormal:MEDIAN,SIGMA[,MAX], zipf:EXPONENT,MIN..MAX[,STEP] or \
      histogram:FILE (lines of size,count)";
 
-/// A distribution of sizes. The distribution is parsed from text, and printed as it was written.
+/// A distribution of sizes. The distribution is parsed from text, and printed as the user wrote it.
 ///
 /// | text | bytes |
 /// |---|---|

@@ -4,7 +4,7 @@ use super::error::SpecError;
 use core::fmt::Display;
 use core::str::FromStr;
 
-/// The text of a distribution during parsing.
+/// The text of a distribution that is being parsed.
 #[derive(Clone, Copy)]
 pub(super) struct Spec<'t> {
     what: &'static str,
@@ -33,7 +33,7 @@ impl<'t> Spec<'t> {
         self.wrong(format!("unknown distribution {name:?}"))
     }
 
-    /// Splits the text into `least` to `most` arguments.
+    /// Splits the text into arguments; their number must be between `least` and `most`.
     pub(super) fn arguments(
         &self,
         of: &'t str,
@@ -47,7 +47,7 @@ impl<'t> Spec<'t> {
         let wanted = if least == most { least.to_string() } else { format!("{least} to {most}") };
         self.wrong(format!("{} arguments, not {wanted}", arguments.len()))
     }
-    /// Parses a number from `least` to `most`.
+    /// Parses a number, which must be between `least` and `most`.
     pub(super) fn number<N>(&self, name: &str, text: &str, least: N, most: N) -> Result<N, SpecError>
     where
         N: FromStr + PartialOrd + Display + Copy,

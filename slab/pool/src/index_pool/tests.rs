@@ -338,7 +338,7 @@ proptest! {
         }
     }
 
-    /// With both policies, the pool hands out each block once, and growing and shrinking lose no block.
+    /// With each of the two policies, the pool hands out each block only once, and growing and shrinking lose no block.
     #[test]
     fn blocks_are_conserved_while_pools_grow_and_shrink(
         each in any::<bool>(), steps in prop::collection::vec(any::<u16>(), 1..300),

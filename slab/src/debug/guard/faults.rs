@@ -8,7 +8,7 @@ use super::Pool;
 use core::fmt::{self, Write};
 use uslab_magazine::sync::FixedPtr;
 
-/// Pools whose faults are reported. Pools of further subsystems only report errors at a free.
+/// Pools whose faults are reported. Pools of all other subsystems report errors only when an object is freed.
 static POOLS: [FixedPtr<Pool>; 8] = [const { FixedPtr::null() }; 8];
 
 /// Writer to standard error, without any lock.

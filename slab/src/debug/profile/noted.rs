@@ -18,7 +18,8 @@ pub(super) struct Site {
     pub(super) next: u32,
 }
 
-/// An [`Amount`] in fractions of objects. With integers, a sum is exactly zero after every added amount is subtracted.
+/// An [`Amount`] in fractions of objects. Because the fractions are integers, a sum is exactly zero after every amount
+/// that was added is subtracted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sum {
     pub(super) samples: u64,

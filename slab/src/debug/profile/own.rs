@@ -12,8 +12,8 @@ pub(super) const LIVE: usize = if cfg!(shuttle) { 1 << 6 } else { 1 << 16 };
 /// Maximum size of a sample in bytes: the largest object of a size class, and its largest alignment.
 pub(crate) const PLACE: usize = 32 << 10;
 
-/// Separate memory for samples, outside the subsystem's pages. A free that finds its class by address misses for a sample in
-/// separate memory, and other frees are unaffected.
+/// Separate memory for samples, outside the subsystem's pages. If a sample is in separate memory, a free that finds its
+/// class by address misses; all other frees are unaffected.
 #[derive(Debug)]
 pub(crate) struct Own {
     memory: Reserved,

@@ -11,8 +11,8 @@ use std::time::SystemTime;
 /// Names of a sample's four numbers, in order. Names with `objects` are counts, and names with `space` are bytes.
 const VALUES: [&str; 4] = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
 
-/// Pattern of functions that `pprof` drops with all their callees: functions of the allocator, and of Rust's and C's libraries
-/// that call nothing else.
+/// A pattern for functions that `pprof` drops together with the functions they call: functions of the allocator, and
+/// functions of Rust's and C's libraries that call only the allocator.
 const DROPPED: &str = r"[<&]*(uslab(_magazine|_buddy|_pool|_sync)?|alloc::(alloc|raw_vec)|std::alloc|__rustc(\[[0-9a-f]+\])?)::.*|__r(ust|dl|g)_.*alloc.*|(m|c|re|v|pv|aligned_)alloc|reallocarray|(posix_)?memalign|operator new(\[\])?";
 
 fn varint(mut number: u64, into: &mut Vec<u8>) {

@@ -160,8 +160,8 @@ fn samples_in_separate_memory_do_not_overlap() {
     assert!(again.as_ptr() == all[1].as_ptr() && again[PAGE_SIZE..].iter().all(|byte| *byte == 0));
 }
 
-/// A sample was once aligned to a page, whatever alignment was requested. Another mapping takes the system's next addresses
-/// between two samples.
+/// Regression test: each sample was aligned to a page, whatever alignment was requested. Between two samples, another
+/// mapping takes the addresses that the system would give next.
 #[test]
 fn samples_have_the_alignment_of_the_largest_class() {
     let (os, faults) = (uslab_buddy::Backend::Os, uslab_buddy::Faults::default());
@@ -181,7 +181,7 @@ struct Truth {
     live: u64,
 }
 
-/// A program whose sites have known sizes and rates. Each site is a function, which the site's stack names.
+/// A program whose sites have known sizes and rates. Each site is a function, whose name is on the stack of the site.
 struct Program<'a> {
     malloc: &'a Malloc,
     held: Vec<NonNull<u8>>,

@@ -1,4 +1,4 @@
-//! Pressure events on systems other than Linux, which have none.
+//! Pressure events on systems other than Linux; these systems have no pressure events.
 
 use super::Psi;
 use std::io;
@@ -18,7 +18,7 @@ impl Psi {
     }
 }
 
-/// Waits for the next event of `watched`, which cannot exist.
+/// Waits for the next event of `watched`; on these systems, no value of its type exists.
 pub(crate) fn next(watched: &Watched, _: &io::PipeReader) -> bool {
     match *watched {}
 }

@@ -1,8 +1,8 @@
 //! Grace periods under shuttle: a minimal implementation of the guarantees of `crossbeam-epoch`. The atomics and collector of
 //! `crossbeam-epoch` belong to the process: they would outlive executions, and run closures in another execution.
 //!
-//! A deferred closure runs once all readers that were pinned at that time have unpinned. A closure runs in a thread that pins
-//! or flushes, immediately or later, depending on the schedule.
+//! A deferred closure runs when all readers that were pinned at the time of the deferral have unpinned. A closure runs
+//! in a thread that pins or flushes, immediately or later, depending on the schedule.
 
 use core::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -17,7 +17,7 @@ struct Periods {
     waiting: VecDeque<(u64, Box<dyn FnOnce() + Send>)>,
 }
 
-/// State of an execution, whose threads all run on one system thread, and switch only outside of accesses.
+/// State of an execution; all of its threads run on one system thread, and threads switch only between accesses.
 #[derive(Default)]
 struct Shared(RefCell<Periods>);
 // SAFETY: one system thread runs all threads, and no access is interrupted.

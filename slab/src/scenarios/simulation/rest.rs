@@ -74,7 +74,8 @@ impl World {
         assert_eq!(seen, self.subsystem.pages().info().per_cpu(), "pages that CPUs hold, as they are seen");
     }
 
-    /// Checks that a view of a cache shows each object that is out once, either with its owner or in a magazine.
+    /// Checks that a view of a cache shows each object that is out exactly one time, either with its owner or in a
+    /// magazine.
     fn seen(&self, slot: &Slot) {
         // SAFETY: all threads rest.
         let view = unsafe { slot.cache.view() };

@@ -158,8 +158,8 @@ impl Script {
         Ok(read)
     }
 
-    /// Draws the script of a seed. A script has only a few operations, some of them much more often than others, because a mix
-    /// of all operations would always be similar (Groce et al., "Swarm Testing", ISSTA 2012).
+    /// Draws the script of a seed. A script has only a few kinds of operations, and some of them are much more frequent
+    /// than others, because mixes of all operations would all be similar (Groce et al., "Swarm Testing", ISSTA 2012).
     pub(crate) fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;

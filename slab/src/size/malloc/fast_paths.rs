@@ -43,8 +43,8 @@ impl Stride {
     /// multiples of strides up to 2^15.
     const MOST: usize = 1 << 17;
 
-    /// Recognises objects `stride` bytes apart in slabs of `slab` bytes, a power of two. `None` for larger slabs, whose
-    /// objects are found by their frames.
+    /// Recognises objects `stride` bytes apart in slabs of `slab` bytes, a power of two. `None` for larger slabs,
+    /// because the objects of larger slabs are found by their frames.
     fn new(stride: usize, slab: usize) -> Option<Self> {
         (slab <= Self::MOST)
             .then(|| Self { mask: (slab - 1) as u32, multiples: u32::MAX / stride as u32 + 1 })
@@ -148,8 +148,8 @@ impl FastPaths {
             .and_then(|fast_path| unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
-    /// Allocates an object during a profile that observes only allocations; returns `None`, with nothing done, on a
-    /// miss, without such a profile, or for a sample.
+    /// Allocates an object during a profile that observes only allocations. If the allocation misses, no such profile
+    /// runs, or the object would be a sample, does nothing and returns `None`.
     ///
     /// # Safety
     /// The conditions of [`alloc`](Self::alloc) hold.

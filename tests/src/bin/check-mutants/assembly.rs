@@ -30,15 +30,15 @@ const SECTIONS: [(&str, &str); 2] =
 /// The file with the sections' descriptor.
 const DESCRIPTOR: &str = "magazine/src/cpu/rseq.rs";
 
-/// The tests that judge: the check of the machine code, the comparison with the portable bodies, and the interruption
-/// at each instruction.
+/// The tests that must kill the mutants: the check of the machine code, the comparison with the portable bodies, and
+/// the interruption at each instruction.
 const JUDGES: [&str; 3] = [
     "cpu::rseq::tests::restartable_sections_do_not_modify",
     "cpu::rseq::tests::restartable_sections_agree",
     "cpu::rseq::tests::stepper::",
 ];
 
-/// The most mutants, because builds are slow.
+/// The largest number of these mutants, because building each of them is slow.
 const MOST: usize = 32;
 
 /// Returns all files that are mutated here.
@@ -75,7 +75,7 @@ impl Instruction<'_> {
             name => ["str", "stur", "stlr"].contains(&name),
         }
     }
-    /// Returns the same jump with another condition.
+    /// Returns this jump, but with the opposite condition.
     fn otherwise(&self) -> Option<String> {
         const OTHERS: [(&str, &str); 13] = [
             ("jae", "ja"),
@@ -250,8 +250,8 @@ pub(crate) fn tests(tree: &Tree) -> anyhow::Result<Vec<String>> {
 /// The time limit of all tests of the sections, which take seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Builds a mutant and runs all `tests`. If tests do not end in time and none fails, they run again with four times the
-/// limit.
+/// Builds a mutant and runs all `tests`. If tests do not end in time, and no test fails, the tests run again with four
+/// times the limit.
 pub(crate) fn judge(tree: &Tree, of: &Changed, tests: &[String]) -> anyhow::Result<Verdict> {
     let program = build(tree, Some(of))?;
     let mut late = vec![];

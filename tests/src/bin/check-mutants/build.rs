@@ -1,4 +1,4 @@
-//! The mutated workspace: a copy of the sources with all mutants in it, and its builds.
+//! The mutated workspace, which is a copy of the sources that contains all mutants, and the builds of this copy.
 
 use crate::Args;
 use crate::plan::Subjects;
@@ -139,7 +139,7 @@ impl Tree {
             .context("cargo")
     }
 
-    /// Removes mutants that do not compile, until the rest does.
+    /// Removes mutants that do not compile, until the copy compiles.
     pub(crate) fn settle(
         &mut self,
         command: &[&str],

@@ -1,6 +1,6 @@
-//! Measures how soon sampling tools notice a mutant: the stress on threads, the random operations against shadow models
-//! that the fuzz targets also run, and the simulation under random schedules. Tests written for one case do not help
-//! these tools.
+//! Measures how soon three sampling tools notice a mutant: the stress on threads, random operations against shadow
+//! models (which the fuzz targets also run), and the simulation under random schedules. Tests that were written for one
+//! special case do not count here.
 
 use crate::Args;
 use crate::build::Tree;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use uslab_tests::jobs::{Ended, run_within};
 use uslab_tests::mutate::Mutant;
 
-/// The CPU time of each tool for each mutant: 20 mutants then take less than an hour with their builds.
+/// The CPU time that each tool has for each mutant; with the builds, 20 mutants take less than an hour.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A tool that must notice a mutant.
@@ -144,7 +144,7 @@ fn tools(tree: &mut Tree) -> anyhow::Result<Vec<Tool>> {
     Ok(vec![Tool::Stress(stress), Tool::Random(random), Tool::Simulation(simulation)])
 }
 
-/// Draws mutants that may change something, and reports which tool notices each, and when.
+/// Draws mutants that may have an effect; for each of them, reports which tools notice it, and when.
 pub(crate) fn detect(args: &Args, config: &Config, tree: &mut Tree, count: usize) -> anyhow::Result<bool> {
     let tools = tools(tree)?;
     for tool in &tools {

@@ -1,4 +1,5 @@
-//! `cargo check-mutants`: changes the meaning of core files in one place at a time; a test or a model must fail for each change.
+//! `cargo check-mutants` changes the meaning of core files, one place at a time; for each change, a test or a model
+//! must fail.
 //!
 //! [`mutate`](uslab_tests::mutate) makes the mutants by rule, all in one copy of the workspace; the variable `MUTANT`
 //! enables one. Two builds suffice for any number of mutants: one of the unit and property tests, one of the loom
@@ -6,8 +7,8 @@
 //! that it reaches and the time that it takes. A mutant runs through the tests that reach it, cheapest first, until one
 //! fails.
 //!
-//! Tests are cheaper than models, so tests kill most mutants. `--models` finds out what models notice alone, with one
-//! build and only models.
+//! Tests are cheaper than models, so tests kill most mutants. `--models` finds out which mutants the models alone
+//! notice; it needs one build and runs only models.
 
 mod assembly;
 mod build;

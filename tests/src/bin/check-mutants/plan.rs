@@ -1,5 +1,4 @@
-//! Selects the mutants to judge: the packages and their files, the known equivalent mutants, and the selection by
-//! arguments.
+//! Selects the mutants to judge: packages, files, known equivalent mutants, and the arguments that select mutants.
 
 use crate::Args;
 use crate::assembly;
@@ -47,11 +46,11 @@ pub(crate) struct Config {
     pub(crate) files: Vec<String>,
     /// The rules whose mutants are judged.
     pub(crate) rules: Vec<String>,
-    /// The most mutants of 100 that may be neither noticed nor explained.
+    /// The largest percentage of mutants that may be neither noticed nor explained.
     pub(crate) most_live: f64,
-    /// The most mutants of 100 that may be noticed only by a floor.
+    /// The largest percentage of mutants that may be noticed only by a floor.
     pub(crate) most_by_floors: f64,
-    /// The most mutants of 100 that may only make tests run out of time.
+    /// The largest percentage of mutants whose only effect may be that tests run out of time.
     pub(crate) most_by_time: f64,
     #[serde(default)]
     pub(crate) equivalent: Vec<Equivalent>,
@@ -159,7 +158,7 @@ impl Subjects {
         Ok(Self { root, top, packages: found.iter().map(package).collect(), target, own: false })
     }
 
-    /// Returns the shipping files of all packages: the modules that a build without tests may contain.
+    /// Returns the shipping files of all packages: the modules that a build without tests can contain.
     fn files(&self) -> anyhow::Result<Vec<String>> {
         let mut files = BTreeSet::new();
         for package in &self.packages {
@@ -176,7 +175,7 @@ impl Subjects {
     }
 }
 
-/// Returns the selected mutants in random order, so that the judged ones are always a sample.
+/// Returns the selected mutants in random order, so that the mutants judged first are always a random sample.
 pub(crate) fn chosen<'m>(args: &Args, config: &Config, all: impl Iterator<Item = &'m Mutant>) -> Vec<Mutant> {
     let rules = if args.rule.is_empty() { &config.rules } else { &args.rule };
     let asked = |mutant: &&Mutant| args.assembly || rules.contains(&mutant.rule);
@@ -195,7 +194,7 @@ pub(crate) fn chosen<'m>(args: &Args, config: &Config, all: impl Iterator<Item =
     chosen
 }
 
-/// Returns the mutants that nothing, or only a floor, noticed in kept runs.
+/// Returns the mutants that, in runs whose results are kept, were noticed by nothing, or only by a floor.
 fn lived() -> HashSet<String> {
     let kept = fs::read_dir(workspace().join("target/mutants")).into_iter().flatten().flatten();
     let kept = kept.filter(|file| file.file_name().to_string_lossy().contains(".all."));
@@ -209,7 +208,7 @@ fn lived() -> HashSet<String> {
     lived
 }
 
-/// Returns a mutant's text without its line, which changes with the sources.
+/// Returns the text of a mutant without its line number, which changes when the sources change.
 fn without_place(mutant: &str) -> String {
     let (place, change) = mutant.split_once(' ').unwrap_or((mutant, ""));
     format!("{} {change}", place.split(':').next().unwrap_or(place))

@@ -1,4 +1,5 @@
-//! Built programs of tests and models. Each of their tests has the time that it takes, and the mutants that it reaches.
+//! Built programs of tests and models. For each of their tests, the module knows the time that the test takes, and the
+//! mutants that it reaches.
 
 use anyhow::Context;
 use serde_json::Value;
@@ -121,7 +122,8 @@ pub(crate) struct Test {
     pub(crate) reached: HashSet<u32>,
 }
 
-/// The most CPU time of a test, in seconds. Slower tests are omitted, because each runs for many mutants.
+/// The most CPU time of a test, in seconds. Tests that take longer are omitted, because each test runs for many
+/// mutants.
 pub(crate) const SLOWEST: f64 = 10.0;
 
 /// The result of running a test once.
@@ -134,7 +136,7 @@ pub(crate) enum Ran {
     Nothing,
 }
 
-/// Returns all tests, after running each once without a mutant.
+/// Runs each test once without a mutant, and returns all tests.
 pub(crate) fn tests(programs: &[Program], wrong: &mut Vec<String>) -> anyhow::Result<Vec<Test>> {
     let mut names = vec![];
     for (i, program) in programs.iter().enumerate() {

@@ -24,9 +24,9 @@ pub(crate) enum Verdict {
     Model { name: String, message: String },
     /// A test failed.
     Test { name: String, message: String },
-    /// Models explored less than they should, and nothing else failed.
+    /// Models explored fewer executions than they should, and nothing else failed.
     Floor { name: String },
-    /// A test twice did not end, and no test failed.
+    /// A test did not end, even in a second run, and no test failed.
     Time { name: String },
     /// All tests passed.
     Lives,
@@ -66,15 +66,16 @@ pub(crate) struct Judged {
     pub(crate) equivalent: Option<String>,
 }
 
-/// The whole result, or a shard's: a shard has only its mutants, and the other fields are equal in all shards.
+/// The whole result, or the result of a shard. A shard has only its own mutants; all other fields are equal in all
+/// shards.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Report {
     /// The number of selected mutants.
     pub(crate) of: usize,
-    /// The number of all mutants from which the judged ones were selected.
+    /// The number of mutants from which the judged mutants were selected.
     pub(crate) from: usize,
     pub(crate) mutants: Vec<Judged>,
-    /// `true` if the mutants were drawn from more, or not all of them are judged.
+    /// `true` if the mutants are a sample of a larger number, or if not all of them were judged.
     pub(crate) sampled: bool,
     /// The number of mutants that did not compile.
     pub(crate) left_out: usize,
@@ -84,13 +85,14 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Returns the mutants with a verdict, except explained ones and waiting ones.
+    /// Returns the mutants that have a verdict, but neither explained mutants nor mutants that wait.
     pub(crate) fn judged(&self) -> impl Iterator<Item = &Judged> {
         self.mutants
             .iter()
             .filter(|of| of.verdict != Verdict::Waits && (of.verdict.noticed() || of.equivalent.is_none()))
     }
-    /// Returns the rate of judged mutants with these verdicts; for a sample, with the interval for all mutants.
+    /// Returns the rate of these verdicts among judged mutants; for a sample, also the interval in which the rate of
+    /// all mutants is.
     pub(crate) fn share(&self, which: impl Fn(&Verdict) -> bool) -> Rate {
         let all = self.judged().count();
         Rate { of: self.judged().filter(|of| which(&of.verdict)).count(), all, sampled: self.sampled }
@@ -122,8 +124,8 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// Returns the confidence interval for the whole from which the sample was drawn, in per cent, at 95 % (Wilson
-    /// 1927).
+    /// Returns the confidence interval, at 95 % and in per cent, for the rate in all mutants, of which the sample is a
+    /// part (Wilson 1927).
     pub(crate) fn interval(self) -> [f64; 2] {
         let (n, p) = (self.all as f64, self.of as f64 / self.all.max(1) as f64);
         if !self.sampled || self.all == 0 {
@@ -200,7 +202,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Adds the reasons for mutants that were not noticed. If `all` shards are present, reports reasons that fit no mutant.
+/// Gives the known reasons for mutants that no test noticed. If `all` shards are present, also reports reasons that
+/// match no mutant.
 pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: bool) -> Report {
     report.mutants.sort_by_key(|of| of.mutant.number);
     let mut used = vec![false; config.equivalent.len()];

@@ -85,7 +85,8 @@ fn judged(mutants: &[Mutant], verdicts: Vec<Verdict>) -> Vec<Judged> {
     judged.map(|(mutant, verdict)| Judged { mutant: mutant.clone(), verdict, equivalent: None }).collect()
 }
 
-/// Judges mutants of restartable sequences as `check` does, one after the other, because each needs a build.
+/// Judges mutants of restartable sequences, as `check` judges other mutants, but one after the other, because each
+/// needs a build.
 pub(crate) fn check_assembly(
     args: &Args,
     config: &Config,
@@ -116,20 +117,21 @@ pub(crate) fn check_assembly(
     Ok(Report { of, from, sampled, mutants: judged(ours, verdicts), left_out: 0, wrong: vec![], seconds })
 }
 
-/// The total seconds of tests that one process runs, by round.
+/// For each round, the total of seconds that the tests in one process may take.
 pub(crate) const ROUNDS: [f64; 4] = [0.3, 1.0, 4.0, 1e9];
 
 /// The time limit of a model with its own bound.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The number of tests out of time after which the mutant is out of time, because hundreds of tests may reach an
-/// endless loop.
+/// The number of timed-out tests after which a mutant counts as timed out; without this bound, hundreds of tests may
+/// reach an endless loop.
 const ENOUGH_LATE: usize = 3;
 
-/// Runs a mutant through all tests that reach it. If a program does not end in time, another may still fail. If no
-/// program fails, the tests run again, each alone and with four times its time among others, until [`ENOUGH_LATE`]
-/// tests have run out of time again. Models finally run with their own bounds, if they end in time. This happens only
-/// for a mutant that nothing noticed, that is not `argued` to change nothing, and without a bound in the environment.
+/// Runs a mutant through all tests that reach it. If one program does not end in time, another program may still fail.
+/// If no program fails, the tests run again, each test alone, with four times the time that it took among other tests;
+/// this ends when [`ENOUGH_LATE`] tests have run out of time again. Models finally run with their own bounds, if they
+/// end in time. This happens only for a mutant that no test noticed and for which no argument says that it changes
+/// nothing, and only if the environment sets no bound.
 pub(crate) fn judge(
     mutant: &Mutant,
     argued: bool,
@@ -205,7 +207,7 @@ pub(crate) fn judge(
     Ok(Verdict::Lives)
 }
 
-/// Returns the time limit for a program that takes `seconds` without a mutant.
+/// Returns the time limit of a program that takes `seconds` seconds without a mutant.
 fn limit(times: f64, seconds: f64) -> Duration {
     const LEAST: f64 = if cfg!(test) { 0.5 } else { 3.0 };
     Duration::from_secs_f64(times * (LEAST + 10.0 * seconds))
@@ -225,7 +227,8 @@ pub(crate) struct Kept {
     pub(crate) file: fs::File,
 }
 
-/// Returns a name for the tests behind verdicts, because the models of some packages notice less than all models.
+/// Returns a name for the set of tests behind some verdicts, because the models of some packages notice fewer mutants
+/// than all models do.
 fn judges<'p>(models: Option<impl Iterator<Item = &'p str>>) -> String {
     models.map_or("all".to_owned(), |packages| packages.fold("models".to_owned(), |by, of| by + "." + of))
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::{Free, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
-/// Runs a script with four objects of 1,024 bytes on a page.
+/// Runs a script on a cache with four objects of 1,024 bytes per page.
 fn play(play: impl FnOnce(&mut Script<'_, Bonwick94>)) {
     script(1024, Knobs::default(), |script: &mut Script<'_, Bonwick94>| {
         assert_eq!(script.per_slab(), 4);

@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::{CPUS, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
-/// Runs a script with four objects in a slab and magazines of two.
+/// Runs a script on a cache with four objects per slab and two rounds per magazine.
 fn play(play: impl FnOnce(&mut Script<'_, Magazines01>)) {
     script(1024, Knobs { magsize: Some(2) }, |script: &mut Script<'_, Magazines01>| {
         assert_eq!(script.per_slab(), 4);
@@ -103,7 +103,7 @@ type Magazine = Vec<Place>;
 
 /// The paper's rules in their simplest form, for comparison with the model.
 struct Rules {
-    /// The loaded and the previous magazine of each CPU; `None` if a magazine is missing.
+    /// The loaded and the previous magazine of each CPU. `None` if a CPU lacks the magazine.
     cpus: Vec<[Option<Magazine>; 2]>,
     full: Vec<Magazine>,
     /// The number of empty magazines in the depot.

@@ -1,18 +1,18 @@
-//! Tests of the models on scripts with results worked out by hand, and against simple implementations that track each
-//! object.
+//! Tests of the models: scripts whose results were worked out by hand, and comparisons with simple implementations that
+//! track each object.
 
 use super::*;
 use crate::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
-/// The object size in bytes; a slab holds eight such objects.
+/// The object size in bytes, at which a slab holds eight objects.
 const SIZE: u32 = 4096;
 
 fn knobs(sheaf_capacity: usize, min_partial: usize) -> Knobs {
     let (cpu_partial, min_partial) = (Some(0), Some(min_partial));
     Knobs { sheaf_capacity: Some(sheaf_capacity), cpu_partial, min_partial, ..Knobs::default() }
 }
-/// Runs a script with sheaves of two, under the rules of 7.x.
+/// Runs a script with sheaves of two objects, under the rules of 7.x.
 fn play(min_partial: usize, play: impl FnOnce(&mut Script<'_, Sheaves<Node>>)) {
     script(SIZE, knobs(2, min_partial), |script: &mut Script<'_, Sheaves<Node>>| {
         assert_eq!(script.per_slab(), 8);
@@ -204,17 +204,17 @@ fn shrink_empties_sheaves_and_barn() {
 
 type Sheaf = Vec<Place>;
 
-/// The layer below sheaves, with its rules in the simplest form.
+/// The layer below sheaves, with its rules in their simplest form.
 trait Ground {
     fn refill(&mut self, cpu: usize, room: usize) -> Sheaf;
-    /// Takes flushed objects of one slab.
+    /// Accepts flushed objects that belong to one slab.
     fn take_back(&mut self, cpu: usize, objects: &[Place]);
     fn shrink(&mut self);
     fn slabs(&self) -> u64;
     fn active(&self) -> u64;
 }
 
-/// The layer below sheaves of 6.18: SLUB until 6.17.
+/// The layer below the sheaves of 6.18, with the slabs of CPUs. SLUB until 6.17.
 struct CpuSlabs(slub::tests::Rules);
 
 impl Ground for CpuSlabs {
@@ -235,7 +235,7 @@ impl Ground for CpuSlabs {
     }
 }
 
-/// The layer below sheaves of 7.x: the node's list.
+/// The layer below the sheaves of 7.x: the node's list of slabs.
 struct Listed {
     min_partial: usize,
     free: Free,
@@ -307,7 +307,7 @@ impl Ground for Listed {
 /// The rules in their simplest form, for comparison with the model.
 struct Rules<G> {
     capacity: usize,
-    /// The main and spare sheaf of each CPU, which exist from the CPU's first free or refill on.
+    /// The main and the spare sheaf of each CPU; both exist after the CPU's first free or refill.
     cpus: Vec<(Sheaf, Option<Sheaf>)>,
     barn: Vec<Sheaf>,
     ground: G,

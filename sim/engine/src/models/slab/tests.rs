@@ -5,8 +5,8 @@ use proptest::prelude::*;
 fn knobs(limit: u32, batchcount: u32, shared: u32) -> Knobs {
     Knobs { limit: Some(limit), batchcount: Some(batchcount), shared: Some(shared) }
 }
-/// Runs a script with four objects in a slab, arrays of four that move two at a time, and a shared array of two. At
-/// most 12 free objects stay in slabs: four batches of two, and a slab.
+/// Runs a script with four objects per slab, arrays of four objects that are moved in pairs, and a shared array of two
+/// objects. At most 12 free objects stay in slabs: four batches of two objects, and one slab of four.
 fn play(play: impl FnOnce(&mut Script<'_, Slab>)) {
     script(1024, knobs(4, 2, 1), |script: &mut Script<'_, Slab>| {
         assert_eq!(script.per_slab(), 4);
@@ -91,7 +91,7 @@ fn slabs_free_for_four_seconds_are_released() {
     });
 }
 
-/// Regression test: one damaged time in a trace kept the model busy for hours.
+/// Regression test: one damaged time in a trace made the model run for hours.
 #[test]
 fn clock_jump_runs_only_the_last_reap_intervals() {
     play(|script| {

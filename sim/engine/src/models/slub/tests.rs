@@ -1,4 +1,5 @@
-//! Tests of the model on scripts with results worked out by hand, and against a shadow that tracks each object.
+//! Tests of the model: scripts whose results were worked out by hand, and comparisons with a shadow that tracks each
+//! object.
 
 use super::*;
 use crate::design::{At, Design};
@@ -9,7 +10,7 @@ use crate::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// The object size in bytes; a slab of the largest order holds eight such objects.
+/// The object size in bytes, at which a slab of the largest order holds eight objects.
 const SIZE: u32 = 4096;
 
 fn knobs(cpu_partial: u32, min_partial: usize) -> Knobs {
@@ -180,12 +181,12 @@ fn large_objects_bypass_slabs() {
     assert!(error.starts_with("cache node: "), "{error}");
 }
 
-/// SLUB's rules in their simplest form, with every object and list separate.
+/// SLUB's rules in their simplest form: every object and every list is a separate value.
 pub(in crate::models) struct Rules {
     room: usize,
     min_partial: usize,
     free: Free,
-    /// The number of free objects of each current slab that its CPU may allocate.
+    /// For each current slab, the number of its free objects that its CPU may allocate.
     own: BTreeMap<usize, usize>,
     current: BTreeMap<usize, u64>,
     lists: BTreeMap<usize, Vec<u64>>,

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use uslab::{Block, Magazines};
 use uslab_magazine::{Path, Paths};
 
-/// The object size in bytes: a slab has eight objects, and up to six slabs with room are kept.
+/// The object size in bytes: at this size a slab has eight objects, and up to six slabs with free objects are kept.
 const SIZE: u32 = 4096;
 
 fn knobs(capacity: u16, depot_limit: u32) -> Knobs {
@@ -57,8 +57,9 @@ fn full_stack_doubles_its_capacity() {
     });
 }
 
-/// Moves seven objects out of their slab: two are allocated, two in the depot, three on the stack of CPU 0, where 0 and
-/// 3 were freed last. Returns the places of the depot's objects, newer one first: 2 and 1.
+/// Moves seven objects out of their slab: two are allocated, two are in the depot, and three are on the stack of CPU 0;
+/// objects 0 and 3 were freed last. Returns the places of the depot's objects, which are objects 2 and 1; the newer
+/// object is first.
 fn a_magazine_in_the_depot(script: &mut Script<'_, Uslab>) -> [(u64, u16); 2] {
     script.alloc(0, 6);
     let places = [2, 1].map(|number| script.place(number));
@@ -206,13 +207,13 @@ fn magazine_capacity_falls_with_object_size() {
 
 // ---- compared with the shipping code ----
 
-/// The configuration of the shipping code and of the model.
+/// The configuration that the shipping code and the model share in a test.
 #[derive(Clone, Debug)]
 struct Setup {
     cpus: u32,
     /// The object size of each cache in bytes.
     sizes: Vec<u32>,
-    /// The capacity, stock and depot limit; `None` derives them from the object size.
+    /// The capacity, the stock and the depot limit. `None` derives the three values from the object size.
     sized: Option<(u16, u16, u32)>,
 }
 
@@ -237,7 +238,7 @@ impl Setup {
     }
 }
 
-/// The choice of the allocated object to free.
+/// How the allocated object to free is chosen.
 #[derive(Clone, Copy, Debug)]
 enum Pick {
     Newest,
@@ -247,7 +248,7 @@ enum Pick {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Allocates on a CPU, from a cache, a number of objects.
+    /// Allocates objects: the CPU, the cache, and the number of objects.
     Alloc(u32, usize, usize),
     Free(u32, Pick, usize),
     /// Shrinks all caches.
@@ -260,7 +261,8 @@ enum Step {
 struct Pair<'m, 'p> {
     shipping: Shipping<'m>,
     model: Model<'p, Uslab>,
-    /// For each cache, the slab at each page, identified by the number of slabs created before it.
+    /// For each cache, the slab that begins at each page; the slab's identity is the number of slabs that were created
+    /// before it.
     born: Vec<HashMap<u32, u64>>,
     held: Vec<(usize, Block<'m>, ModelObject<'p>)>,
 }
@@ -342,8 +344,7 @@ impl<'m, 'p> Pair<'m, 'p> {
         (0..self.born.len()).for_each(|cache| self.compare(cache));
     }
 
-    /// Compares the level that served an allocation or free, its steps, and the number of objects at each level
-    /// afterwards.
+    /// Compares the level that served an allocation or free, the steps, and then the number of objects at each level.
     fn compare_operation(&mut self, cache: usize, before: &Seen, paths: Paths) -> Seen {
         let after = self.see(cache);
         let (told, did) = (class(paths, self.model.paths()), class(before.paths, after.paths));
@@ -390,14 +391,14 @@ impl<'m, 'p> Pair<'m, 'p> {
     }
 }
 
-/// Returns the level of the single operation between two counts.
+/// Returns the level that served the single operation between two counts.
 fn class(before: Paths, after: Paths) -> Path {
     let counted = Path::ALL.map(|path| after.of(path) - before.of(path));
     assert_eq!(counted.iter().sum::<u64>(), 1, "one operation: {before:?}, {after:?}");
     let class = counted.iter().position(|n| *n == 1).expect("it is of one class");
     Path::ALL[class]
 }
-/// Returns the level of an operation without memory commits for pages, stacks or depots.
+/// Returns the level that served an operation, ignoring memory commits for pages, stacks or depots.
 fn beside_memory(before: &Seen, after: &Seen) -> Path {
     if (before.slabs_made, before.slabs_released) != (after.slabs_made, after.slabs_released) {
         Path::Pages
@@ -410,8 +411,8 @@ fn beside_memory(before: &Seen, after: &Seen) -> Path {
     }
 }
 
-/// Runs the shipping code and the model with at most `most` allocated objects, and compares them until everything is
-/// freed.
+/// Runs the shipping code and the model until everything is freed, with at most `most` allocated objects, and compares
+/// the two.
 fn side_by_side(setup: &Setup, steps: impl IntoIterator<Item = Step>, most: usize) -> Paths {
     let machine = Machine::with(setup.cpus, setup.magazines()).expect("a machine of addresses");
     let pages = Pages::new(setup.cpus).expect("a machine of addresses");
@@ -455,7 +456,7 @@ proptest! {
     }
 }
 
-/// Stacks and depots of each size are filled from empty to full, and beyond.
+/// Stacks and depots of each size are filled from empty to full; then more objects are freed.
 #[test]
 fn model_stacks_and_depots_match_shipping_capacity() {
     for size in [1024, 4096, 12_000, 300_000] {
@@ -468,8 +469,8 @@ fn model_stacks_and_depots_match_shipping_capacity() {
     }
 }
 
-/// Only the limits on objects and magazines are checked, because there are too many objects to compare after each
-/// operation.
+/// The test checks only the limits on objects and magazines, because comparing this many objects after each operation
+/// would take too long.
 #[test]
 fn model_depots_of_small_objects_match_shipping_capacity() {
     let setup = Setup { cpus: 1, sizes: vec![64], sized: None };
@@ -488,7 +489,7 @@ fn model_depots_of_small_objects_match_shipping_capacity() {
     assert_eq!(counts, shipping.counts(0));
 }
 
-/// The limits of the depots add up to twice their common limit.
+/// Together, the limits of the depots are twice their common limit.
 #[test]
 fn model_depots_of_many_caches_match_shipping_capacity() {
     let Sizes { capacity, reach, depot_limit, magazine, .. } = Sizes::new(16_384, &Knobs::default());

@@ -82,8 +82,8 @@ fn buddy_memory_of_112_bytes_starts_as_three_blocks() {
     assert!(buddy.alloc(Layout::from_size_align(1, 8192).unwrap()).is_none());
 }
 
-/// The free function of the tutorial's listing ("Memory Allocators from Scratch"). The listing's free function
-/// continues with the lower block, keeps the merged size in a local variable, and writes back neither size nor flag.
+/// The free function in the listing of the tutorial "Memory Allocators from Scratch". This free function continues with
+/// the lower block, keeps the merged size in a local variable, and writes neither the size nor the flag back.
 #[test]
 fn free_without_a_header_update_misses_later_merges() {
     #[derive(Clone, Copy, Debug, PartialEq)]

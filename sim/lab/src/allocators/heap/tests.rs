@@ -10,8 +10,8 @@ fn layout(size: usize) -> Layout {
 fn heap(fit: Fit, order: Order) -> Heap {
     Heap::new(1024, fit, order).unwrap()
 }
-/// Returns a heap with free blocks of 64, 32 and 48 bytes, in address order, freed in this order; and the blocks that
-/// separate them.
+/// Returns a heap with free blocks of 64, 32 and 48 bytes, which were freed in the order of their addresses, and the
+/// used blocks that separate them.
 fn with_holes(fit: Fit, order: Order) -> (Heap, Vec<Piece>) {
     let mut heap = heap(fit, order);
     let mut blocks: Vec<_> =
@@ -39,7 +39,7 @@ fn each_fit_policy_selects_its_block() {
     assert_eq!(next, [208, 240, 272], "from where the last search ended");
 }
 
-/// Regression test: the search returned to its starting point.
+/// Regression test: after an exact fit, the next search began where the previous search had begun.
 #[test]
 fn next_fit_continues_after_an_exact_fit() {
     let mut heap = heap(Fit::Next, Order::Address);

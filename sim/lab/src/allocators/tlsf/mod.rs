@@ -1,8 +1,8 @@
-//! TLSF, two-level segregated fit: the library's [`Tlsf`](uslab::pool::Tlsf) in memory that counts accesses, and a
-//! second search for comparison.
+//! TLSF, two-level segregated fit: the library's [`Tlsf`](uslab::pool::Tlsf) in a memory that counts accesses, and a
+//! second search method for comparison.
 //!
-//! A step inspects a bitmap word, or with [`Search::Scan`] the head of a list. A search of the bitmaps takes at most
-//! three steps.
+//! A step is the inspection of a bitmap word, or, with [`Search::Scan`], of the head of a list. A search of the bitmaps
+//! takes at most three steps.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, NONE, Piece, of_the_library};
@@ -12,12 +12,12 @@ use core::ops::Range;
 use uslab::pool::tlsf::Blocks;
 pub use uslab::pool::tlsf::classes;
 
-/// The method that finds a class with a free block. Both search methods find the same class.
+/// The method that finds a class with a free block. The two search methods find one and the same class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
     /// Bit scans in the two bitmaps.
     Bitmaps,
-    /// Inspection of the list heads in order, as in segregated lists without bitmaps.
+    /// Inspection of one list head after the other, as in segregated lists without bitmaps.
     Scan,
 }
 
@@ -42,7 +42,7 @@ pub struct Tlsf {
 }
 
 impl Tlsf {
-    /// Creates a heap of `bytes` bytes, of which the end markers take 16, with `2^sli` classes in each doubling.
+    /// Creates a heap of `bytes` bytes, with `2^sli` classes per doubling; the end markers take 16 bytes of the heap.
     ///
     /// # Errors
     /// Fails if `bytes` is less than 32, more than [`Memory::MOST`] or not a multiple of 16, or if `sli` is not from 2
@@ -56,17 +56,17 @@ impl Tlsf {
     pub fn classes(&self) -> Classes {
         self.blocks.classes()
     }
-    /// Returns the class at which a search for `layout` begins; `None` if the layout is too large.
+    /// Returns the class at which the search for a layout begins. `None` if the layout is too large.
     pub fn first_class(&self, layout: Layout) -> Option<Class> {
         // The needed size with the header, in multiples of 16.
         let need = layout.size().checked_add(4)?.checked_next_multiple_of(16)?;
         self.blocks.first_class(need, layout.align())
     }
-    /// Returns the bitmaps of the first and second level, which mark the classes with a free block.
+    /// Returns the bitmaps of the first and the second level; a set bit marks a class with a free block.
     pub fn bitmaps(&self) -> (u32, &[u32]) {
         self.blocks.bitmaps()
     }
-    /// Returns the bytes of list heads and bitmaps.
+    /// Returns the size in bytes of the list heads and bitmaps.
     pub fn control_bytes(&self) -> usize {
         self.blocks.control_bytes()
     }
@@ -79,7 +79,7 @@ impl Tlsf {
     }
 }
 
-/// Finds the first class from `class` on with a free block, by the heads of the lists.
+/// Inspects the heads of the lists to find the first class that has a free block, beginning with `class`.
 fn find_in_heads(blocks: &Blocks<Memory>, class: Class) -> (Option<Class>, u64) {
     let steps = blocks.classes().steps();
     let from = class.fl * steps + class.sl;

@@ -8,8 +8,8 @@ fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 1).unwrap()
 }
 
-/// Returns a heap with free blocks of these sizes, headers included, and a free rest at its end; and the blocks that
-/// separate them.
+/// Returns a heap whose free blocks have the given sizes, headers included, with free memory at its end; also returns
+/// the used blocks that separate the free ones.
 fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, Vec<Piece>) {
     let mut tlsf = Tlsf::new(bytes, sli, search).unwrap();
     let mut kept = vec![];

@@ -1,5 +1,5 @@
-//! The models that loom runs, with two or three threads each. Begin with [`one_cpu`], which the tutorial (`README.md`
-//! of this crate) explains.
+//! The models that loom runs, with two or three threads each. Begin with [`one_cpu`], which the tutorial explains
+//! (`README.md` of this crate).
 
 use super::scenarios::ALL;
 use super::world::{SharedSupplier, World, alloc_then_free, run};
@@ -16,7 +16,8 @@ fn drain(world: &World) -> Kept {
     world.cache.drain();
     vec![]
 }
-/// A small model can collapse to few executions. This model shows that loom runs the lock's sections in every order.
+/// A mistake could reduce a small model to few executions, so the test counts the executions. This model shows that
+/// loom runs critical sections of the lock in every order.
 #[test]
 fn loom_runs_critical_sections_in_every_order() {
     static ORDERS: Counter = Counter::new(0);
@@ -59,7 +60,7 @@ pub(super) fn moved(script: Script) {
     run(world, (script, here), &[(Script::on(1), alloc_then_free)]);
 }
 
-/// Two threads on one CPU and one on the other share two magazines.
+/// Two threads on one CPU and a third thread on another CPU share two magazines.
 pub(super) fn three() {
     let world = World::new(2, 1, 4).cpu(0, &[1], &[]).in_depot(&[2]).out(&[3]);
     let frees = |world: &World| {
@@ -77,7 +78,7 @@ pub(super) fn from_the_slab_layer() {
 
 // ---------------------------------------------------------------- C2: exchanges
 
-/// One CPU frees objects that another CPU allocates: whole magazines are exchanged through the depot.
+/// One CPU frees the objects that another CPU allocates, so whole magazines travel through the depot.
 pub(super) fn travel(script: Script) {
     let world = World::new(2, 1, 3).out(&[1, 2, 3]).nothing_else();
     let producer = |world: &World| {
@@ -87,8 +88,8 @@ pub(super) fn travel(script: Script) {
     run(world, (script, producer), &[(Script::on(1), |world| vec![world.alloc(), world.alloc()])]);
 }
 
-/// A free finds both magazines full and no empty magazine in the depot. While the free makes an empty magazine, another
-/// thread of its CPU runs.
+/// A free finds that both magazines are full and that the depot has no empty magazine. While the free makes an empty
+/// magazine, another thread runs on the free's CPU.
 pub(super) fn makes_one() {
     let world = World::new(1, 2, 5).cpu(0, &[1, 2], &[3, 4]).out(&[5]).nothing_else();
     let frees = |world: &World| {
@@ -98,7 +99,7 @@ pub(super) fn makes_one() {
     run(world, (Script::on(0), frees), &[(Script::on(0), keep_one)]);
 }
 
-/// Two frees make a magazine each, and the other CPU may take one of the magazines.
+/// Two frees each make a magazine, and the other CPU may take one of these magazines.
 pub(super) fn two_frees_make_magazines() {
     let world = World::new(2, 1, 6).cpu(0, &[1], &[2]).cpu(1, &[3], &[4]).out(&[5, 6]).nothing_else();
     let five = |world: &World| {
@@ -112,7 +113,7 @@ pub(super) fn two_frees_make_magazines() {
     run(world, (Script::on(0), five), &[(Script::on(1), six)]);
 }
 
-/// The slab layer has no memory for a magazine, and no round to allocate before one is freed.
+/// The slab layer has no memory for a magazine, and no round to allocate until one is freed.
 pub(super) fn refused() {
     let world = World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).nothing_else().no_magazines();
     let frees = |world: &World| {
@@ -144,7 +145,7 @@ pub(super) fn two_drains() {
     run(world, (Script::on(0), drain), &[(Script::on(1), drain), (Script::on(1), keep_one)]);
 }
 
-/// The last owner drops the cache: all objects are then in the slab layer.
+/// The last owner drops the cache: afterwards, all objects are in the slab layer.
 pub(super) fn the_end() {
     let world = World::new(2, 1, 4).cpu(0, &[1], &[2]).in_depot(&[3]).out(&[4]);
     let supplier: SharedSupplier = world.cache.slab().clone();
@@ -162,7 +163,7 @@ pub(super) fn the_end() {
     assert_eq!(supplier.count(), 4, "the end gives all to the slab layer");
 }
 
-/// One thread allocates, another frees on the same CPU, and a third drains both CPUs.
+/// One thread allocates, another thread frees on the first thread's CPU, and a third thread drains both CPUs.
 pub(super) fn drained_beside_two() {
     let world = World::new(2, 1, 4).cpu(0, &[1], &[2]).in_depot(&[3]).out(&[4]).nothing_else();
     let frees = |world: &World| {
@@ -174,7 +175,7 @@ pub(super) fn drained_beside_two() {
 
 // ---------------------------------------------------------------- C4: the working set
 
-/// Takes the depot's full magazine, and returns another magazine, with object 2.
+/// Takes the full magazine out of the depot, and returns another magazine, which contains object 2.
 fn exchanges(world: &World) -> Kept {
     let object = world.alloc();
     world.free(2);
@@ -182,8 +183,8 @@ fn exchanges(world: &World) -> Kept {
     object.into_iter().for_each(|object| world.free(object));
     vec![]
 }
-/// A reap runs concurrently with an exchange: the magazine that the exchange returned stays, whatever the depot held
-/// before.
+/// A reap runs concurrently with an exchange: the magazine that the exchange returned stays in the depot, whatever else
+/// the depot held.
 pub(super) fn reaped() {
     let world =
         World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).before_interval().out(&[2, 3, 4]).nothing_else();
@@ -195,7 +196,7 @@ pub(super) fn reaped() {
     assert!(!world.cache.slab().has(2), "a reap takes only what nobody needed");
 }
 
-/// The end of an interval must not make a reap take magazines that arrived during the interval.
+/// If an interval ends concurrently, a reap must still not take magazines that arrived during the interval.
 pub(super) fn reaped_later() {
     let world = World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).out(&[2, 3, 4]).nothing_else();
     let reap = |world: &World| {
@@ -212,7 +213,7 @@ fn resize(world: &World) -> Kept {
     world.cache.end_interval();
     vec![]
 }
-/// The size of magazines grows while a free takes or makes an empty magazine of the old size; another free follows.
+/// The magazine size grows while a free takes or makes an empty magazine of the old size; then another free runs.
 pub(super) fn resized(script: Script) {
     let world = World::new(2, 1, 6).cpu(0, &[1], &[2]).cpu(1, &[3], &[4]).in_depot(&[]).in_depot(&[]);
     let frees = |world: &World| {
@@ -225,7 +226,7 @@ pub(super) fn resized(script: Script) {
     assert_eq!(world.cache.stats().size, 3);
 }
 
-/// The size of magazines grows while an allocation returns an empty magazine of the old size.
+/// The magazine size grows while an allocation returns an empty magazine of the old size.
 pub(super) fn resized_beside_an_allocation(script: Script) {
     let world = World::new(2, 1, 2).cpu(0, &[], &[]).cpu(1, &[2], &[]).in_depot(&[1]).in_depot(&[]);
     let works = |world: &World| {
@@ -260,7 +261,7 @@ fn loom_model_reaches_lock_contention() {
 
 // ---------------------------------------------------------------- C6, C7: locks and counts
 
-/// Statistics are read concurrently with an exchange. Counts never decrease, and are exact at the end.
+/// Statistics are read concurrently with an exchange. Counts never decrease, and at the end they are exact.
 pub(super) fn counted() {
     let world = World::new(2, 1, 2).cpu(0, &[], &[]).in_depot(&[1]);
     let reads = |world: &World| {
@@ -272,7 +273,7 @@ pub(super) fn counted() {
     run(world, (Script::on(0), keep_one), &[(Script::on(1), reads)]);
 }
 
-/// A magazine of one round is always full or empty, so the model needs larger magazines.
+/// A magazine with one round is always full or empty, so the model must use larger magazines.
 #[test]
 #[should_panic(expected = "survives")]
 fn model_with_one_round_magazines_misses_the_bug() {

@@ -1,5 +1,5 @@
-//! Tests of the magazine layer on simulated CPUs and on threads; property tests against a shadow written from Figure
-//! 3.1b.
+//! Tests of the magazine layer on simulated CPUs and on threads, including property tests against a shadow that follows
+//! Figure 3.1b.
 
 use crate::classic::magazine::{CpuCache, Magazine};
 use crate::classic::{Cache, MagazineStats, PerCpu, Sizes, Slab, Stats};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use uslab_magazine::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed, thread};
 use uslab_magazine::{Cpus, on_cpu};
 
-/// A slab layer that supplies numbers, at most `limit` at a time.
+/// A slab layer that gives numbers; at most `limit` numbers are in use at a time.
 #[derive(Debug)]
 struct Numbers {
     state: Mutex<(Vec<u64>, u64)>,
@@ -66,14 +66,14 @@ struct Mag {
     rounds: usize,
 }
 
-/// The paper's rules as counts: how many rounds each place has, but not which.
+/// The paper's rules as counts: the shadow knows how many rounds are in each place, but not which rounds.
 #[derive(Debug)]
 struct Shadow {
-    /// The loaded and previous magazine of each CPU, which may have none, one or both.
+    /// The loaded and the previous magazine of each CPU; a CPU may have no, one or two magazines.
     cpus: Vec<[Option<Mag>; 2]>,
     full: Vec<Mag>,
     empty: Vec<Mag>,
-    /// The smallest length of both lists in the current interval, and in the previous one.
+    /// The smallest lengths that both lists had in the current interval, and in the interval before it.
     least: [usize; 2],
     before: [usize; 2],
     size: usize,
@@ -194,7 +194,7 @@ impl Shadow {
         self.empty.clear();
         (self.least, self.before) = ([0; 2], [0; 2]);
     }
-    /// Returns the statistics in the cache's form.
+    /// Returns the statistics in the form that the cache uses.
     fn stats(&self) -> Stats {
         let show = |magazine: &Option<Mag>| {
             let Mag { size, rounds } = magazine.unwrap_or(Mag { size: 0, rounds: 0 });
@@ -225,7 +225,7 @@ enum Step {
     EndInterval,
     Reap,
     Drain,
-    /// This many visits found the depot locked.
+    /// This number of visits found that the depot was locked.
     Contended(u64),
     /// Sets whether memory for magazines is available.
     Memory(bool),
@@ -252,7 +252,7 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// After every operation the cache's statistics equal the shadow's, and no number has two owners.
+    /// After every operation, the statistics of the cache equal the shadow's statistics, and no number has two owners.
     #[test]
     fn layer_follows_the_papers_figure(first in 1..5_usize, growth in 0..9_usize, limit in 1..60_u64, steps in steps()) {
         let sizes = Sizes { first, largest: first + growth, contention: 3 };
@@ -302,7 +302,7 @@ proptest! {
         on_cpu(0);
     }
 
-    /// Section 3.1: a CPU with both magazines serves at least M operations between two visits to the depot.
+    /// Section 3.1: a CPU with two magazines serves at least M operations between two visits to the depot.
     #[test]
     fn a_magazine_of_operations_lies_between_two_visits(
         size in 1..9_usize, operations in prop::collection::vec(any::<bool>(), 50..500),
@@ -335,7 +335,7 @@ proptest! {
 
 // ---------------------------------------------------------------- the paper's own examples
 
-/// Figure 3.1a: two allocations and two frees in a loop, at any fill of the magazines.
+/// Figure 3.1a: two allocations and two frees in a loop, beginning at any fill of the magazines.
 #[test]
 fn alternating_operations_at_a_magazine_boundary_do_not_thrash() {
     for fill in 0..12 {
@@ -354,7 +354,8 @@ fn alternating_operations_at_a_magazine_boundary_do_not_thrash() {
     }
 }
 
-/// Section 3.7: a list whose length varies between 37 and 47 has a working set of 10; the other 37 may be reaped.
+/// Section 3.7: if the length of a list varies between 37 and 47, the working set is 10 magazines, and the other 37 may
+/// be reaped.
 #[test]
 fn reap_takes_magazines_outside_the_working_set() {
     let numbers = Numbers::new(1000);
@@ -397,7 +398,8 @@ fn magazines_grow_with_contention_up_to_the_largest_size() {
     assert_eq!(self::cache(1, sizes, &Numbers::new(1)).stats().size, 1, "at least one round");
 }
 
-/// Section 3.3: an allocation takes one object from the slab layer, even if whole magazines would fit.
+/// Section 3.3: an allocation takes a single object from the slab layer, even if whole magazines of objects would be
+/// available.
 #[test]
 fn only_frees_fill_magazines() {
     let numbers = Numbers::new(100);
@@ -410,7 +412,7 @@ fn only_frees_fill_magazines() {
     assert_eq!(stats.cpus, [[MagazineStats { rounds: 10, size: 15 }, MagazineStats { rounds: 0, size: 0 }]]);
 }
 
-/// Section 3.6: CPUs must not share a cache line.
+/// Section 3.6: Two CPUs must not share a cache line.
 #[test]
 fn each_cpu_has_separate_cache_lines() {
     assert_eq!(align_of::<PerCpu<u64>>(), 64);
@@ -439,7 +441,7 @@ fn unknown_cpu_number_gets_a_slot() {
     on_cpu(0);
 }
 
-/// One thread plays all CPUs, as a simulator does, and an object freed on one CPU is allocated on another.
+/// One thread plays all CPUs, as a simulator does; an object that one CPU frees is allocated by another CPU.
 #[test]
 fn one_thread_simulates_a_thousand_cpus() {
     let numbers = Numbers::new(20_000);
@@ -498,8 +500,8 @@ fn threads_on_real_cpus_lose_no_round() {
     assert_eq!(numbers.out(), held);
 }
 
-/// The layer must be readable in one sitting. Lines are counted as in the rest of the project, without blank lines and
-/// comments.
+/// The code of the layer must be short enough to read in one sitting. Lines are counted as everywhere in the project:
+/// blank lines and comments do not count.
 #[test]
 fn classic_magazine_layer_is_at_most_400_lines() {
     let files = [
@@ -513,7 +515,7 @@ fn classic_magazine_layer_is_at_most_400_lines() {
     assert!((200..=400).contains(&lines), "{lines}");
 }
 
-/// Regression test: from 31 on, magazines took intermediate sizes that illumos does not have.
+/// Regression test: from 31 on, magazines took intermediate sizes, which illumos does not have.
 #[test]
 fn magazines_grow_to_the_sizes_of_illumos() {
     let depot = super::super::depot::Depot::<usize>::new(15);

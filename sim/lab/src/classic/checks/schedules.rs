@@ -1,5 +1,5 @@
-//! The scenarios that shuttle runs: four threads on two CPUs, with magazines of two that may grow. Before each operation the
-//! schedule chooses the thread's CPU.
+//! The scenarios that shuttle runs: four threads on two CPUs, with magazines of two rounds that may grow. Before each
+//! operation, the schedule chooses the CPU on which the thread runs.
 
 use super::world::{Side, World, run};
 use uslab_magazine::Script;
@@ -22,7 +22,7 @@ fn works(world: &World) -> Vec<Option<usize>> {
     held
 }
 
-/// Runs all other operations of a cache's owner.
+/// Runs the operations of a cache's owner other than allocations and frees.
 fn tends(world: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 2 {
         match choose(4) {

@@ -1,11 +1,11 @@
-//! Compares the tutorial, README.md, with the code: its commands print what it shows, and its code is in the
-//! sources.
+//! Compares the tutorial, README.md, with the code: the tutorial's commands print what it shows, and its code is part
+//! of the sources.
 
 use std::process::Command;
 use uslab_magazine::sync::unset;
 
 const PAGE: &str = include_str!("../../../README.md");
-/// The common prefix of all commands that run the tests under loom.
+/// The beginning that all commands share that run tests under loom.
 const LOOM: &str =
     "RUSTFLAGS=\"--cfg loom\" cargo test --profile loom --target-dir target/loom -p uslab-lab --lib -- ";
 
@@ -16,7 +16,7 @@ fn blocks(language: &str) -> impl Iterator<Item = &'static str> {
     fenced.filter_map(move |block| block.strip_prefix(fence.as_str()))
 }
 
-/// Returns a run's output, without times and without libtest's lines.
+/// Returns the output of a run, omitting times and the lines of libtest.
 fn said(output: &str) -> String {
     let mut story = false;
     let mut said = String::new();
@@ -61,7 +61,7 @@ fn tutorial_shows_the_output_of_every_command() {
     assert!(shown_rows > 20, "{shown_rows}");
 }
 
-/// The command `uslab story` reads this format, and its tests read the kept file.
+/// The command `uslab story` reads this format, and the tests of this command read the stored file.
 #[test]
 fn stored_counterexample_is_current() {
     let program = std::env::current_exe().unwrap();

@@ -1,8 +1,9 @@
-//! The world of models and schedules: a cache of numbered objects, and the objects' owners.
+//! The world of models and schedules: a cache of numbered objects, and the owners of the objects.
 //!
-//! A world ends with a census. Each object is in one place, each magazine is in the right list for its fill, and counts
-//! are exact. The owner of an object writes to the object's cell. The checker watches the cells. It detects a second
-//! owner, and a free that does not happen before the next allocation of the object.
+//! At the end of a world, a census checks its state. The census checks that each object is in one place, that each
+//! magazine is in the list for its fill, and that counts are exact. The owner of an object writes to the object's cell.
+//! The checker observes every access to these cells. The checker detects a second owner, and a free that does not
+//! happen before the object's next allocation.
 
 use crate::classic::depot::List;
 use crate::classic::magazine::{CpuCache, Magazine};
@@ -10,7 +11,7 @@ use crate::classic::{Cache, Sizes, Slab};
 use uslab_magazine::sync::{Arc, Counter, Mutex, UnsafeCell, planted, tell};
 use uslab_magazine::{Cpus, Script, threads};
 
-/// The slab layer: a locked heap of objects.
+/// The slab layer of a test: a heap of objects under a lock.
 #[derive(Debug)]
 pub(super) struct TestSupplier {
     objects: Mutex<Vec<usize>>,
@@ -61,7 +62,7 @@ pub(super) struct World {
 // SAFETY: loom checks accesses to the cells; shuttle runs all threads of an execution on one system thread.
 unsafe impl Sync for World {}
 
-/// Returns a magazine of `size` rounds with these objects.
+/// Returns a magazine with room for `size` rounds, which contains the given objects.
 fn magazine(size: usize, objects: &[usize]) -> Magazine<usize> {
     let mut rounds = Vec::with_capacity(size);
     rounds.extend(objects);
@@ -70,7 +71,7 @@ fn magazine(size: usize, objects: &[usize]) -> Magazine<usize> {
 
 /// The construction of the initial state.
 impl World {
-    /// Creates a world with objects 1 to `objects`, all in the supplier, and magazines of `size` rounds.
+    /// Creates a world whose supplier has the objects 1 to `objects`, and whose magazines have `size` rounds.
     pub(super) fn new(cpus: u32, size: usize, objects: usize) -> Self {
         let supplier = TestSupplier { objects: Mutex::new((1..=objects).collect()), magazines: true };
         let sizes = Sizes { first: size, largest: 2 * size + 1, contention: 2 };
@@ -86,7 +87,7 @@ impl World {
     fn size(&mut self) -> usize {
         self.cache.depot.0.get_mut().size
     }
-    /// Accesses the supplier without a lock, so that the access is not a step of a trace.
+    /// Accesses the supplier without a lock, so that traces do not show the access as a step.
     fn supplier(&mut self) -> &mut TestSupplier {
         Arc::get_mut(&mut self.cache.slab.0).expect("nobody else has the supplier yet")
     }
@@ -98,20 +99,20 @@ impl World {
         self.cached += objects.len() as u64;
         magazine(self.size(), objects)
     }
-    /// Sets the magazines of a CPU that had none.
+    /// Gives magazines to a CPU that had no magazines.
     pub(super) fn cpu(mut self, cpu: usize, loaded: &[usize], previous: &[usize]) -> Self {
         let (loaded, previous) = (self.magazine(loaded), self.magazine(previous));
         let cache = self.cache.per_cpu[cpu].0.get_mut();
         *cache = CpuCache { loaded, previous, ..CpuCache::new() };
         self
     }
-    /// Adds a magazine to the depot: full with these objects, or empty.
+    /// Adds a magazine to the depot: a full magazine with the given objects, or an empty magazine.
     pub(super) fn in_depot(mut self, objects: &[usize]) -> Self {
         let magazine = self.magazine(objects);
         self.cache.depot.0.get_mut().put(magazine);
         self
     }
-    /// Lets two intervals pass for all that the depot has.
+    /// Makes two intervals pass, so that everything in the depot is older than the current interval.
     pub(super) fn before_interval(mut self) -> Self {
         let stock = self.cache.depot.0.get_mut();
         for list in [&mut stock.full, &mut stock.empty] {
@@ -120,12 +121,12 @@ impl World {
         }
         self
     }
-    /// Sets the visits to the depot that had to wait in this interval.
+    /// Sets how many visits to the depot had to wait in this interval.
     pub(super) fn contended(mut self, visits: u64) -> Self {
         self.cache.depot.0.get_mut().contended = visits;
         self
     }
-    /// Puts these objects in use.
+    /// Marks the given objects as in use.
     pub(super) fn out(mut self, objects: &[usize]) -> Self {
         self.from_shelf(objects);
         for object in objects {
@@ -135,13 +136,13 @@ impl World {
         }
         self
     }
-    /// Leaves the supplier without objects.
+    /// Leaves the supplier without any objects.
     pub(super) fn nothing_else(mut self) -> Self {
         let left = self.supplier().objects.get_mut();
         assert!(left.is_empty(), "{left:?} are on the supplier");
         self
     }
-    /// Leaves no memory for magazines.
+    /// Leaves the supplier without memory for magazines.
     pub(super) fn no_magazines(mut self) -> Self {
         self.supplier().magazines = false;
         self
@@ -166,7 +167,7 @@ impl World {
         self.cache.free(object);
     }
 
-    /// Checks, when all threads have ended and the objects `live` are in use, that each object is in its place.
+    /// Checks that each object is in its place when all threads have ended; the objects in `live` are in use.
     pub(super) fn census(&self, live: &[usize]) {
         let mut objects: Vec<usize> = live.to_vec();
         for cpu in &self.cache.per_cpu {
@@ -197,7 +198,7 @@ impl World {
             "the counts are exact"
         );
     }
-    /// Checks that CPUs hold no objects, after a drain without concurrent operations.
+    /// Checks, after a drain without concurrent operations, that CPUs hold no objects.
     pub(super) fn assert_cpus_are_empty(&self) {
         let magazines = self.cache.stats().cpus.into_iter().flatten();
         assert_eq!(
@@ -210,8 +211,8 @@ impl World {
 
 pub(super) type Side = threads::Side<World>;
 
-/// Runs `here` in this thread and `others` in their own threads, each on the CPUs of its script. Finally takes the
-/// census.
+/// Runs `here` in this thread and each of `others` in a new thread; each script names the CPUs on which its thread
+/// runs. Finally takes the census.
 pub(super) fn run(world: World, here: (Script, Side), others: &[(Script, Side)]) -> Arc<World> {
     let world = Arc::new(world);
     let live = threads::together(&world, here, others);

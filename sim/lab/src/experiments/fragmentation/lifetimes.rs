@@ -1,16 +1,16 @@
-//! The same sizes with the same mean lifetime: two kinds of lifetimes, and one kind.
+//! Runs equal sizes with equal mean lifetimes: once with two kinds of lifetimes, and once with one kind.
 
 use super::{Context, Policy, Spread, seeds, shown};
 use crate::experiments::load::Load;
 use crate::findings::{Claim, Findings, Holds, Table, Value};
 
-/// The number of seeds is large, because the differences are small compared with the differences between seeds.
+/// The number of seeds is large, because the differences are small compared with the differences between two seeds.
 const SEEDS: u64 = 30;
-/// Each distribution has the mean 218. In the first, a tenth of the blocks lives for 2,000 allocations and the others
-/// for 20.
+/// The mean of each distribution is 218. In the first distribution, a tenth of the blocks lives for 2,000 allocations,
+/// and all other blocks for 20.
 const KINDS: [&str; 3] = ["bimodal:20,2000,0.1", "exponential:218", "uniform:1..435"];
-/// The size of each memory in bytes. With a mean size of 520 bytes, slightly less than half of the memory is requested
-/// at a time.
+/// The size of each memory in bytes. With a mean size of 520 bytes, slightly less than half of the memory is in use at
+/// a time.
 const MEMORY: usize = 1 << 18;
 
 pub(super) fn run(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {

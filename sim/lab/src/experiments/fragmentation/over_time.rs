@@ -1,18 +1,19 @@
-//! A long run: does fragmentation grow over time, and do searches get longer?
+//! A long run, which answers two questions: does fragmentation grow over time, and do searches get longer?
 
 use super::{Context, Policy, Run, SEEDS, Sample, Spread, seeds};
 use crate::experiments::load::Load;
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 
-/// The first five of a hundred samples show a new heap, the later ones a steady state: the longest lifetime is 4,000
-/// operations.
+/// Of a hundred samples, the first five show a new heap, and all later ones a steady state: the longest lifetime is
+/// 4,000 operations.
 const OPERATIONS: u64 = 200_000;
 const MEMORY: usize = 1 << 18;
-/// The increase in percentage points that counts as more, and the factor in steps that counts as longer.
+/// The increase in percentage points that counts as more fragmentation, and the factor in steps that counts as longer
+/// searches.
 const MORE: f64 = 5.0;
 const LONGER: f64 = 1.1;
 
-/// Returns the steps per operation over these samples.
+/// Returns the steps per operation over the time of some samples.
 fn steps(samples: &[Sample]) -> f64 {
     let [first, .., last] = samples else { return 0.0 };
     (last.steps - first.steps) as f64 / (last.operations - first.operations).max(1) as f64

@@ -9,19 +9,20 @@ use crate::allocators::{Allocator, Heap};
 use crate::findings::Value;
 use crate::findings::clock::Spread;
 
-/// The number of seeds over which a figure's median is taken, starting with the given seed.
+/// The number of seeds over which the median of a figure is taken; the first of them is the given seed.
 pub(super) const SEEDS: u64 = 10;
 
-/// A policy that is compared by the share of free memory in one piece.
+/// A policy; policies are compared by the share of free memory that is one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
     Named(Name),
-    /// First fit that puts freed blocks at the front of the list.
+    /// First fit on a list where freed blocks are put at the front.
     LastFreed,
 }
 
 impl Policy {
-    /// The first policy determines the fraction of memory in use, because its memory cannot have an arbitrary size.
+    /// The first policy in the list sets the fraction of memory in use, because its memory cannot have an arbitrary
+    /// size.
     pub(super) const ALL: [Self; 5] = [
         Self::Named(Name::Buddy),
         Self::Named(Name::Tlsf),
@@ -67,7 +68,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Returns the samples of a part of the run, given in quarters.
+    /// Returns the samples of the part of the run between two quarters.
     pub(super) fn quarters(&self, from: usize, to: usize) -> &[Sample] {
         let samples = &self.outcome.samples;
         &samples[samples.len() * from / 4..(samples.len() * to / 4).max(samples.len() * from / 4 + 1)]
@@ -75,7 +76,7 @@ impl Run {
     pub(super) fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
         samples.iter().map(of).sum::<f64>() / samples.len() as f64
     }
-    /// Returns the used fraction of the memory in per cent: the mean over the second half of the run.
+    /// Returns the used fraction of the memory in per cent, as the mean over the second half of the run.
     pub(super) fn in_use(&self) -> f64 {
         let free = Self::mean(self.quarters(2, 4), |s| s.holes.total as f64);
         100.0 - free * 100.0 / self.bytes as f64
@@ -84,8 +85,8 @@ impl Run {
     pub(super) fn share_at(sample: &Sample) -> f64 {
         sample.holes.largest as f64 * 100.0 / sample.holes.total.max(1) as f64
     }
-    /// Returns the largest piece relative to the largest possible piece for this much free memory, in per cent. A buddy
-    /// allocator's possible pieces are powers of two.
+    /// Returns the size of the largest piece, in per cent of the largest piece that is possible with this amount of
+    /// free memory. In a buddy allocator, the possible pieces are powers of two.
     pub(super) fn of_possible(&self, sample: &Sample) -> f64 {
         let total = sample.holes.total.max(1);
         let possible = match self.policy {
@@ -94,7 +95,7 @@ impl Run {
         };
         sample.holes.largest as f64 * 100.0 / possible as f64
     }
-    /// Returns the mean share over the second half of the run.
+    /// Returns the mean of the largest piece's share over the second half of the run.
     pub(super) fn share(&self) -> f64 {
         Self::mean(self.quarters(2, 4), Self::share_at)
     }
@@ -103,13 +104,13 @@ impl Run {
     }
 }
 
-/// Returns the same experiment with `count` seeds.
+/// Returns `count` contexts for the experiment, which differ only in their seeds.
 pub(super) fn seeds<'c>(context: &Context<'c>, count: u64) -> impl Iterator<Item = Context<'c>> {
     let context = *context;
     (0..count).map(move |i| Context { seed: context.seed.wrapping_add(i), ..context })
 }
 
-/// Formats the median over seeds with its interval, with one decimal.
+/// Formats the median over seeds, with its interval, to one decimal.
 pub(super) fn shown(values: impl IntoIterator<Item = f64>) -> Value {
     Value::Spread(Spread::of(values.into_iter().collect()), 1)
 }

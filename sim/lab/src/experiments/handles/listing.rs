@@ -1,25 +1,25 @@
-//! Reuses a slot until its generation is used up: in the tutorial's listing, as its text describes, and in this crate's
-//! tables.
+//! Reuses a slot until its generations are used up: in the tutorial's listing, in the way that the tutorial's text
+//! describes, and in this crate's tables.
 //!
-//! The listing of "Memory Allocators from Scratch" counts a slot's generation in 32 bits and packs 8 of them into a
-//! handle. The article's text claims that a stale handle becomes valid again after 256 frees. The claim would hold if
-//! the slot's count had 8 bits. As written, the slot's generation reaches 256 while a new handle has generation 0. All
-//! later handles are therefore stale from the beginning.
+//! The listing of "Memory Allocators from Scratch" counts the generation of a slot in 32 bits, but packs only 8 of
+//! these bits into a handle. The text of the article claims that a stale handle becomes valid again after 256 frees.
+//! The claim would be true if the slot's count had only 8 bits. As the listing is written, the slot's generation
+//! reaches 256 while a new handle gets generation 0. From then on, all new handles are stale from the beginning.
 
 use crate::findings::{Claim, Findings, Holds, Table, Value};
 use anyhow::Context as _;
 use uslab::handle::{Generations, Handle, HandleTable, WrapPolicy};
 
-/// A slot that is used repeatedly, in any kind of table.
+/// A slot that is used again and again, in any kind of table.
 trait Reused {
-    /// Allocates the slot and returns the handle's bits; `None` if the slot is no longer used.
+    /// Allocates the slot and returns the bits of the handle. `None` if the slot has been retired.
     fn spawn(&mut self) -> Option<u32>;
     fn is_valid(&self, handle: u32) -> bool;
-    /// Frees the slot and returns `true` if the handle is valid.
+    /// Frees the slot, and returns `true` if the handle was valid.
     fn free(&mut self, handle: u32) -> bool;
 }
 
-/// Slot 0 of the listing, with a generation of `bits` bits.
+/// Slot 0 of the listing; its generation has `bits` bits.
 struct Counted {
     bits: u32,
     generation: u32,
@@ -55,7 +55,7 @@ impl Reused for Counted {
     }
 }
 
-/// The only used slot of a table with 24 + 8 bits.
+/// The only slot that is used of a table with 24 + 8 bits.
 struct Tabled(HandleTable<(), u32, 8>);
 
 impl Reused for Tabled {
@@ -72,9 +72,9 @@ impl Reused for Tabled {
     }
 }
 
-/// The fate of a slot that is used repeatedly.
+/// What happens to a slot that is used again and again.
 struct SlotFate {
-    /// The number of frees after which the slot's first handle became valid again.
+    /// The number of frees after which the first handle of the slot was valid again.
     revived: Option<u64>,
     /// The number of frees after which a new handle was stale from the beginning.
     born_stale: Option<u64>,
@@ -105,7 +105,7 @@ fn fate(slot: &mut impl Reused) -> anyhow::Result<SlotFate> {
     Ok(fate)
 }
 
-/// Reports on one slot that is freed and reused, with 8 bits of generation in a handle.
+/// Reports on one slot that is freed and reused, when a handle has 8 bits of generation.
 pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         format!(
@@ -144,7 +144,8 @@ pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the number of frees until the first slot of a new table is retired; `None` if counting would take too long.
+/// Returns the number of frees after which the first slot of a new table is retired. `None` if counting would take too
+/// long.
 fn counted<const G: u32>() -> anyhow::Result<Option<u64>> {
     if G > 24 {
         return Ok(None);
@@ -161,7 +162,7 @@ fn counted<const G: u32>() -> anyhow::Result<Option<u64>> {
     }
 }
 
-/// Returns the number of frees until the first handle is valid again in a table that wraps.
+/// Returns the number of frees after which the first handle is valid again, in a table whose generations wrap.
 fn wrapped<const G: u32>() -> anyhow::Result<Option<u64>> {
     if G > 24 {
         return Ok(None);
@@ -180,7 +181,7 @@ fn wrapped<const G: u32>() -> anyhow::Result<Option<u64>> {
     }
 }
 
-/// Reports how often a slot can be used, by the bits of a generation.
+/// Reports how often a slot can be used, depending on the number of bits in a generation.
 pub(super) fn lives(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "How long a slot lasts",
@@ -194,7 +195,8 @@ pub(super) fn lives(findings: &mut Findings) -> anyhow::Result<()> {
             "at a million frees a second in one slot, s",
         ],
     );
-    /// The table row of `$g` bits. A 64-bit handle has at least 32 bits of generation, because an index has at most 32.
+    /// The row of the table for generations with `$g` bits. A 64-bit handle has at least 32 bits of generation, because
+    /// its index has at most 32 bits.
     macro_rules! row {
         ($($g:literal, $in_64:expr;)+) => {$(
             let narrow = Handle::<u32, $g>::SLOTS;
@@ -251,12 +253,12 @@ mod tests {
         assert_eq!((retire.revived, retire.born_stale, retire.retired), (None, None, Some(255)));
     }
 
-    /// The pool article's `Free` increments the generation and forgets the id: no listing returns an id to the free
-    /// ids.
+    /// The function `Free` in the article on pools increments the generation and loses the id: no listing adds an id to
+    /// the free ids.
     #[test]
     fn free_of_the_pool_article_leaks_the_id() {
-        /// `get_free_sparse_id` is not listed. `get_free_sparse_id` could return the next id, or an id that `Free` put
-        /// in a list. The listing's `Free` puts no id in a list.
+        /// `get_free_sparse_id` is not listed. The function could return either the next id, or an id that `Free` had
+        /// put in a list. But `Free` in the listing puts no id in a list.
         struct Ids {
             next: u32,
             returned: Vec<u32>,

@@ -1,5 +1,5 @@
-//! The experiment on handles: what a handle does after its object is freed, how long a generation lasts, and the cost
-//! of a check.
+//! The experiment on handles: what a handle does after its object is freed, how many uses a generation permits, and the
+//! cost of a check.
 
 mod listing;
 mod tables;

@@ -1,4 +1,5 @@
-//! Handles step by step: a table, a slot map's indirections, names that become invalid, and the effect of a reload.
+//! Handles step by step: a table, the indirections of a slot map, names that become invalid, and the effect of a
+//! reload.
 
 use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use anyhow::{Context as _, ensure};
@@ -16,7 +17,7 @@ fn said<T: core::fmt::Display>(value: Option<T>) -> Value {
     value.map_or_else(|| "rejected".into(), |value| value.to_string().into())
 }
 
-/// Shows a spawn, a free, and a lookup by the old handle.
+/// Shows how an object is made and freed, and a lookup with the old handle.
 pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "A table of 24 + 8 bits, step by step",
@@ -107,7 +108,7 @@ pub(super) fn indirections(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shows a hundred particles: a tool marks the particle at index 5, which is then freed.
+/// Shows a hundred particles: a tool remembers index 5, and the particle at this index is freed.
 pub(super) fn find_wrong_particle(findings: &mut Findings) -> anyhow::Result<()> {
     const MARKED: usize = 5;
     let mut array = PackedArray::new();
@@ -140,7 +141,7 @@ pub(super) fn find_wrong_particle(findings: &mut Findings) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Shows lookups of objects that were saved by handle and by name, in a table loaded from a file.
+/// Shows lookups of objects in a table that was loaded from a file; the objects were saved by handle and by name.
 pub(super) fn reload(findings: &mut Findings) -> anyhow::Result<()> {
     let mut old = HandleTable::<&str, u32, 8>::new();
     let mut ids = StableIds::new();
@@ -197,7 +198,8 @@ struct Together<T> {
 
 const LINE: usize = 64;
 
-/// Shows the bytes of names, the bytes in addition to objects, and the memory that a check reads.
+/// Shows three sizes: the bytes of a name, the bytes that a table needs in addition to objects, and the memory that a
+/// check reads.
 pub(super) fn sizes(findings: &mut Findings) {
     let mut table = Table::new(
         "Bytes",

@@ -1,4 +1,4 @@
-//! Measures the cost of finding an object by its name, and of finding that it was freed.
+//! Measures the cost of finding an object by its name, and the cost of finding out that the object was freed.
 
 use crate::experiments::Context;
 use crate::findings::clock::{self, Samples};
@@ -9,23 +9,24 @@ use std::hint::black_box;
 use std::sync::{Arc, Weak};
 use uslab::handle::{HandleTable, SlotMap};
 
-/// An object of 64 bytes, whose first word identifies it.
+/// An object of 64 bytes; its first word identifies the object.
 type Object = [u64; 8];
 
 fn object(stamp: usize) -> Object {
     [stamp as u64 + 1, 0, 0, 0, 0, 0, 0, 0]
 }
 
-/// A pass that looks up all objects once, by name, in random order.
+/// A pass that looks up each object once, by its name, in random order.
 type Pass = Box<dyn Fn() -> u64>;
 
-/// Returns a pass over `names`, and the name of the method.
+/// Returns a pass over `names`, and the name of the lookup method.
 fn by<N: 'static>(mut names: Vec<N>, rng: &mut Pcg64, find: impl Fn(&N) -> u64 + 'static) -> Pass {
     names.shuffle(rng);
     Box::new(move || names.iter().fold(0, |sum, name| sum + find(black_box(name))))
 }
 
-/// Returns all ways to find `n` objects; if the objects are `gone`, only ways that can detect it.
+/// Returns all methods to find one of `n` objects; if `gone` is true, the objects are freed, and only methods that can
+/// detect this are returned.
 fn passes(n: usize, gone: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static str, Pass)>> {
     let mut all = Vec::new();
     let mut narrow = HandleTable::<Object, u32, 8>::new();

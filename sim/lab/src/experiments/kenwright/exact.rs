@@ -1,5 +1,4 @@
-//! Results of the paper's algorithm alone: its variables step by step, and the time at which each block is first
-//! touched.
+//! Results that depend only on the paper's algorithm: its variables step by step, and when each block is first touched.
 
 use super::{Lazy, lazy};
 use crate::experiments::Context;
@@ -10,13 +9,13 @@ use anyhow::Context as _;
 use rustc_hash::FxHashMap;
 use uslab::pool::{Initialise, PoolGuard};
 
-/// Returns the index of a block, given the address of the first block.
+/// Returns the index of a block, given the addresses of the block and of the first block.
 fn number(address: *const u8, first: *const u8, size: usize) -> usize {
     (address.addr() - first.addr()) / size
 }
 
-/// Shows four blocks in eight states. The drawing of the paper's second figure is not in the surviving text, but the
-/// rules are.
+/// Shows the pool's four blocks in eight states. The surviving text lacks the drawing of the paper's second figure, but
+/// contains the rules.
 pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     const SIZE: usize = 16;
     let mut table = Table::new(
@@ -52,7 +51,7 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the number of blocks that ever joined the chain, and the most blocks in use at a time.
+/// Returns the number of blocks that ever joined the chain, and the largest number of blocks in use at a time.
 fn run(ops: &[Op], peak: usize, policy: Initialise) -> anyhow::Result<[u64; 2]> {
     // The pool has room for many more blocks, as a game reserves for its worst frame.
     let pool = lazy(64, 100 * peak, policy)?;
@@ -67,8 +66,8 @@ fn run(ops: &[Op], peak: usize, policy: Initialise) -> anyhow::Result<[u64; 2]> 
     Ok([pool.state().initialised.into(), most])
 }
 
-/// Compares the paper's rule, which adds one block at each allocation, with a rule that adds a block only if no used
-/// block is free.
+/// Compares two rules: the paper's rule adds one block to the chain at each allocation; the other rule adds a block
+/// only if no used block is free.
 pub(super) fn touched(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "Blocks that were ever touched: one more at each allocation, or when no other is free",

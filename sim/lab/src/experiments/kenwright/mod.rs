@@ -27,7 +27,7 @@ pub struct Kenwright {
     counts: Vec<u32>,
 }
 
-/// The most bytes of all blocks, because all of malloc's blocks are written to.
+/// The largest number of bytes of all blocks; it is limited because all blocks of malloc are written to.
 const MOST: u64 = 1 << 30;
 
 impl Kenwright {

@@ -1,4 +1,5 @@
-//! Measures what the paper's figures measure: pool and malloc, checks, creation and pages.
+//! Measures the quantities in the paper's figures: times of the pool and of malloc, of checks, of creation, and of
+//! pages.
 
 use super::{Kenwright, lazy};
 use crate::experiments::Context;
@@ -15,13 +16,13 @@ use uslab::pool::{
     Refused, SafePool, SlotLayout,
 };
 
-/// Returns the page faults of the calling thread so far.
+/// Returns the number of page faults that the calling thread has had so far.
 fn faults() -> f64 {
     getrusage(UsageWho::RUSAGE_THREAD).map_or(0.0, |usage| usage.minor_page_faults() as f64)
 }
 
-/// Allocates `n` blocks, writes to each, and frees them in the same order. Returns nanoseconds and page faults per
-/// block.
+/// Allocates `n` blocks, writes to each block, and frees the blocks in the order of their allocation. Returns the
+/// nanoseconds per block and the page faults per block.
 fn batch<B, E>(
     n: usize,
     repeats: usize,
@@ -78,7 +79,7 @@ fn dropped<B>(block: B) -> Result<(), BadFree> {
 }
 
 impl Kenwright {
-    /// Draws figure 4: a line for each size, with the time by the number of blocks.
+    /// Draws figure 4: for each block size, a line that shows the time over the number of blocks.
     pub(super) fn figure(&self, context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
         let mut table = Table::new(
             "So many allocations, each with its first write, then as many frees; ns for a pair",
@@ -152,7 +153,7 @@ impl Kenwright {
     }
 }
 
-/// Reports the cost of optional checks, which replace a debugging heap.
+/// Reports the cost of optional checks, which can replace a debugging heap.
 pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     const SIZE: usize = 64;
     const BLOCKS: usize = 1000;
@@ -227,20 +228,20 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
     Ok(())
 }
 
-/// Returns a pool in an area, whose blocks join the chain as late as possible.
+/// Returns a pool in an area; its blocks join the chain as late as possible.
 fn lazy_in(area: MappedArea, size: usize, blocks: usize) -> anyhow::Result<SafePool<IndexPool<MappedArea>>> {
     Ok(SafePool::new(IndexPool::with_blocks(area, size, blocks, Initialise::WhenEmpty)?))
 }
 
 /// The size of a page in bytes.
 const PAGE: usize = 4096;
-/// Rows in the table of the cost of checks.
+/// The row of the pool without checks in the table of the cost of checks.
 const PLAIN: usize = 1;
 const GUARDS: usize = 3;
 const TRACES: usize = 4;
 const PAGES: usize = 5;
 
-/// Measures the time to make a pool and allocate a first block: does it depend on the number of blocks?
+/// Measures the time to make a pool and allocate one block, to show if the time depends on the number of blocks.
 pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     const SIZE: usize = 16;
     let mut table = Table::new(
@@ -324,7 +325,7 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
     Ok(())
 }
 
-/// Measures the cost of a page's first access, and of the next access.
+/// Measures the cost of the first access to a page, and of the second access.
 pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let count = context.scale(16_384);
     let samples = clock::try_rounds(context.rounds(), 1, |_| -> anyhow::Result<_> {
@@ -368,7 +369,7 @@ pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::R
     Ok(())
 }
 
-/// Counts the instructions of an allocation and a free, to show what fewer branches could still save.
+/// Counts the instructions of one allocation and one free, which shows how much fewer branches could still save.
 pub(super) fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let cases = [
         ("the paper's rule", Case::LazyPaper),

@@ -1,11 +1,11 @@
-//! Checks the article's statements about its sets, and this project's goals, round by round.
+//! Checks the article's statements about its sets, and the goals of this project; a claim is checked in each round.
 
 use super::Measured;
 use super::phases::NAMES;
 use crate::findings::clock::Spread;
 use crate::findings::{Claim, Findings, Holds};
 
-/// Returns the ratio of a phase's duration in two designs, in a set; `None` if the set did not run.
+/// Returns the ratio of two designs' durations in one phase of a set. `None` if the set did not run.
 fn ratio(all: &[Measured], set: u8, phase: usize, design: usize, other: usize) -> Option<Spread> {
     let samples = &all.iter().find(|measured| measured.set == set)?.samples;
     Some(samples[design].times(&samples[other], phase))
@@ -16,7 +16,7 @@ const BUILD: usize = 0;
 const CHURN: usize = 1;
 const WALKS: usize = 2;
 
-/// The factor from which on a design takes "hundreds of times" as long.
+/// The smallest factor that counts as "hundreds of times" as long.
 const HUNDREDS: f64 = 200.0;
 
 pub(super) fn claims(findings: &mut Findings, all: &[Measured]) {
@@ -125,8 +125,8 @@ mod tests {
     use super::*;
     use crate::findings::clock;
 
-    /// Returns results of set 3 in which the scan takes `scan` ms, another design `slow` and the rest 1, in each of
-    /// `rounds` rounds.
+    /// Returns results of set 3 in which, in each of `rounds` rounds, the scan takes `scan` ms, one other design takes
+    /// `slow` ms, and all other designs take 1 ms.
     fn set_3(rounds: usize, scan: f64, slow: f64) -> Vec<Measured> {
         let time = |design| match design {
             0 => scan,
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(verdict(&set_3(5, 150.0, 1.0)).0, Holds::No);
     }
 
-    /// Regression test: one run confirmed a claim and the next one did not.
+    /// Regression test: a claim was confirmed in one run and refuted in the next run.
     #[test]
     fn verdict_after_a_single_round_is_undecided() {
         assert_eq!(verdict(&set_3(1, 300.0, 1.0)).0, Holds::Undecided);

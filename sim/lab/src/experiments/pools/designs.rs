@@ -1,4 +1,4 @@
-//! The article's particle, and the designs that store it, each as a Rust program would write it.
+//! The article's particle, and the designs that store particles; each design is written as a Rust program would do it.
 
 use anyhow::Context as _;
 use uslab::handle::{Handle, PackedArray, SlotMap};
@@ -29,26 +29,26 @@ impl Particle {
 
 /// A design of the article.
 pub(super) trait Design {
-    /// The key of an object. The packed array has no lasting keys, so the current index identifies an object.
+    /// The key of an object. The packed array has no lasting keys, so an object is identified by its current index.
     type Key;
-    /// The items that a walk inspects: slots whose flag marks an object, values without gaps, or words of 64 bits with
-    /// one bit per place.
+    /// The items that a walk inspects: slots whose flag marks an object, values without gaps, or 64-bit words with one
+    /// bit per place.
     const LOOKS_AT: &'static str;
 
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key>;
     fn free(&mut self, key: Self::Key);
     /// Updates all objects. Returns the number of updated objects.
     fn walk(&mut self) -> usize;
-    /// Returns the number of slots, values or words that a walk inspects.
+    /// Returns the number of items (slots, values or words) that a walk inspects.
     fn looked(&mut self) -> usize;
 }
 
-/// Adjacent slots with a flag each. If `SCANS`, a new object takes the lowest free slot, found by a search; otherwise a
-/// freed slot is never used again.
+/// Adjacent slots, each of which has a flag. If `SCANS` is true, a new object takes the lowest free slot, which a
+/// search finds; otherwise a freed slot is never used again.
 #[derive(Default)]
 pub(super) struct Flags<const SCANS: bool>(Vec<Particle>);
 
-/// Adjacent slots; a free slot's link is stored in place of the position.
+/// Adjacent slots; in a free slot, the link to the next free slot is stored in place of the particle's position.
 pub(super) struct FreeList {
     slots: Vec<Particle>,
     head: u32,
@@ -210,7 +210,7 @@ impl Design for Hive<Particle> {
         ((info.full + info.partial) * info.objs_per_slab.div_ceil(64)) as usize
     }
 }
-/// An object cache with its objects in boxes: usable by all threads, but without walks over the objects.
+/// An object cache whose objects are in boxes: all threads can use it, but a walk over the objects is not possible.
 pub(super) struct Boxes<'c>(pub(super) &'c ObjectCache<Particle>);
 
 impl<'c> Design for Boxes<'c> {
@@ -238,7 +238,8 @@ impl<'c> Design for Boxes<'c> {
 mod tests {
     use core::mem::offset_of;
 
-    /// "A true zero-overhead free list": the union in the article's own code has its pointer's alignment.
+    /// "A true zero-overhead free list": in the article's own code, the pointer in the union raises the union's
+    /// alignment.
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn article_union_enlarges_the_particle_to_32_bytes() {

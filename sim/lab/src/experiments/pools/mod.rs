@@ -1,9 +1,11 @@
-//! The experiment on the article about pools, from a naive pool to a slot map, measured again, together with slabs.
+//! The experiment that repeats the measurements of the article on pools, from a naive pool to a slot map, and adds
+//! slabs.
 //!
-//! Each design is written as a Rust program would write it. A program stores the article's particle, and runs the
-//! article's three phases: allocation and freeing, churn, iteration. The result of each phase is passed to `black_box`,
-//! so that the compiler removes nothing. The article's own 0.88 ns for a free and an allocation raise doubts. A design
-//! with lasting keys keeps them in a list, whose cost is part of its churn; the packed array has no keys.
+//! Each design is written as a Rust program would do it. A program stores the article's particles, and runs the
+//! article's three phases: allocate and free, churn, iterate. The result of each phase is passed to `black_box`, so
+//! that the compiler does not remove the work. The article's own figure of 0.88 ns for a free and an allocation
+//! suggests that the compiler removed work there. A design with lasting keys keeps the keys in a list, whose cost is
+//! part of the churn phase; the packed array has no keys.
 
 mod claims;
 mod designs;
@@ -70,7 +72,7 @@ impl Pools {
     }
 }
 
-/// Returns `true` if a set runs as long as the article's; otherwise its times cannot be compared with the article's.
+/// Returns `true` if a set runs as long as in the article; otherwise the times of the two cannot be compared.
 fn as_long(set: &Set, frames: usize, walks: usize) -> bool {
     (frames, walks) == (FRAMES, set.walks)
 }
@@ -110,13 +112,13 @@ fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], sampl
     table
 }
 
-/// The measurements of a set: each design's three phases, round by round.
+/// The measurements of a set: the three phases of each design, in each round.
 struct Measured {
     set: u8,
     samples: Vec<Samples<3>>,
 }
 
-/// Draws a picture of each phase, from the set that studies it, or otherwise from the first set that ran.
+/// Draws a picture of each phase, using the set that studies the phase, or otherwise the first set that was run.
 fn pictures(findings: &mut Findings, all: &[Measured]) {
     let phases = ["Allocating and freeing", "Churn", "Walks"];
     for (phase, (name, about)) in phases.into_iter().zip([3, 1, 4]).enumerate() {

@@ -1,4 +1,4 @@
-//! The article's sets, and its three phases: allocation and freeing, churn, walks.
+//! The article's sets, and its three phases: allocate and free, churn, walk.
 
 use super::designs::{Boxes, Design, Flags, FreeList, Particle};
 use crate::findings::clock;
@@ -11,7 +11,8 @@ use uslab::objects::Hive;
 use uslab::pool::{HeapArea, LivePool};
 use uslab::{Magazines, ObjectCache, Subsystem};
 
-/// A set of the article: its allocations, frees and walks, and the article's milliseconds by design and phase.
+/// A set of the article: its numbers of allocations, frees and walks, and the article's milliseconds for each design
+/// and phase.
 pub(super) struct Set {
     pub(super) allocs: usize,
     pub(super) frees: usize,
@@ -46,23 +47,23 @@ pub(super) const SETS: [Set; 4] = [
     },
 ];
 
-/// The number of objects replaced in a frame, and the number of frames.
+/// The number of objects that a frame replaces, and the number of frames.
 pub(super) const REPLACED: usize = 500;
 pub(super) const FRAMES: usize = 1_000;
 
-/// Milliseconds of each phase, and the counts of a walk.
+/// The milliseconds of each phase, and the counts of a walk.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Run {
     pub(super) build: f64,
     pub(super) churn: f64,
     pub(super) walks: f64,
     pub(super) looked: usize,
-    /// The kind of items that a walk inspects; empty if the design cannot be walked.
+    /// The kind of items that a walk inspects; empty if a walk is not possible.
     pub(super) looks_at: &'static str,
     pub(super) active: usize,
 }
 
-/// The order in which live objects are freed, drawn before any timing.
+/// The order in which live objects are freed; it is drawn before the timing begins.
 pub(super) struct Order {
     first: Vec<usize>,
     churn: Vec<usize>,
@@ -79,7 +80,7 @@ impl Order {
     }
 }
 
-/// Runs a design with lasting keys.
+/// Runs a design whose keys stay valid.
 fn named<D: Design>(design: &mut D, set: &Set, order: &Order, walks: usize) -> anyhow::Result<Run> {
     let mut failed = None;
     let mut keys: Vec<Option<D::Key>> = Vec::with_capacity(set.allocs);
@@ -128,7 +129,7 @@ fn walk<D: Design>(design: &mut D, walks: usize) -> Run {
     Run { looked, looks_at: D::LOOKS_AT, active, walks, ..Run::default() }
 }
 
-/// Runs the packed array, whose objects are identified only by their index.
+/// Runs the packed array, in which only the index identifies an object.
 fn packed(set: &Set, order: &Order, walks: usize) -> anyhow::Result<Run> {
     let mut array = PackedArray::default();
     let mut failed = None;
