@@ -275,7 +275,8 @@ fn any_setting_can_be_requested_and_its_cost_is_shown_by_cache() {
         caches.map(|cache| cache["name"].as_str().unwrap().to_owned()).collect()
     };
     assert!(
-        !names(same).contains(&"inode_cache".to_owned()) && names(quarter).contains(&"inode_cache".to_owned()),
+        !names(same).contains(&"inode_cache".to_owned())
+            && names(quarter).contains(&"inode_cache".to_owned()),
         "{same}"
     );
     let debug = names(setting(&report, "slab_debug=FZPU,dentry,kmalloc-rcl-*"));

@@ -20,14 +20,14 @@ pitfall: string,
 /** The student's task. */
 work: Work, };
 
-/** The task of a lab: to predict, or to write code. */
+/** The task of a lab: to predict a result, or to write code. */
 export type Work = { "questions": Array<Question> } | { "code": Code };
 
 /** The code that a student must complete. */
 export type Code = {
 /** A source file that compiles but does not do its work yet. */
 starter: string,
-/** The criteria of the judge, one sentence each. */
+/** The criteria by which the judge decides, one sentence each. */
 judged_by: Array<string>, };
 
 /** A question whose answer the engine computes. */
@@ -36,7 +36,7 @@ export type Question = {
 text: string,
 /** The kind of answer that the question expects. */
 expects: Expects,
-/** The design that runs the question's script, as for `--design`. Empty if the question has no script. */
+/** The design that runs the question's script, in the form of `--design`. The text is empty if the question has no script. */
 design: string,
 /** The question's script: see [`script`](crate::script()). */
 script: string, };
@@ -59,18 +59,18 @@ strips: Array<Strip>, };
 export type Strip = {
 /** A description of the strip. */
 said: string,
-/** The strip's pieces without gaps: size in bytes and contents; `None` for an empty piece. */
+/** The pieces of the strip, without gaps, each with its size in bytes and its contents. `None` for a piece without contents. */
 pieces: Array<[number, string | null]>, };
 
 /** A student's answers to the labs with questions, as the course page writes them. */
 export type Sheet = {
-/** The version of the course: [`Sheet::COURSE`]. */
+/** The version of the course that the sheet belongs to. [`Sheet::COURSE`]. */
 course: number,
 /** The name of the student. */
 name: string,
 /** The seed of the numbers in the questions. */
 seed: number,
-/** The answers by lab, in order; `null` for a missing answer. */
+/** The answers of each lab, in the order of its questions. `null` represents a missing answer. */
 answers: { [key in string]: Array<number | null> }, };
 
 /** The states before a policy's failure, and the error at one of them. A failure has either `views` or `scenes`. */
@@ -81,9 +81,9 @@ lab: string,
 title: string,
 /** The error message. */
 wrong: string,
-/** The index of the state with the error, from 0. */
+/** The index, from 0, of the state that has the error. */
 at: number,
-/** The object concerned, if any: its slab's first page, and its index in the slab. */
+/** The object concerned, if the error concerns one: its slab's first page, and its index in the slab. */
 object: [number, number] | null,
 /** The offsets in bytes of the memory blocks concerned. */
 blocks: Array<number>,

@@ -6,13 +6,13 @@ export type About = {
 name: Name,
 /** The demo's title on a page. */
 title: string,
-/** What to look at, in a few sentences. */
+/** What to look at in the demo, in a few sentences. */
 what: string,
 /** The commands that the demo accepts. */
 takes: Array<string>,
 /** Commands that show how the allocator works. */
 script: Array<string>,
-/** `true` if the allocator serves any size, so that it can race others on the same requests. */
+/** `true` if the allocator serves any size, so that it can serve the requests of a race. */
 races: boolean, };
 
 /** A demo of one allocator. */
@@ -26,9 +26,9 @@ said: string,
 refused: boolean,
 /** The parts of the memory from its start to its end, without gaps. */
 parts: Array<Part>,
-/** The number of free pieces, the largest, and the sum, without headers and tags. */
+/** The number of free pieces, the largest piece, and the sum of all pieces; headers and tags do not count. */
 holes: Holes,
-/** Figures of the demo that have no field, by name. */
+/** Figures of the demo for which no field exists, by name. */
 facts: Array<[string, string]>, };
 
 /** A range of bytes of one kind. */
@@ -41,8 +41,8 @@ bytes: number, } & ({ "is": "used", "block": string } | { "is": "rounding", "blo
 /** The kind of a range of bytes. */
 export type Is = { "is": "used", "block": string } | { "is": "rounding", "block": string } | { "is": "tag" } | { "is": "padding" } | { "is": "free" } | { "is": "untouched" } | { "is": "retired" } | { "is": "loaded" };
 
-/** The free memory: the number of pieces, the largest piece, and the sum.
- * A piece is the most that one request can get: neighbours that the allocator can serve together count as one piece, and so does each free slot of a pool. */
+/** The free memory: the number of its pieces, the largest piece, and the sum of all pieces.
+ * A piece is the most that one request can get: free neighbours that can serve one request are one piece, and each free slot of a pool is one piece. */
 export type Holes = {
 /** The number of free pieces. */
 count: number,
@@ -51,9 +51,9 @@ largest: number,
 /** The size of all pieces in bytes. */
 total: number, };
 
-/** Several allocators that serve the same requests. */
+/** Several allocators that serve equal requests. */
 export type Race = {
 /** The requests. */
 commands: Array<string>,
-/** Each allocator, with its memory before the first request and after each request. */
+/** Each allocator, with the state of its memory before the first request and after each request. */
 scenes: Array<[Name, Array<Scene>]>, };

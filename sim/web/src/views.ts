@@ -8,14 +8,14 @@ title: string,
 cpus: number,
 /** The number of operations. */
 operations: number,
-/** The names of the stream's caches, by number. */
+/** The names of the stream's caches, indexed by number. */
 caches: Array<string>,
 /** Texts that user space wrote into the trace. */
 marks: Array<Mark>, };
 
 /** A text that user space wrote into the trace. */
 export type Mark = {
-/** The number of the mark's operation. */
+/** The number of the operation to which the mark belongs. */
 operation: number,
 /** The mark's text. */
 text: string, };
@@ -24,13 +24,13 @@ text: string, };
 export type View = {
 /** The number of operations so far. */
 operation: number,
-/** Nanoseconds of the trace since its first operation. */
+/** The trace's time in nanoseconds, counted from its first operation. */
 time_ns: number,
 /** The steps of the last operation. */
 steps: Array<Step>,
-/** The number of allocations so far that failed. */
+/** The number of allocations that have failed so far. */
 failed: number,
-/** The caches known so far, by number in the stream. */
+/** The caches that have been used so far, indexed by their number in the stream. */
 caches: Array<SeenCache>,
 /** The requested caches, slab by slab. */
 shown: Array<ShownCache>,
@@ -41,7 +41,7 @@ pages: Pages, };
 export type SeenCache = {
 /** The cache's name. */
 name: string,
-/** Allocations and frees that the stream requested so far. */
+/** The number of allocations and frees that the stream has requested so far. */
 served: number,
 /** The size of an object in bytes. */
 size: number,
@@ -49,13 +49,13 @@ size: number,
 order: number,
 /** The number of objects in a slab. */
 per_slab: number,
-/** The number of objects in a full magazine, or in the design's counterpart. */
+/** The number of objects in a full magazine, or in the container that the design uses instead. */
 capacity: number,
 /** The number of allocated objects. */
 used: number,
-/** Free objects held by CPUs: in magazines, or in a slab that a CPU owns. */
+/** Free objects that CPUs hold in magazines, or in slabs that belong to a CPU. */
 in_magazines: number,
-/** Free objects in the level that all CPUs share above the slabs. */
+/** Free objects in the level between CPUs and slabs that all CPUs share. */
 in_depot: number,
 /** Free objects in slabs that no CPU owns. */
 free_in_slabs: number,
@@ -65,7 +65,7 @@ full: number,
 partial: number,
 /** Slabs with only free objects. */
 empty: number,
-/** Exchanges of magazines with the shared level. */
+/** The number of magazines exchanged with the level that all CPUs share. */
 depot_exchanges: number,
 /** The number of slabs created so far. */
 slabs_made: number, };
@@ -78,13 +78,13 @@ size: number,
 order: number,
 /** The number of objects in a slab. */
 per_slab: number,
-/** The number of objects in a full magazine, or in the design's counterpart. */
+/** The number of objects in a full magazine, or in the container that the design uses instead. */
 capacity: number,
 /** The number of allocated objects. */
 used: number,
-/** Free objects held by CPUs: in magazines, or in a slab that a CPU owns. */
+/** Free objects that CPUs hold in magazines, or in slabs that belong to a CPU. */
 in_magazines: number,
-/** Free objects in the level that all CPUs share above the slabs. */
+/** Free objects in the level between CPUs and slabs that all CPUs share. */
 in_depot: number,
 /** Free objects in slabs that no CPU owns. */
 free_in_slabs: number,
@@ -94,20 +94,20 @@ full: number,
 partial: number,
 /** Slabs with only free objects. */
 empty: number,
-/** Exchanges of magazines with the shared level. */
+/** The number of magazines exchanged with the level that all CPUs share. */
 depot_exchanges: number,
 /** The number of slabs created so far. */
 slabs_made: number, };
 
 /** Counts of pages. */
 export type Pages = {
-/** The number of managed pages. */
+/** The number of pages that the page allocator manages. */
 managed: number,
 /** The number of pages in slabs. */
 slab: number,
 /** The number of pages in large kmalloc objects. */
 large: number,
-/** The number of pages in blocks that the stream holds. */
+/** The number of pages in blocks that the stream has in use. */
 blocks: number,
 /** The number of pages in per-CPU magazines. */
 per_cpu: number,
@@ -115,30 +115,30 @@ per_cpu: number,
 free: number,
 /** The number of free, uncommitted pages. */
 uncommitted: number,
-/** Free blocks by order, for each migrate type. */
+/** The number of free blocks for each migrate type, by order. */
 orders: Array<[number, number, number]>,
 /** The number of uncommitted free blocks, by order. */
 uncommitted_orders: Array<number>,
-/** Blocks in the per-CPU magazines of each CPU, by order. */
+/** The number of blocks in the per-CPU magazines of each CPU, by order. */
 cpus: Array<Array<number>>,
-/** Blocks in the magazines that all CPUs share, by order. */
+/** The number of blocks in the magazines that all CPUs share, by order. */
 depot: Array<number>, };
 
-/** A part of an operation. Most operations have one part; a block that is freed in parts has several. */
+/** A part of an operation. Most operations have one part; the free of a block in several pieces has several parts. */
 export type Step = {
 /** The CPU that ran the step. */
 cpu: number,
 /** The cache's number in the stream. */
 cache: number | null,
-/** The first page of the object's slab, and the object's index in it. */
+/** The first page of the object's slab, and the object's index in the slab. */
 object: [number, number] | null,
-/** The level at which the step was served; `None` if it did nothing. */
+/** The level that served the step. `None` if the step did nothing. */
 path: Path | null,
 /** A description of the step. */
 sentence: string,
-/** The events that the shipping code reported: all events for the shipping design, only page events for a model. */
+/** The events that the shipping code reported. The shipping design gets all events; a model gets only page events. */
 did: Array<string>, } & ({ "what": "alloc" } | { "what": "free",
-/** The CPU that allocated the object. */
+/** The CPU on which the object was allocated. */
 allocated_on: number, } | { "what": "pass" } | { "what": "alloc-pages",
 /** The block's first page. */
 page: number,
@@ -150,7 +150,7 @@ page: number,
 order: number, } | { "what": "split-pages",
 /** The block's first page. */
 page: number,
-/** The order of the parts. */
+/** The order of the resulting blocks. */
 order: number, } | { "what": "shrink",
 /** The number of objects flushed from CPU layers. */
 objects: number,
@@ -159,7 +159,7 @@ slabs: number, } | { "what": "failed" } | { "what": "nothing" });
 
 /** The kind of a step. */
 export type What = { "what": "alloc" } | { "what": "free",
-/** The CPU that allocated the object. */
+/** The CPU on which the object was allocated. */
 allocated_on: number, } | { "what": "pass" } | { "what": "alloc-pages",
 /** The block's first page. */
 page: number,
@@ -171,7 +171,7 @@ page: number,
 order: number, } | { "what": "split-pages",
 /** The block's first page. */
 page: number,
-/** The order of the parts. */
+/** The order of the resulting blocks. */
 order: number, } | { "what": "shrink",
 /** The number of objects flushed from CPU layers. */
 objects: number,
@@ -186,16 +186,16 @@ cache: number,
 cpus: Array<Array<Level>>,
 /** The levels that the CPUs of each node share. */
 shared: Array<Array<Level>>,
-/** The slabs in list order: empty, full, then partial by fullness. */
+/** The slabs in the order of their lists: empty slabs, full slabs, then partial slabs by fullness. */
 slabs: Array<ShownSlab>, };
 
 /** A slab, as a picture shows it. */
 export type ShownSlab = {
 /** The slab's first page. */
 page: number,
-/** The list of the slab: `full`, `partial` or `empty` in the shipping allocator. */
+/** The name of the list that contains the slab. In the shipping allocator, the name is `full`, `partial` or `empty`. */
 list: string,
-/** A character for each object: `u` in use, `.` free in the slab, `d` in a depot. `a` to `z` and `A` to `Z` are magazines of CPU 0 to 51, `+` of later CPUs. The letters `d` and `u` are skipped in `a` to `z`. */
+/** One character for each object. The character is `u` for an object in use, `.` for a free object in the slab, `d` for an object in a depot. The letters `a` to `z` and `A` to `Z` are objects in magazines of CPU 0 to 51, and `+` is an object in a magazine of a later CPU. Among `a` to `z`, the letters `d` and `u` are skipped. */
 objects: string, };
 
 /** A level that holds objects: a stack, a sheaf, an array. */
@@ -206,10 +206,10 @@ name: string,
 objects: number,
 /** The number of objects that fit into the level. */
 room: number,
-/** The place of each object, the next to be allocated last: its slab's first page, and its index in the slab. */
+/** The place of each object, given as its slab's first page and its index in the slab; the object to be allocated next is the last one. */
 places: Array<[number, number]>, };
 
-/** The condition at which a run stops. A cache is named by its number in the stream. */
+/** The condition that stops a run. A cache is given by its number in the stream. */
 export type Until = { "until": "depot-empty",
 /** The cache's number. */
 cache: number, } | { "until": "slab-born",
@@ -228,13 +228,13 @@ index: number, };
 
 /** The point at which a run stopped. */
 export type Found = {
-/** The number of operations that ran. */
+/** The number of operations that have run. */
 operation: number,
 /** The CPU of the last operation. */
 cpu: number,
 /** `true` if the last operation allocated or freed the object itself. */
 touched: boolean,
-/** The new holder of the object, as in [`ShownSlab::objects`](crate::view::ShownSlab::objects); `None` if its slab was freed. */
+/** The new holder of the object, as a character of [`ShownSlab::objects`](crate::view::ShownSlab::objects). `None` if the object's slab was freed. */
 holder: string | null, };
 
 export type Path = "cpu" | "depot" | "slab" | "pages" | "commit";

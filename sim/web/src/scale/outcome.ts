@@ -14,22 +14,22 @@ ns: number,
 operations_per_us: number,
 /** The fraction of all CPUs' time that was spent waiting for locks. */
 waiting: number,
-/** Lines that travelled, per operation. */
+/** The number of cache lines that moved, per operation. */
 lines_per_operation: number,
-/** The locks of the levels that CPUs share above the slabs. */
+/** The locks of the levels between CPUs and slabs that all CPUs share. */
 depot: LockCounts,
 /** The locks of the slab lists. */
 lists: LockCounts,
 /** The lock of the page allocator. */
 zone: LockCounts,
-/** Operations by where they were served. */
+/** The operations, counted by the level that served them. */
 paths: Record<Path, number>,
 /** Slabs of all caches at the end. */
 slabs: number,
-/** Objects in a magazine, sheaf or array of the first cache at the end; 0 if the design has no such container. */
+/** The number of objects that a magazine, sheaf or array of the first cache holds at the end; 0 if the design has none. */
 container: number, };
 
-/** Counts of one lock, or of all locks of a kind. */
+/** Counts of one lock, or sums over all locks of a kind. */
 export type LockCounts = {
 /** The number of lock acquisitions. */
 taken: number,
@@ -42,39 +42,39 @@ waited_ns: number, };
 export type Profile = {
 /** The machine's name. */
 name: string,
-/** The highest CPU count at which predictions from the profile were compared with measurements; 0 if none were. */
+/** The largest number of CPUs on which predictions from the profile were compared with measurements; 0 without comparison. */
 validated_cpus: number,
 /** The price of an allocation or free that the CPU's own layer serves. */
 own: Price,
-/** The price of taking and releasing an uncontended lock whose line the CPU holds. */
+/** The price of taking and releasing an uncontended lock whose cache line is already on the CPU. */
 lock: Price,
 /** The price of the work under a depot's lock. */
 exchange: Price,
-/** The price of moving one object out of a slab or into a slab, under the list lock. */
+/** The price of moving one object out of a slab or into a slab, while the list lock is held. */
 object: Price,
-/** The price of each further object moved under the same hold of the list lock. */
+/** The price of moving each further object while the list lock stays held. */
 batched: Price,
 /** The price of moving a slab from one list to another. */
 relist: Price,
 /** The price of creating or freeing a slab, with its pages and metadata. */
 slab: Price,
-/** Distances between CPUs, nearest first; the last level applies to all CPUs. */
+/** The distances between CPUs, nearest groups first; the last level contains all CPUs. */
 levels: Array<Level>, };
 
-/** A price in nanoseconds, with the source of its measurement. */
+/** A price in nanoseconds, and how it was measured. */
 export type Price = {
 /** The price in nanoseconds. */
 ns: number,
-/** The range of most measurements of the price, in nanoseconds. */
+/** The range in nanoseconds that contains most measurements of the price. */
 spread: [number, number],
 /** The source of the price: what was measured, how, and on which machine. */
 source: string, };
 
-/** A group of neighbouring CPUs. Two CPUs are in one group if their numbers divided by `cpus` give the same quotient. */
+/** A group of neighbouring CPUs. Two CPUs are in one group if the division of their numbers by `cpus` gives equal quotients. */
 export type Level = {
-/** The number of CPUs in a group; 0 means all. */
+/** The number of CPUs in a group; 0 if one group has all CPUs. */
 cpus: number,
-/** The time to move a cache line between two CPUs of the group, after one has written it. */
+/** The time to move a cache line from a CPU of the group that has written it to another CPU of the group. */
 line: Price, };
 
 /** Workloads, and what each does; in brackets the N that is meant without one. */
