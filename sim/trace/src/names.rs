@@ -3,11 +3,13 @@
 //! Before 6.18, an event `kmem_cache_alloc` does not name its cache. The name of the cache is looked for in this order:
 //!
 //! 1. `kmalloc`: the size class, by bytes and flags. On kernels with `SLAB_BUCKETS`, messages and copies from user
-//! space have their own size classes, which only the caller reveals. 2. The event's own `name=`, or the `name=` in the
-//! free of the pointer, or the names that frees have shown for this call site and size ([`shapes`](super::shapes)). 3.
-//! A short list of callers whose objects are freed only by `kfree`, which does not name a cache. 4. Other objects on
-//! the object's page. 5. The size, if slabinfo has exactly one cache with objects of this size. 6. A placeholder,
-//! `?function:size`.
+//!    space have their own size classes, which only the caller reveals.
+//! 2. The event's own `name=`, or the `name=` in the free of the pointer, or the names that frees have shown for this
+//!    call site and size ([`shapes`](super::shapes)).
+//! 3. A short list of callers whose objects are freed only by `kfree`, which does not name a cache.
+//! 4. Other objects on the object's page.
+//! 5. The size, if slabinfo has exactly one cache with objects of this size.
+//! 6. A placeholder, `?function:size`.
 
 use std::collections::HashMap;
 
