@@ -84,13 +84,13 @@ pub struct StableIds<Id, W: Word = u64, const GENERATION_BITS: u32 = 32> {
 /// Reason why an id could not be assigned to an object.
 ///
 /// ```
-/// use uslab_handle::{HandleTable, StableIds, Taken};
+/// use uslab_handle::{HandleTable, StableIds, IdConflict};
 ///
 /// let (mut world, mut ids) = (HandleTable::<u32>::new(), StableIds::new());
 /// let (imp, baron) = (world.alloc(60)?, world.alloc(1000)?);
 /// ids.insert("imp", imp)?;
-/// assert_eq!(ids.insert("imp", baron), Err(Taken::Id));
-/// assert_eq!(ids.insert("baron", imp), Err(Taken::Handle));
+/// assert_eq!(ids.insert("imp", baron), Err(IdConflict::Id));
+/// assert_eq!(ids.insert("baron", imp), Err(IdConflict::Handle));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
