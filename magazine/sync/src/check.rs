@@ -8,7 +8,7 @@ pub use loom;
 pub use crate::execution::{current_planted_bug, plant};
 
 use crate::execution::{catch, forget_threads, text, threads};
-use crate::replay::{self, Asked, Run};
+use crate::replay::{self, Run, TraceMode};
 use crate::shard::Shard;
 use crate::split::Part;
 use core::fmt;
@@ -121,7 +121,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
             }
         };
         if let Err(failure) = explored {
-            if Asked::now() != Asked::None {
+            if TraceMode::now() != TraceMode::None {
                 run.tell(&failure);
             }
             resume_unwind(failure.panic);
@@ -210,7 +210,7 @@ fn caught_within<S: Clone + Send + Sync + fmt::Debug + 'static>(
             match run.explore() {
                 Ok(more) => executions += more,
                 Err(failure) => {
-                    if Asked::now().all() {
+                    if TraceMode::now().all() {
                         run.story(&failure);
                     }
                     return Err((executions + failure.n, text(&*failure.panic).to_owned()));
