@@ -18,7 +18,7 @@ const SHEAF: u64 = 32;
 const WORD: u64 = 8;
 /// The letters of `slab_debug=` that change the layout or the paths of a cache.
 const LETTERS: &str = "FZPU";
-/// The largest capacity that can be asked for.
+/// The largest sheaf capacity that a setting may name, in objects.
 const MOST_CAPACITY: u64 = 1 << 16;
 
 /// The estimated effect of a change of the kernel's settings.
@@ -26,7 +26,7 @@ const MOST_CAPACITY: u64 = 1 << 16;
 pub struct Setting {
     /// The setting as it is on the kernel's command line, or the attribute of a cache.
     pub setting: String,
-    /// Bytes now. If the tables do not count what CPUs hold, the most.
+    /// Bytes now; an upper bound if the tables do not count the objects that CPUs hold.
     pub now: u64,
     /// Bytes with the setting.
     pub then: Bounds,
@@ -53,7 +53,7 @@ pub struct CacheSetting {
     pub name: String,
     /// Bytes from one object to the next now.
     pub object_size: u64,
-    /// The same with the setting.
+    /// Bytes from one object to the next with the setting.
     pub object_size_then: Bounds,
     /// Bytes now.
     pub now: u64,
