@@ -118,7 +118,7 @@ pub struct DepotBudget {
 impl DepotBudget {
     /// Bytes of the budget per CPU. The budget of all CPUs is at least [`LEAST`](Self::LEAST).
     const PER_CPU: u64 = 1 << 20;
-    const LEAST: u64 = 16 << 20;
+    const LEAST: u64 = 8 << 20;
 
     /// Creates the budget for a machine with `cpus`.
     pub fn of(cpus: &Cpus) -> Self {

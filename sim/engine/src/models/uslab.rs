@@ -115,7 +115,7 @@ const FREE: usize = 2;
 /// The limit on the bytes that all depots hold together, in addition to the magazines that a depot may keep in any
 /// case; for each CPU, and at least once.
 const SHARED_PER_CPU: u64 = 1 << 20;
-const SHARED: u64 = 16 << 20;
+const SHARED: u64 = 8 << 20;
 /// The number of objects that are returned to slabs while the lock is held once.
 const BATCH: usize = 32;
 /// The largest number of free objects with which a slab is sorted by a shrink.

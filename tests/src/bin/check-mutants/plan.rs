@@ -233,6 +233,20 @@ mod tests {
         assert_eq!(read, [(of("12:5"), Verdict::Lives)]);
     }
 
+    /// Regression test: a reason for a file that had moved ended the program.
+    #[test]
+    fn each_reason_is_for_a_mutant_that_exists() {
+        let args = Args::parse_from(["check-mutants"]);
+        let subjects = Subjects::find(&args).unwrap();
+        let config = config(&args, &subjects).unwrap();
+        let tree = crate::sources(&args, subjects, &config.files).unwrap();
+        let assembly = assembly::all().unwrap();
+        let mutants = || tree.mutants().chain(assembly.iter().map(|of| &of.mutant));
+        let stale: Vec<&Equivalent> =
+            config.equivalent.iter().filter(|of| !mutants().any(|mutant| of.fits(mutant))).collect();
+        assert!(stale.is_empty(), "tests/mutants.toml: these fit no mutant: {stale:#?}");
+    }
+
     #[test]
     fn mutation_run_excludes_test_modules() {
         let manifest = workspace().join("tests/sync_example/Cargo.toml");
