@@ -239,7 +239,7 @@ fn look(protocol: &Protocol, s: &State) -> Vec<(String, String)> {
         );
     }
     let magazine = |full: &[u8; model::BATCH]| full[..usize::from(protocol.capacity)].to_vec();
-    let depot: Vec<Vec<u8>> = s.depot.full[..usize::from(s.depot.len)].iter().rev().map(magazine).collect();
+    let depot: Vec<Vec<u8>> = s.depot.upcoming().map(|full| magazine(&full)).collect();
     put("depot".to_owned(), format!("{depot:?}"));
     let supplier: BTreeSet<u32> = (0..16).filter(|round| s.supplier >> round & 1 == 1).collect();
     put("supplier".to_owned(), format!("{supplier:?}"));

@@ -1,5 +1,4 @@
-//! Property tests of the layer on simulated CPUs, against a shadow model. The shadow model is a plain map of the owners
-//! of all rounds.
+//! Property tests of the layer on simulated CPUs, in step with its specification.
 //!
 //! I1 to I6 are the invariants of magazines in the kmem literature. A CPU moves only full magazines to and from the
 //! depot (I1, I6). At least a magazine's worth of a CPU's operations separates two visits to the shared depot (I2). An
@@ -13,14 +12,8 @@ use crate::{Config, Cpus, Layer, Operation, Path, Paths, Supplier, on_cpu};
 use proptest::prelude::*;
 
 fn setup() -> impl Strategy<Value = Setup> {
-    any::<[u8; 7]>().prop_map(|[cpus, nodes, capacity, first_fill, stock, depot_limit, total]| Setup {
-        cpus,
-        nodes,
-        capacity,
-        first_fill,
-        stock,
-        depot_limit,
-        total,
+    any::<[u8; 8]>().prop_map(|[cpus, nodes, capacity, first_fill, stock, depot_limit, total, budget]| {
+        Setup { cpus, nodes, capacity, first_fill, stock, depot_limit, total, budget }
     })
 }
 
@@ -46,10 +39,10 @@ fn layer(cpus: Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Layer<TestR
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// I1, I5 and I6 hold for any mix of operations, CPUs, nodes and sizes. The shadow model checks each place after
-    /// each step.
+    /// The layer follows its specification, and loses no round (I1, I5, I6), for any mix of operations, CPUs, nodes and
+    /// sizes. Each place is compared after each step.
     #[test]
-    fn nothing_is_lost_or_handed_out_twice(setup in setup(), steps in steps()) {
+    fn layer_follows_its_specification(setup in setup(), steps in steps()) {
         shadow::run(&setup, steps);
     }
 

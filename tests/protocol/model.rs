@@ -13,8 +13,12 @@
 //! The model omits statistics, pages that are returned to the system, failed allocations of memory, several nodes, and
 //! memory orderings (it is sequentially consistent). The models that run under loom cover what this model omits.
 //!
+//! The depot, the idle stacks and the growth of stacks are those of the specification, `uslab_magazine_spec`.
+//!
 //! Two programs compile this file: the target `protocol` explores the model, and the unit test `in_step` of
-//! `uslab-magazine` compares it with the code. The file uses only `core`.
+//! `uslab-magazine` compares it with the code.
+
+use uslab_magazine_spec::{self as spec, Few, List as _, Usage, widened};
 
 pub(crate) const CPUS: usize = 3;
 /// The largest number of places that a stack has.
@@ -176,10 +180,7 @@ pub(crate) struct Region {
     pub(crate) cap: u8,
     /// The largest number of places that the stack may get; 0 if the stack is closed.
     pub(crate) limit: u8,
-    /// `true` if a pop or a push has happened since a sweep last read the head.
-    served: bool,
-    /// The length when a sweep last read the head.
-    seen: u8,
+    usage: Usage,
     /// The number of rounds that a drain has taken and has not begun to flush.
     pub(crate) taken: u8,
     /// The drain that has taken the rounds.
@@ -191,14 +192,14 @@ pub(crate) struct Region {
 
 impl Region {
     pub(crate) fn is_idle(&self) -> bool {
-        self.len > 0 && !self.served && self.seen == self.len
+        self.usage.is_idle(self.len.into())
     }
     /// Returns the thread that has claimed the region, counted from 1; 0 if no thread has.
     pub(crate) fn claim_of(&self) -> u8 {
         self.claim
     }
     fn see(&mut self) {
-        (self.served, self.seen) = (false, self.len);
+        self.usage.see(self.len.into());
     }
 }
 
@@ -216,14 +217,7 @@ pub(crate) struct Number {
 }
 
 /// The depot, which all CPUs share.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Depot {
-    pub(crate) open: bool,
-    pub(crate) len: u8,
-    /// The shortest length of the depot since the last reap.
-    pub(crate) min: u8,
-    pub(crate) full: [[Round; BATCH]; DEPOT],
-}
+pub(crate) type Depot = spec::Depot<Few<[Round; BATCH], DEPOT>>;
 
 /// A section, named for its role in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -482,7 +476,7 @@ impl Protocol {
             away: 0,
             owned: 0,
             number: Number { open: limit, limit, drains: 0, waiting: 0 },
-            depot: Depot { open: true, ..Depot::default() },
+            depot: Depot::default(),
             drains: 0,
             depot_lock: 0,
             supplier: self.fresh(0),
@@ -632,7 +626,7 @@ impl Protocol {
         }
         if s.fault.is_none() && s.closed && !s.child {
             let at_work = s.threads.iter().any(|t| !matches!(t.pc, Pc::Idle | Pc::Gone));
-            let kept = s.depot.len > 0 || s.regions.iter().any(|region| region.len > 0);
+            let kept = !s.depot.magazines().is_empty() || s.regions.iter().any(|region| region.len > 0);
             s.fault = (kept && !at_work).then_some(Fault::ClosedKeeps);
         }
         s
@@ -773,7 +767,8 @@ impl Protocol {
                 let mine = &mut s.threads[me];
                 match stage {
                     Stage::Pop => {
-                        (region.len, region.served) = (t.len - 1, true);
+                        region.len = t.len - 1;
+                        region.usage.serve();
                         mine.mine = t.read[0];
                     }
                     Stage::Overflow => {
@@ -782,7 +777,9 @@ impl Protocol {
                     }
                     _ => {
                         region.len = t.len + n;
-                        region.served |= matches!(stage, Stage::Push | Stage::PushAgain);
+                        if matches!(stage, Stage::Push | Stage::PushAgain) {
+                            region.usage.serve();
+                        }
                         match stage {
                             Stage::Rest | Stage::RestAgain => (mine.hand, mine.hands) = ([0; BATCH], 0),
                             _ => mine.mine = 0,
@@ -832,11 +829,11 @@ impl Protocol {
                 t.pc = Pc::Write(stage);
                 if need > region.cap {
                     let limit = if self.has(Bug::WidensBeyondLimit) { self.reach } else { region.limit };
-                    let cap = (2 * region.cap).max(need).min(limit);
-                    if need > cap || !region.committed {
+                    let cap = widened(region.cap.into(), need.into(), limit.into());
+                    let Some(cap) = cap.filter(|_| region.committed) else {
                         return self.missed(s, me, stage);
-                    }
-                    t.cap = cap;
+                    };
+                    t.cap = cap as u8;
                     t.pc = Pc::Store(stage);
                 }
             }
@@ -1026,7 +1023,7 @@ impl Protocol {
 
             // ---- the depot ----
             Pc::Hint => {
-                if s.depot.len == 0 {
+                if s.depot.magazines().is_empty() {
                     return self.taken(s, me, false);
                 }
                 go = Pc::LockDepot;
@@ -1037,18 +1034,16 @@ impl Protocol {
             }
             Pc::Take => {
                 s.depot_lock = 0;
-                let got = s.depot.len > 0;
-                if got {
-                    let at = usize::from(s.depot.len - 1);
+                let before = s.depot;
+                let magazine = s.depot.take();
+                if let Some(magazine) = magazine {
                     let mine = &mut s.threads[me];
-                    (mine.hand, mine.hands) = (s.depot.full[at], self.capacity);
-                    if !self.has(Bug::DepotKeeps) {
-                        s.depot.full[at] = [0; BATCH];
-                        s.depot.len -= 1;
+                    (mine.hand, mine.hands) = (magazine, self.capacity);
+                    if self.has(Bug::DepotKeeps) {
+                        s.depot = before;
                     }
-                    s.depot.min = s.depot.min.min(s.depot.len);
                 }
-                return self.taken(s, me, got);
+                return self.taken(s, me, magazine.is_some());
             }
             Pc::LockDepotToPut => {
                 s.depot_lock = who;
@@ -1056,11 +1051,10 @@ impl Protocol {
             }
             Pc::Put => {
                 s.depot_lock = 0;
-                let open = s.depot.open || self.has(Bug::ClosedDepotTakes);
-                if open && s.depot.len < self.depot_limit {
+                s.depot.open |= self.has(Bug::ClosedDepotTakes);
+                if s.depot.accepts(self.depot_limit.into()) {
                     let mine = &mut s.threads[me];
-                    s.depot.full[usize::from(s.depot.len)] = mine.hand;
-                    s.depot.len += 1;
+                    s.depot.put(mine.hand);
                     (mine.hand, mine.hands) = ([0; BATCH], 0);
                     go = Pc::Enter(Stage::PushAgain);
                 } else {
@@ -1073,10 +1067,9 @@ impl Protocol {
             }
             Pc::Surplus => {
                 s.depot_lock = 0;
-                let n = s.depot.min;
-                s.depot.min = s.depot.len - n;
-                s.threads[me].surplus = n;
-                if n == 0 {
+                let surplus = s.depot.surplus() as u8;
+                s.threads[me].surplus = surplus;
+                if surplus == 0 {
                     return Self::end(s, me);
                 }
                 go = Pc::Hint;
@@ -1284,12 +1277,11 @@ impl Protocol {
             // Another owner gets the number, with other rounds.
             Pc::Forget => {
                 for region in &mut s.regions {
-                    (region.taken, region.taken_by, region.seen) = (0, 0, 0);
-                    region.served = false;
+                    (region.taken, region.taken_by, region.usage) = (0, 0, Usage::default());
                 }
                 s.dead = self.fresh(0);
                 s.supplier = self.fresh(1);
-                s.depot = Depot { open: true, ..Depot::default() };
+                s.depot = Depot::default();
                 Self::set_limit(s, self.reach);
                 s.drains = 0;
                 return Self::end(s, me);
@@ -1389,7 +1381,8 @@ impl Protocol {
         for region in &s.regions {
             count(&region.places[..usize::from(region.len.max(region.taken))]);
         }
-        (0..usize::from(s.depot.len)).for_each(|i| count(&s.depot.full[i][..usize::from(self.capacity)]));
+        let full = s.depot.magazines().items();
+        full.iter().for_each(|magazine| count(&magazine[..usize::from(self.capacity)]));
         for t in &s.threads {
             count(&t.hand[..usize::from(t.hands)]);
             count(&t.held[..usize::from(t.holds)]);
@@ -1467,8 +1460,8 @@ impl Protocol {
             s.regions[cpu].places[PLACES.min(usize::from(used))..].fill(0);
         }
         if !self.roles.contains(&Role::Reaper) {
-            s.regions.iter_mut().for_each(|region| (region.served, region.seen) = (false, 0));
-            s.depot.min = 0;
+            s.regions.iter_mut().for_each(|region| region.usage = Usage::default());
+            s.depot.forget_interval();
         }
         for (t, role) in s.threads.iter_mut().zip(&self.roles) {
             t.done &= matches!(role, Role::Closer | Role::Successor | Role::Forker);
@@ -1530,7 +1523,7 @@ impl Protocol {
             }
         };
         s.regions.iter_mut().flat_map(|region| &mut region.places).for_each(&mut name);
-        s.depot.full.iter_mut().flatten().for_each(&mut name);
+        s.depot.magazines_mut().items_mut().iter_mut().flatten().for_each(&mut name);
         for t in &mut s.threads {
             t.read.iter_mut().chain(&mut t.hand).chain(&mut t.held).for_each(&mut name);
             name(&mut t.mine);

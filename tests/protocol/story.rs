@@ -34,7 +34,7 @@ fn parts(protocol: &Protocol, s: &State) -> Parts {
         }
     }
     let magazine = |full: &[u8; 2]| rounds(&full[..usize::from(protocol.capacity)]);
-    let depot = s.depot.full[..usize::from(s.depot.len)].iter().map(magazine).collect::<Vec<_>>().join(" ");
+    let depot = s.depot.magazines().items().iter().map(magazine).collect::<Vec<_>>().join(" ");
     put("depot".to_owned(), if depot.is_empty() { "nothing".to_owned() } else { depot });
     put("supplier".to_owned(), set(s.supplier));
     let number = &s.number;

@@ -18,6 +18,7 @@ use uslab::{Geometry, GeometryError, OrderRule};
 use uslab_buddy::{Order, PageAllocator, PageBlock};
 use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{Cpus, Path, Paths, on_cpu};
+use uslab_magazine_spec::Budget;
 
 /// An option of a design, with its meaning, range and default.
 #[derive(Debug)]
@@ -219,8 +220,8 @@ pub struct Op<'a> {
     pub manner: CallMode,
     /// The cache's slabs.
     pub slabs: &'a mut Slabs,
-    /// A number that all caches of the machine share: the total bytes in all depots.
-    pub shared: &'a mut u64,
+    /// The budget of all depots of the machine.
+    pub budget: &'a mut Budget,
     pages: &'a mut dyn PageSource,
     cost_events: &'a mut Vec<CostEvent>,
 }
@@ -262,8 +263,8 @@ pub struct Model<'p, P: Policy> {
     large: u64,
     large_pages: u64,
     slab_pages: SlabPages<'p>,
-    /// The number that the policies of all caches share: see [`Op::shared`]. [`Op::shared`].
-    shared: u64,
+    /// The budget of all depots.
+    budget: Budget,
     cost_events: Vec<CostEvent>,
     paths: Paths,
     locks: Locks,
@@ -311,7 +312,7 @@ impl<'p, P: Policy> Model<'p, P> {
             large: 0,
             large_pages: 0,
             slab_pages: SlabPages::new(pages),
-            shared: 0,
+            budget: Budget::of_machine(pages.allocator().cpus().count()),
             cost_events: vec![],
             paths: Paths::default(),
             locks: Locks::default(),
@@ -410,9 +411,9 @@ impl<'p, P: Policy> Model<'p, P> {
         }
     }
     fn of_all<T>(&mut self, at: At, mut act: impl FnMut(&mut P, &mut Op<'_>) -> T) -> Vec<T> {
-        let Self { caches, slab_pages, shared, cost_events, .. } = self;
+        let Self { caches, slab_pages, budget, cost_events, .. } = self;
         let each =
-            caches.iter_mut().flatten().map(|cache| cache.op(at, slab_pages, shared, cost_events, &mut act));
+            caches.iter_mut().flatten().map(|cache| cache.op(at, slab_pages, budget, cost_events, &mut act));
         each.collect()
     }
 }
@@ -422,7 +423,7 @@ impl<P: Policy> Cache<P> {
         &mut self,
         at: At,
         pages: &mut dyn PageSource,
-        shared: &mut u64,
+        budget: &mut Budget,
         cost_events: &mut Vec<CostEvent>,
         act: impl FnOnce(&mut P, &mut Op<'_>) -> T,
     ) -> T {
@@ -435,7 +436,7 @@ impl<P: Policy> Cache<P> {
                 ns: at.ns,
                 manner: at.manner,
                 slabs: &mut self.slabs,
-                shared,
+                budget,
                 pages,
                 cost_events: &mut *cost_events,
             },
@@ -501,7 +502,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
             self.large_pages += u64::from(order.pages());
             return Ok(ModelObject::Large { block });
         };
-        let object = cache.op(at, &mut self.slab_pages, &mut self.shared, &mut self.cost_events, P::alloc)?;
+        let object = cache.op(at, &mut self.slab_pages, &mut self.budget, &mut self.cost_events, P::alloc)?;
         if let Err(wrong) = cache.slabs.hand_out(object) {
             self.wrong.get_or_insert((format!("cache {}: {wrong}", cache.name), object));
             return Err(NoMemory);
@@ -516,7 +517,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         // Slabs of the model may have fewer objects than the recorded slabs.
         let slabs = (used + free).div_ceil(u32::from(own.slabs.objects()));
         let mut objects = Vec::with_capacity(used as usize);
-        own.op(at, &mut self.slab_pages, &mut self.shared, &mut self.cost_events, |policy, op| {
+        own.op(at, &mut self.slab_pages, &mut self.budget, &mut self.cost_events, |policy, op| {
             for n in 1..=slabs {
                 let Ok(slab) = op.make(partial) else { break };
                 let until = (u64::from(used) * u64::from(n) / u64::from(slabs)) as usize;
@@ -539,7 +540,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         match (&mut self.caches[cache as usize], object) {
             (Some(cache), ModelObject::Object(object)) => {
                 cache.slabs.come_back(object);
-                cache.op(at, &mut self.slab_pages, &mut self.shared, &mut self.cost_events, |policy, op| {
+                cache.op(at, &mut self.slab_pages, &mut self.budget, &mut self.cost_events, |policy, op| {
                     policy.free(op, object);
                 });
                 self.end();
@@ -583,8 +584,8 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         let objects = match cache {
             None => self.of_all(at, P::shrink).into_iter().sum(),
             Some(cache) => {
-                let Self { caches, slab_pages, shared, cost_events, .. } = self;
-                let shrink = |cache: &mut Cache<P>| cache.op(at, slab_pages, shared, cost_events, P::shrink);
+                let Self { caches, slab_pages, budget, cost_events, .. } = self;
+                let shrink = |cache: &mut Cache<P>| cache.op(at, slab_pages, budget, cost_events, P::shrink);
                 caches[cache as usize].as_mut().map_or(0, shrink)
             }
         };

@@ -1,0 +1,512 @@
+//! The specification of the magazine layer: which rounds an operation moves, and where.
+//!
+//! ```text
+//!  CPU 0: a stack          CPU 1: a stack
+//!     │ a magazine at a time     │
+//!     └──────── depot ───────────┘      full magazines
+//!                 │
+//!              supplier                 slabs, or a zone
+//! ```
+//!
+//! - **Allocate**: take the newest round of the CPU's stack. If the stack is empty, take a magazine from the depot; if
+//!   the depot is empty, from the supplier. The caller gets the magazine's last round, the stack gets the others.
+//! - **Fill**: the first fill requests [`first_fill`](Sizes::first_fill) rounds; each later fill requests twice as many
+//!   as the fill before, up to a magazine.
+//! - **Free**: put the round on the CPU's stack. A stack without a place for it doubles its places, up to the limit. At
+//!   the limit, the stack's newest magazine moves to the depot. If the depot refuses, the magazine goes to the
+//!   supplier.
+//! - **Depot**: holds full magazines, and passes on the [newest](Depot::take) one first. It refuses a magazine beyond
+//!   its limit or beyond the [budget](Budget) of all depots.
+//! - **Drain**: takes the rounds of stacks away. A drained stack starts without places.
+//! - **Reap**: drains the stacks that were not used since the last reap, and flushes the magazines that the depot did
+//!   not need in that time.
+//! - **Shortage**: halves the limit of stacks, down to two magazines, and lets fills start small again. Each reap
+//!   without a shortage doubles the limit again.
+//!
+//! The state is plain: no memory, no locks, no interleavings. The shipping code is compared with it operation by
+//! operation. An exploration of interleavings takes steps inside of operations, so it has its own states for
+//! restartable sections and drains, and uses this crate's [`Depot`], [`Usage`] and [`widened`] for the rest.
+//!
+//! Source: Bonwick and Adams, "Magazines and Vmem" (USENIX 2001), sections 3.1 to 3.4, with a stack in place of two
+//! magazines for each CPU.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// Elements in the order of their arrival, the oldest first.
+pub trait List {
+    /// An element.
+    type Item;
+    /// Returns the number of elements.
+    fn len(&self) -> usize;
+    /// Returns `true` if the list has no elements.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Adds the newest element.
+    fn push(&mut self, item: Self::Item);
+    /// Removes the element at index `at`; the oldest element has index 0.
+    fn remove(&mut self, at: usize) -> Self::Item;
+}
+
+impl<T> List for Vec<T> {
+    type Item = T;
+    fn len(&self) -> usize {
+        self.len()
+    }
+    fn push(&mut self, item: T) {
+        self.push(item);
+    }
+    fn remove(&mut self, at: usize) -> T {
+        self.remove(at)
+    }
+}
+
+/// A list of at most `N` elements without memory of its own: explorations copy, compare and hash it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Few<T, const N: usize> {
+    /// The elements; unused places have the default value.
+    items: [T; N],
+    len: u8,
+}
+
+impl<T: Copy + Default, const N: usize> Default for Few<T, N> {
+    fn default() -> Self {
+        Self { items: [T::default(); N], len: 0 }
+    }
+}
+impl<T, const N: usize> Few<T, N> {
+    /// The elements, the oldest first.
+    pub fn items(&self) -> &[T] {
+        &self.items[..self.len.into()]
+    }
+    /// The elements, the oldest first.
+    pub fn items_mut(&mut self) -> &mut [T] {
+        &mut self.items[..self.len.into()]
+    }
+}
+impl<T: Copy + Default, const N: usize> List for Few<T, N> {
+    type Item = T;
+    fn len(&self) -> usize {
+        self.len.into()
+    }
+    fn push(&mut self, item: T) {
+        self.items[usize::from(self.len)] = item;
+        self.len += 1;
+    }
+    fn remove(&mut self, at: usize) -> T {
+        let len = usize::from(self.len);
+        self.items[at..len].rotate_left(1);
+        self.len -= 1;
+        core::mem::take(&mut self.items[len - 1])
+    }
+}
+
+/// Number of magazines of each depot that the [budget](Budget) does not count.
+pub const UNCOUNTED: usize = 2;
+
+/// A depot: full magazines that all CPUs share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Depot<L> {
+    magazines: L,
+    /// `true` if the depot accepts magazines.
+    pub open: bool,
+    /// The smallest number of magazines since the last reap.
+    fewest: u16,
+}
+
+impl<L: List + Default> Default for Depot<L> {
+    fn default() -> Self {
+        Self { magazines: L::default(), open: true, fewest: 0 }
+    }
+}
+impl<L: List> Depot<L> {
+    /// The magazines, the oldest first.
+    pub fn magazines(&self) -> &L {
+        &self.magazines
+    }
+    /// The magazines, for a program that gives rounds other names.
+    pub fn magazines_mut(&mut self) -> &mut L {
+        &mut self.magazines
+    }
+    /// Forgets what the depot has noticed since the last reap, for a program without reaps.
+    pub fn forget_interval(&mut self) {
+        self.fewest = 0;
+    }
+
+    /// The policy: the index of the magazine that is taken next from `len` magazines, of which the oldest has index 0.
+    fn next(len: usize) -> usize {
+        len - 1
+    }
+    /// Takes a magazine.
+    pub fn take(&mut self) -> Option<L::Item> {
+        let len = self.magazines.len();
+        let taken = (len > 0).then(|| self.magazines.remove(Self::next(len)));
+        self.fewest = self.fewest.min(self.magazines.len() as u16);
+        taken
+    }
+    /// Returns the magazines, the next one to be taken first.
+    pub fn upcoming(&self) -> impl Iterator<Item = L::Item>
+    where
+        L: Clone,
+    {
+        let mut left = self.magazines.clone();
+        core::iter::from_fn(move || (!left.is_empty()).then(|| left.remove(Self::next(left.len()))))
+    }
+    /// Returns `true` if the depot accepts another magazine, up to `limit` magazines.
+    pub fn accepts(&self, limit: usize) -> bool {
+        self.open && self.magazines.len() < limit
+    }
+    /// Returns `true` if the budget counts the next magazine that arrives, or counted the last one that was taken.
+    pub fn is_counted(&self) -> bool {
+        self.magazines.len() >= UNCOUNTED
+    }
+    /// Adds a magazine, which the depot [accepts](Self::accepts).
+    pub fn put(&mut self, magazine: L::Item) {
+        self.magazines.push(magazine);
+    }
+    /// Ends a reaping interval. Returns the number of magazines that were there during the whole interval.
+    pub fn surplus(&mut self) -> usize {
+        let surplus = self.fewest;
+        self.fewest = self.magazines.len() as u16 - surplus;
+        surplus.into()
+    }
+}
+
+/// A limit of the bytes that several depots hold together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    held: u64,
+    most: u64,
+}
+
+impl Budget {
+    /// Creates a budget of `most` bytes.
+    pub fn new(most: u64) -> Self {
+        Self { held: 0, most }
+    }
+    /// Creates the budget of a machine with `cpus` CPUs: 1 MiB for each CPU, and at least 8 MiB.
+    pub fn of_machine(cpus: u32) -> Self {
+        Self::new((u64::from(cpus) << 20).max(8 << 20))
+    }
+    /// The limit in bytes.
+    pub fn limit(&self) -> u64 {
+        self.most
+    }
+    /// Counts `bytes`. Returns `false` if they do not fit.
+    fn charge(&mut self, bytes: u64) -> bool {
+        let fits = bytes == 0 || self.held + bytes <= self.most;
+        self.held += if fits { bytes } else { 0 };
+        fits
+    }
+    fn release(&mut self, bytes: u64) {
+        self.held -= bytes;
+    }
+}
+
+/// What a sweep remembers of a stack, to find the stacks that were not used since the sweep before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Usage {
+    /// `true` if a round was popped or pushed by itself.
+    served: bool,
+    /// The number of rounds at the sweep.
+    seen: u16,
+}
+
+impl Usage {
+    /// A round was popped or pushed by itself, not in a magazine.
+    pub fn serve(&mut self) {
+        self.served = true;
+    }
+    /// A sweep visits the stack, which has `len` rounds.
+    pub fn see(&mut self, len: usize) {
+        *self = Self { served: false, seen: len as u16 };
+    }
+    /// Returns `true` if a stack of `len` rounds has rounds that were not used since the last sweep.
+    pub fn is_idle(&self, len: usize) -> bool {
+        len > 0 && !self.served && usize::from(self.seen) == len
+    }
+}
+
+/// Returns the new number of places of a stack that needs `need` places; `None` if `limit` is too low.
+pub fn widened(places: usize, need: usize, limit: usize) -> Option<usize> {
+    let most = (2 * places).max(need).min(limit);
+    (need <= most).then_some(most)
+}
+
+/// The sizes of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Number of rounds in a full magazine, at least 1.
+    pub capacity: usize,
+    /// Number of rounds that the first fill requests, at least 1 and at most a magazine.
+    pub first_fill: usize,
+    /// Largest number of places of a stack, at least two magazines.
+    pub reach: usize,
+    /// Largest number of magazines of each depot.
+    pub depot_limit: usize,
+    /// Bytes that a full magazine stands for.
+    pub magazine_bytes: u64,
+}
+
+/// A step of an operation that is more than a push or pop of one round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A free got more places for its stack.
+    Widened,
+    /// A magazine moved between a stack and the depot.
+    Exchange,
+    /// The depot, which has a limit above 0, refused a magazine.
+    Refused,
+}
+
+/// What surrounds a layer: its supplier, the budget of the depots, and an observer.
+pub trait World<R> {
+    /// Returns up to `most` rounds of a node.
+    fn fill(&mut self, node: usize, most: usize) -> Vec<R>;
+    /// Takes rounds back, the first one first.
+    fn flush(&mut self, rounds: Vec<R>);
+    /// Returns the node to which a round belongs.
+    fn node_of(&self, _round: &R) -> usize {
+        0
+    }
+    /// The budget of the depots.
+    fn budget(&mut self) -> &mut Budget;
+    /// Observes a step.
+    fn observe(&mut self, _event: Event) {}
+}
+
+/// The stack of a CPU for the rounds of one node.
+#[derive(Clone, Debug)]
+struct Stack<R> {
+    /// The rounds, the newest last.
+    rounds: Vec<R>,
+    /// The number of rounds for which the stack has places now. After a shortage, it may have more than the limit.
+    places: usize,
+    usage: Usage,
+}
+
+impl<R> Default for Stack<R> {
+    fn default() -> Self {
+        Self { rounds: vec![], places: 0, usage: Usage::default() }
+    }
+}
+impl<R> Stack<R> {
+    /// Ensures that `more` rounds have places. Returns `None` if `limit` is too low, else `true` if the places grew.
+    fn widen(&mut self, more: usize, limit: usize) -> Option<bool> {
+        let need = self.rounds.len() + more;
+        if need <= self.places {
+            return Some(false);
+        }
+        self.places = widened(self.places, need, limit)?;
+        Some(true)
+    }
+    /// Takes all rounds away, the newest first; the stack starts again without places.
+    fn take_all(&mut self) -> Vec<R> {
+        let mut rounds = core::mem::take(&mut self.rounds);
+        rounds.reverse();
+        self.places = 0;
+        self.usage.see(0);
+        rounds
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Node<R> {
+    /// The stacks, by CPU.
+    stacks: Vec<Stack<R>>,
+    depot: Depot<Vec<Vec<R>>>,
+}
+
+/// The state of a layer.
+#[derive(Clone, Debug)]
+pub struct Layer<R> {
+    sizes: Sizes,
+    /// The node of each CPU.
+    node_of_cpu: Vec<usize>,
+    nodes: Vec<Node<R>>,
+    /// Number of rounds that the next fill requests.
+    fill: usize,
+    /// The current limit of a stack's places.
+    limit: usize,
+    /// `true` if memory was short since the last reap.
+    short: bool,
+}
+
+impl<R> Layer<R> {
+    /// Creates a layer without rounds. `node_of_cpu` has the node of each CPU; every node has a CPU.
+    pub fn new(sizes: Sizes, node_of_cpu: Vec<usize>) -> Self {
+        let (cpus, nodes) = (node_of_cpu.len(), node_of_cpu.iter().max().map_or(0, |last| last + 1));
+        let stacks = || (0..cpus).map(|_| Stack::default()).collect();
+        let nodes = (0..nodes).map(|_| Node { stacks: stacks(), depot: Depot::default() });
+        let nodes = nodes.collect();
+        Self { sizes, node_of_cpu, nodes, fill: sizes.first_fill, limit: sizes.reach, short: false }
+    }
+    /// The sizes of the layer.
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+    /// Number of CPUs.
+    pub fn cpus(&self) -> usize {
+        self.node_of_cpu.len()
+    }
+    /// The rounds of a node on a CPU's stack, the newest last.
+    pub fn stack(&self, node: usize, cpu: usize) -> &[R] {
+        &self.nodes[node].stacks[cpu].rounds
+    }
+    /// The depot of a node.
+    pub fn depot(&self, node: usize) -> &Depot<Vec<Vec<R>>> {
+        &self.nodes[node].depot
+    }
+
+    /// Allocates a round on a CPU. Returns `None` if the supplier has no round.
+    pub fn alloc(&mut self, cpu: usize, world: &mut impl World<R>) -> Option<R> {
+        let (node, limit) = (self.node_of_cpu[cpu], self.limit);
+        let stack = &mut self.nodes[node].stacks[cpu];
+        if let Some(round) = stack.rounds.pop() {
+            stack.usage.serve();
+            return Some(round);
+        }
+        let mut magazine = match self.take_from_depot(node, world) {
+            Some(magazine) => magazine,
+            None => world.fill(node, self.next_fill()),
+        };
+        let round = magazine.pop()?;
+        let stack = &mut self.nodes[node].stacks[cpu];
+        stack.widen(magazine.len(), limit).expect("an empty stack has places for two magazines");
+        stack.rounds.append(&mut magazine);
+        Some(round)
+    }
+
+    /// Frees a round on a CPU.
+    pub fn free(&mut self, cpu: usize, round: R, world: &mut impl World<R>) {
+        let (node, limit, capacity) = (world.node_of(&round), self.limit, self.sizes.capacity);
+        let stack = &mut self.nodes[node].stacks[cpu];
+        let single = stack.rounds.len() < stack.places;
+        match stack.widen(1, limit) {
+            Some(grew) => {
+                if grew {
+                    world.observe(Event::Widened);
+                }
+                stack.rounds.push(round);
+                // The push that gets more places is a batch of one.
+                if single {
+                    stack.usage.serve();
+                }
+            }
+            None => {
+                let magazine = stack.rounds.split_off(stack.rounds.len() - capacity);
+                stack.rounds.push(round);
+                stack.usage.serve();
+                self.put_in_depot(node, magazine, world);
+            }
+        }
+    }
+
+    fn next_fill(&mut self) -> usize {
+        let next = (2 * self.fill).min(self.sizes.capacity);
+        core::mem::replace(&mut self.fill, next)
+    }
+    fn take_from_depot(&mut self, node: usize, world: &mut impl World<R>) -> Option<Vec<R>> {
+        let depot = &mut self.nodes[node].depot;
+        let magazine = depot.take()?;
+        if depot.is_counted() {
+            world.budget().release(self.sizes.magazine_bytes);
+        }
+        world.observe(Event::Exchange);
+        Some(magazine)
+    }
+    fn put_in_depot(&mut self, node: usize, mut magazine: Vec<R>, world: &mut impl World<R>) {
+        let Sizes { depot_limit, magazine_bytes, .. } = self.sizes;
+        let depot = &mut self.nodes[node].depot;
+        let accepts = depot.accepts(depot_limit);
+        if accepts && (!depot.is_counted() || world.budget().charge(magazine_bytes)) {
+            depot.put(magazine);
+            world.observe(Event::Exchange);
+        } else {
+            if depot_limit > 0 {
+                world.observe(Event::Refused);
+            }
+            magazine.reverse();
+            world.flush(magazine);
+        }
+    }
+
+    /// Flushes the stacks of `cpus`. Returns the number of rounds.
+    pub fn drain(&mut self, cpus: Range<usize>, world: &mut impl World<R>) -> usize {
+        self.drain_if(cpus, world, |stack| !stack.rounds.is_empty(), |_| true)
+    }
+    /// Flushes the stacks that are `taken`, on CPUs that have a `wanted` stack: a drain takes a CPU's region away with
+    /// the stacks of all nodes.
+    fn drain_if(
+        &mut self,
+        cpus: Range<usize>,
+        world: &mut impl World<R>,
+        wanted: impl Fn(&Stack<R>) -> bool,
+        taken: impl Fn(&Stack<R>) -> bool,
+    ) -> usize {
+        let visits = |cpu: &usize| self.nodes.iter().any(|node| wanted(&node.stacks[*cpu]));
+        let visited: Vec<usize> = (cpus.start..cpus.end.min(self.node_of_cpu.len())).filter(visits).collect();
+        let mut flushed = 0;
+        for node in &mut self.nodes {
+            for cpu in &visited {
+                let stack = &mut node.stacks[*cpu];
+                let rounds = if taken(stack) { stack.take_all() } else { vec![] };
+                if !rounds.is_empty() {
+                    flushed += rounds.len();
+                    world.flush(rounds);
+                }
+            }
+        }
+        flushed
+    }
+
+    /// Flushes all stacks and depots. Returns the number of rounds.
+    pub fn flush_all(&mut self, world: &mut impl World<R>) -> usize {
+        let stacks = self.drain(0..usize::MAX, world);
+        stacks + (0..self.nodes.len()).map(|node| self.flush_depot(node, usize::MAX, world)).sum::<usize>()
+    }
+    fn flush_depot(&mut self, node: usize, magazines: usize, world: &mut impl World<R>) -> usize {
+        let mut flushed = 0;
+        for _ in 0..magazines {
+            let Some(mut magazine) = self.take_from_depot(node, world) else { break };
+            flushed += magazine.len();
+            magazine.reverse();
+            world.flush(magazine);
+        }
+        flushed
+    }
+
+    /// Ends a reaping interval: flushes idle stacks, and the magazines that the depots did not need. Returns the number
+    /// of rounds.
+    pub fn reap(&mut self, world: &mut impl World<R>) -> usize {
+        let idle = |stack: &Stack<R>| stack.usage.is_idle(stack.rounds.len());
+        let mut flushed = self.drain_if(0..usize::MAX, world, idle, idle);
+        let stacks = self.nodes.iter_mut().flat_map(|node| &mut node.stacks);
+        stacks.for_each(|stack| stack.usage.see(stack.rounds.len()));
+        for node in 0..self.nodes.len() {
+            let surplus = self.nodes[node].depot.surplus();
+            flushed += self.flush_depot(node, surplus, world);
+        }
+        if !core::mem::take(&mut self.short) {
+            self.limit = (2 * self.limit).min(self.sizes.reach);
+        }
+        flushed
+    }
+
+    /// Handles a shortage of memory. Stacks keep the places that they have.
+    pub fn shrink(&mut self) {
+        let Sizes { capacity, first_fill, reach, .. } = self.sizes;
+        self.short = true;
+        self.fill = first_fill;
+        self.limit = (self.limit / 2).max(reach.min(2 * capacity));
+    }
+}
+
+#[cfg(test)]
+mod tests;
