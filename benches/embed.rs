@@ -45,9 +45,9 @@ struct Options {
 /// A malloc to preload, and its `USLAB_OPTIONS`.
 type Malloc = (Preload, &'static str);
 
-const KEPT: [&str; 3] = ["all dropped", "nine tenths", "all but one a page"];
-const THEN: [&str; 2] = ["idle", "busy"];
-const ON: [&str; 2] = ["threads", "tokio tasks"];
+const KEPT_OBJECTS: [&str; 3] = ["all dropped", "nine tenths", "all but one a page"];
+const NEXT_STATES: [&str; 2] = ["idle", "busy"];
+const TASK_KINDS: [&str; 2] = ["threads", "tokio tasks"];
 
 /// Value of `LD_PRELOAD` for a malloc.
 fn library(malloc: &Preload) -> &OsStr {
@@ -96,17 +96,17 @@ fn returns(mallocs: &[Malloc], quick: bool) {
     println!(
         "\nMiB that are resident: when all is loaded; then a second and ten seconds after most was dropped."
     );
-    for (on, of) in (1..).zip(ON) {
+    for (on, of) in (1..).zip(TASK_KINDS) {
         println!(
             "\n| {of} | loaded | {} |",
-            KEPT.map(|kept| THEN.map(|then| format!("{kept}, {then}")).join(" | ")).join(" | ")
+            KEPT_OBJECTS.map(|kept| NEXT_STATES.map(|then| format!("{kept}, {then}")).join(" | ")).join(" | ")
         );
-        println!("|---|---|{}", "---|".repeat(KEPT.len() * THEN.len()));
+        println!("|---|---|{}", "---|".repeat(KEPT_OBJECTS.len() * NEXT_STATES.len()));
         for malloc in mallocs {
             let mut loaded = None;
             let mut cells = String::new();
-            for keep in 1..=KEPT.len() {
-                for then in 1..=THEN.len() {
+            for keep in 1..=KEPT_OBJECTS.len() {
+                for then in 1..=NEXT_STATES.len() {
                     let report =
                         report(malloc, quick, "returns", &[("keep", keep), ("then", then), ("on", on)]);
                     let mib = |when| report.as_deref().and_then(|report| number(report, when));
@@ -206,12 +206,12 @@ fn small(mallocs: &[Malloc], dir: &Path) {
 }
 
 fn zeros(mallocs: &[Malloc], quick: bool) {
-    const OF: [(usize, usize); 3] = [(300, 3 << 10), (300, 4 << 10), (2000, 128)];
+    const OBJECT_COUNTS_AND_SIZES: [(usize, usize); 3] = [(300, 3 << 10), (300, 4 << 10), (2000, 128)];
     println!("\nMiB that are resident of zeroed blocks of which eight bytes each are written.\n");
-    println!("| malloc | {} |", OF.map(|(blocks, kib)| format!("{blocks} of {kib} KiB")).join(" | "));
-    println!("|---|{}", "---|".repeat(OF.len()));
+    println!("| malloc | {} |", OBJECT_COUNTS_AND_SIZES.map(|(blocks, kib)| format!("{blocks} of {kib} KiB")).join(" | "));
+    println!("|---|{}", "---|".repeat(OBJECT_COUNTS_AND_SIZES.len()));
     for malloc in mallocs {
-        let cells = OF.map(|(blocks, kib)| {
+        let cells = OBJECT_COUNTS_AND_SIZES.map(|(blocks, kib)| {
             let report = report(malloc, quick, "zeros", &[("blocks", blocks), ("kib", kib)]);
             cell(report.as_deref().and_then(|report| number(report, "resident")))
         });

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Minimum number of samples that criterion accepts.
-const LEAST: usize = 10;
+const MIN_SAMPLES: usize = 10;
 
 /// Baselines to save and to compare with.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -161,7 +161,7 @@ pub(crate) fn analyse(
     baselines: &Baselines,
     directory: &Path,
 ) -> anyhow::Result<()> {
-    let enough: Vec<_> = rows.iter().filter(|row| row.samples.len() >= LEAST).collect();
+    let enough: Vec<_> = rows.iter().filter(|row| row.samples.len() >= MIN_SAMPLES).collect();
     for row in &enough {
         let mut criterion = Criterion::default()
             .with_measurement(Kept(row.unit))
@@ -190,7 +190,7 @@ pub(crate) fn analyse(
         group.finish();
     }
     if enough.is_empty() && !rows.is_empty() {
-        eprintln!("criterion wants {LEAST} rounds or more: it was asked nothing");
+        eprintln!("criterion wants {MIN_SAMPLES} rounds or more: it was asked nothing");
     }
     baselines.save_baseline.as_ref().map_or(Ok(()), |name| save_run(&enough, run, name, directory))
 }

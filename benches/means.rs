@@ -9,7 +9,7 @@ use std::path::Path;
 /// Name of the row of whole programs.
 pub const ROW: &str = "malloc";
 /// Name of this project's malloc.
-pub const OURS: &str = "uslab";
+pub const OWN_ALLOCATOR: &str = "uslab";
 /// Columns of each program.
 pub const COLUMNS: [&str; 3] = ["time", "CPU time", "peak"];
 /// Prefix of the benchmark programs' names.
@@ -45,7 +45,7 @@ pub(crate) fn saved(directory: &Path, baseline: &str) -> anyhow::Result<Option<R
         let column = Column::lower("", unit(program, column)).counts_in(case);
         let mut subjects = Vec::new();
         for (_, subject) in of_case {
-            let kind = if subject == OURS { Kind::Ours } else { Kind::General };
+            let kind = if subject == OWN_ALLOCATOR { Kind::Ours } else { Kind::General };
             subjects.push((subject.as_str(), kind, kept::saved(directory, [ROW, case, subject], baseline)?));
         }
         report.add(ROW, case, &column, subjects.into_iter());

@@ -45,7 +45,7 @@ const HARDENED: [(&str, &[&str]); 2] = [
 ];
 
 /// Number of blocks that the second program holds.
-const HELD: usize = 2000;
+const HELD_BLOCKS: usize = 2000;
 
 /// Allocates memory, and writes its first byte.
 ///
@@ -75,14 +75,14 @@ fn pairs(operations: u64) {
 }
 /// Replaces random blocks with blocks of random sizes from 16 to 4,000 bytes.
 fn mixed(operations: u64) {
-    let mut held = vec![null_mut(); HELD];
+    let mut held = vec![null_mut(); HELD_BLOCKS];
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     for _ in 0..operations {
         // The generator is xorshift64 (Marsaglia, 2003).
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        let place = (random >> 32) as usize % HELD;
+        let place = (random >> 32) as usize % HELD_BLOCKS;
         let memory = malloc(16 + (random as u32 % 3985) as usize);
         // SAFETY: the pointer is null, or was allocated by an earlier iteration, which stored it here.
         unsafe { free(std::mem::replace(&mut held[place], memory)) };

@@ -24,7 +24,7 @@ thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     static HELD: Cell<isize> = const { Cell::new(0) };
     /// A function that runs in the next heap call of this thread; its argument is the number of requested bytes.
-    static MEANWHILE: Cell<Option<fn(usize)>> = const { Cell::new(None) };
+    static CALL_IN_HEAP: Cell<Option<fn(usize)>> = const { Cell::new(None) };
     /// `Some(0)` if the next heap call of this thread is to be refused; after the refusal, the number of bytes that the
     /// call requested.
     static REFUSED: Cell<Option<usize>> = const { Cell::new(None) };
@@ -44,9 +44,9 @@ unsafe impl GlobalAlloc for Counting {
             return null_mut();
         }
         HELD.set(HELD.get() + layout.size() as isize);
-        if let Some(meanwhile) = MEANWHILE.take() {
+        if let Some(meanwhile) = CALL_IN_HEAP.take() {
             meanwhile(layout.size());
-            MEANWHILE.set(Some(meanwhile));
+            CALL_IN_HEAP.set(Some(meanwhile));
         }
         // SAFETY: the caller's layout is not empty.
         unsafe { System.alloc(layout) }
@@ -121,7 +121,7 @@ fn dropped_handle_cache_frees_its_heap_memory() {
 fn number_table_blocks_that_lose_a_race_are_freed() {
     thread_local! {
         static CACHE: Cell<Option<Rc<HandleCache<u64>>>> = const { Cell::new(None) };
-        static LATE: Cell<u64> = const { Cell::new(0) };
+        static LATE_CALLS: Cell<u64> = const { Cell::new(0) };
     }
     // The function does what another thread might do at this point, where no lock is held.
     fn allocate_earlier(bytes: usize) {
@@ -131,7 +131,7 @@ fn number_table_blocks_that_lose_a_race_are_freed() {
             let handle = cache.alloc().unwrap();
             assert!(cache.free(handle));
             CACHE.set(Some(cache));
-            LATE.set(LATE.get() + 1);
+            LATE_CALLS.set(LATE_CALLS.get() + 1);
         }
     }
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
@@ -142,11 +142,11 @@ fn number_table_blocks_that_lose_a_race_are_freed() {
             Rc::new(builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap());
         let mut handles = Vec::with_capacity(400);
         CACHE.set(Some(cache.clone()));
-        MEANWHILE.set(Some(allocate_earlier));
+        CALL_IN_HEAP.set(Some(allocate_earlier));
         (0..400).for_each(|_| handles.push(cache.alloc().unwrap()));
-        MEANWHILE.set(None);
+        CALL_IN_HEAP.set(None);
         CACHE.set(None);
-        assert_eq!(LATE.take(), 3, "64, 128 and 256 numbers");
+        assert_eq!(LATE_CALLS.take(), 3, "64, 128 and 256 numbers");
         assert!(handles.into_iter().all(|handle| cache.free(handle)));
         drop(cache);
         HELD.get() - before
@@ -251,9 +251,9 @@ fn object_listing_includes_slabs_created_during_the_listing() {
     let cache = Rc::new(builder.build_in(&subsystem).unwrap());
     let _ = cache.alloc(Gfp::KERNEL).unwrap();
     CACHE.set(Some(cache.clone()));
-    MEANWHILE.set(Some(more));
+    CALL_IN_HEAP.set(Some(more));
     let traces = cache.alloc_traces();
-    MEANWHILE.set(None);
+    CALL_IN_HEAP.set(None);
     assert_eq!(traces.0.iter().map(|trace| trace.count).sum::<u64>(), 1001);
 }
 

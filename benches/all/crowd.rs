@@ -14,7 +14,7 @@ use uslab_benches::{Bench, Column, Contender, Kind, Local, Made, Subject, Work, 
 /// Number of objects that a thread holds at a time.
 const BATCH: usize = 64;
 /// Number of batches between two readings of the thread's CPU time.
-const TURN: usize = 8;
+const BATCHES_PER_READING: usize = 8;
 const MIB: f64 = 1048576.0;
 /// Size of a thread's stack in bytes: too small for a huge page.
 const STACK: usize = 256 << 10;
@@ -26,10 +26,10 @@ struct Crowd {
     turns: usize,
 }
 
-/// Allocates a batch and frees the batch, [`TURN`] times. Returns the CPU time used.
+/// Allocates a batch and frees the batch, [`BATCHES_PER_READING`] times. Returns the CPU time used.
 fn turn<S: Subject>(local: &mut S::Local<'_>) -> Duration {
     let start = clock::cpu();
-    for _ in 0..TURN {
+    for _ in 0..BATCHES_PER_READING {
         let objects: [_; BATCH] = std::array::from_fn(|stamp| local.alloc(stamp as u64));
         for object in objects {
             local.free(object);
@@ -65,7 +65,7 @@ impl Crowd {
             // Between the members' two waits, the main thread reads the memory.
             barrier.wait();
             barrier.wait();
-            used.as_nanos() as f64 / (self.turns * TURN * BATCH) as f64
+            used.as_nanos() as f64 / (self.turns * BATCHES_PER_READING * BATCH) as f64
         };
         let before = resident();
         std::thread::scope(|scope| {

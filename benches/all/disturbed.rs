@@ -30,7 +30,7 @@ const DISTURBANCES: [(&str, Disturbance); 3] = [
 ];
 
 /// Time for which an interrupted thread does not run.
-const STUCK: Duration = Duration::from_millis(20);
+const INTERRUPTION: Duration = Duration::from_millis(20);
 
 impl Disturbance {
     /// Disturbs the caches until `stop` is set. Returns the number of disturbances per second.
@@ -63,7 +63,7 @@ impl Disturbance {
                         std::thread::sleep(Duration::from_millis(2));
                         other.drain();
                         times += 1;
-                        std::thread::sleep(STUCK);
+                        std::thread::sleep(INTERRUPTION);
                     }
                 });
             }
@@ -89,14 +89,14 @@ fn every(interval: Duration, stopped: &impl Fn() -> bool, mut action: impl FnMut
     times
 }
 
-/// Stops a thread for [`STUCK`], at any instruction.
+/// Stops a thread for [`INTERRUPTION`], at any instruction.
 fn interrupt(thread: Pthread) {
     // The call fails if the thread has exited.
     _ = pthread_kill(thread, Signal::SIGUSR1);
 }
 
 extern "C" fn stuck(_: libc::c_int) {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(STUCK.subsec_nanos()) };
+    let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(INTERRUPTION.subsec_nanos()) };
     // SAFETY: `nanosleep` is async-signal-safe; `time` is a local of this function.
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }

@@ -9,7 +9,7 @@ use uslab_benches::{Bench, Column, Local, Made, Subject, Work, contenders};
 /// Number of objects that each thread has; the objects cover several cache lines.
 const OBJECTS: usize = 32;
 /// Number of writes to each object before it is freed and another object allocated.
-const WRITES: u64 = 100;
+const WRITES_PER_OBJECT: u64 = 100;
 
 #[derive(Clone, Copy)]
 enum Handed {
@@ -58,7 +58,7 @@ impl Work for Sharing {
             mine.drain(..).for_each(|object| local.free(object));
             let writes = || {
                 mine.extend((0..OBJECTS as u64).map(|stamp| local.alloc(stamp)));
-                for write in 1..=WRITES {
+                for write in 1..=WRITES_PER_OBJECT {
                     for object in &mine {
                         if let Some(word) = local.address(object) {
                             // SAFETY: this thread owns the object. The access is volatile, so that every write is made.
@@ -67,11 +67,11 @@ impl Work for Sharing {
                     }
                 }
                 for (stamp, object) in mine.drain(..).enumerate() {
-                    let sum = stamp as u64 + WRITES * (WRITES + 1) / 2;
+                    let sum = stamp as u64 + WRITES_PER_OBJECT * (WRITES_PER_OBJECT + 1) / 2;
                     assert_eq!(local.stamp(&object), sum, "{}: somebody else wrote to it", S::NAME);
                     local.free(object);
                 }
-                OBJECTS as u64 * WRITES
+                OBJECTS as u64 * WRITES_PER_OBJECT
             };
             team.measure(writes)
         };

@@ -48,7 +48,7 @@ struct Options {
 const ORDER: [&str; 5] = ["object-caches", "uslab", "jemalloc", "mimalloc", "system"];
 /// Number of this project's servers. The table shows the ratio of each of this project's servers to the best of the
 /// other servers.
-const OURS: usize = 2;
+const OWN_SERVERS: usize = 2;
 /// Number of intervals in a day, each with separate quantiles.
 const INTERVALS: usize = 40;
 /// Parts of the day, with the end of each part as a fraction of the day.
@@ -226,7 +226,7 @@ const COLUMNS: Columns = [
 /// Makes a table with a row for each server. In rows of this project, the ratio to the best of the other servers is in
 /// brackets.
 fn table(days: &[Day]) -> String {
-    let is_ours = |day: &Day| ORDER[..OURS].contains(&day.name.as_str());
+    let is_ours = |day: &Day| ORDER[..OWN_SERVERS].contains(&day.name.as_str());
     let mut text = format!("| server | {} | requests |\n|---|", COLUMNS.map(|(name, _)| name).join(" | "));
     text += &"---|".repeat(COLUMNS.len() + 1);
     text += "\n";

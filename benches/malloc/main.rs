@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use uslab_benches::means::{COLUMNS, OURS, ROW, means, unit};
+use uslab_benches::means::{COLUMNS, OWN_ALLOCATOR, ROW, means, unit};
 use uslab_benches::preload::{Preload, peers};
 use uslab_benches::{Bench, Column, Contender, Kind};
 use wait4::{ResourceUsage, Wait4};
 
 /// The mallocs of this run.
 fn preloads() -> Vec<Preload> {
-    let ours = Preload { name: OURS.into(), kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
+    let ours = Preload { name: OWN_ALLOCATOR.into(), kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
     [vec![ours], peers()].concat()
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use wait4::Wait4 as _;
 
 /// Maximum time until a server's first answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts `server`, waits until `answers` returns `true`, measures the time of `load`, and ends the server with the
 /// signal `end`.
@@ -32,9 +32,9 @@ fn serve(
         if let Some(status) = process.try_wait().expect("its state") {
             return Err(Failure(format!("{name} ended before it answered: {status}")));
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > FIRST_ANSWER_TIMEOUT {
             _ = kill(pid, Signal::SIGKILL);
-            return Err(Failure(format!("{name} did not answer for {} s", PATIENCE.as_secs())));
+            return Err(Failure(format!("{name} did not answer for {} s", FIRST_ANSWER_TIMEOUT.as_secs())));
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -239,10 +239,10 @@ struct Shared {
 struct Plan {
     rules: Vec<(Rule, Progress)>,
     /// Tallies in the order of the points' first calls.
-    tallies: [Option<Tally>; MOST_POINTS],
+    tallies: [Option<Tally>; MAX_FAULT_POINTS],
 }
 
-const MOST_POINTS: usize = 16;
+const MAX_FAULT_POINTS: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {

@@ -532,7 +532,7 @@ pub struct Reservation {
 
 impl Reservation {
     /// Minimum size of a remainder that is kept for another region, in bytes.
-    const LEFT: usize = 4 << 20;
+    const MIN_REMAINDER: usize = 4 << 20;
 
     /// Creates an empty reservation, with which each region reserves separately.
     pub fn none(backend: Backend, faults: &Faults) -> Self {
@@ -590,7 +590,7 @@ impl Reservation {
         }
         let mut region = self.left.take()?;
         // The last region also gets the remainder from the alignment of the pages.
-        if region.bytes() - whole >= Self::LEFT {
+        if region.bytes() - whole >= Self::MIN_REMAINDER {
             self.left = region.split_off(whole);
         }
         region.uncommitted = uncommitted;
@@ -613,10 +613,10 @@ pub struct Reserved {
 
 impl Reserved {
     /// Granularity of commits in bytes; because of it, not every new page costs a system call.
-    const STEP: usize = 64 << 10;
+    const COMMIT_STEP: usize = 64 << 10;
     /// Maximum number of bytes by which a commit runs ahead. A commit doubles the committed bytes, and adds at most
-    /// `MOST`.
-    const MOST: usize = 1 << 20;
+    /// `MAX_COMMIT_AHEAD`.
+    const MAX_COMMIT_AHEAD: usize = 1 << 20;
 
     /// Reserves `bytes` bytes. Returns `None` if the system refuses. Each commit of the region is a call of the fault
     /// point `point`. On [`Backend::Phantom`], the memory comes from the default backend.
@@ -643,13 +643,13 @@ impl Reserved {
     ) -> Option<Self> {
         let none = Uncommitted::NoAccess;
         let Some(apart) = apart else { return Self::cut_from(addresses, bytes, none, point) };
-        let region = Region::apart(bytes.min(Self::STEP), apart, none, &addresses.faults)?;
+        let region = Region::apart(bytes.min(Self::COMMIT_STEP), apart, none, &addresses.faults)?;
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
     /// Ensures that at least the first `bytes` bytes have addresses, up to the region's maximum: see [`Region::grow`].
     /// Calls of `grow` and [`cut`](Self::cut) must not run concurrently.
     pub fn grow(&self, bytes: usize) -> bool {
-        let ahead = bytes.next_multiple_of(Self::MOST).min(self.most);
+        let ahead = bytes.next_multiple_of(Self::MAX_COMMIT_AHEAD).min(self.most);
         bytes <= self.most && [ahead, bytes].into_iter().any(|goal| self.region.grow(goal))
     }
     /// Reserves like [`new`](Self::new), at a multiple of `align`. Uncommitted bytes read as zero. A readable region is
@@ -675,9 +675,9 @@ impl Reserved {
     pub unsafe fn cut(&self, bytes: usize) -> bool {
         // A concurrent commit was requested for at most `bytes` bytes, or for bytes that are already committed. A
         // concurrent commit runs ahead by at most `ahead` bytes.
-        let ahead = Self::MOST + Self::STEP;
+        let ahead = Self::MAX_COMMIT_AHEAD + Self::COMMIT_STEP;
         // SAFETY: no thread uses the cut part, by contract. The `ahead` bytes are kept for concurrent commits.
-        unsafe { self.region.cut(bytes.max(self.committed()).next_multiple_of(Self::STEP) + ahead) }
+        unsafe { self.region.cut(bytes.max(self.committed()).next_multiple_of(Self::COMMIT_STEP) + ahead) }
     }
     /// Number of reserved bytes of addresses.
     pub fn reserved(&self) -> usize {
@@ -714,8 +714,8 @@ impl Reserved {
             return false;
         }
         // If the larger step is refused, the commit is retried with exactly `bytes` bytes.
-        [bytes.max(has + has.min(Self::MOST)), bytes].into_iter().any(|goal| {
-            let goal = goal.next_multiple_of(Self::STEP).min(self.region.bytes());
+        [bytes.max(has + has.min(Self::MAX_COMMIT_AHEAD)), bytes].into_iter().any(|goal| {
+            let goal = goal.next_multiple_of(Self::COMMIT_STEP).min(self.region.bytes());
             tell!(op: Step::TablesCommitted { bytes: goal as u32 });
             let granted = self.region.commit(0..goal);
             if granted {
@@ -978,13 +978,13 @@ mod tests {
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     fn grown_region_reads_as_zero() {
-        const APART: usize = 1 << 30;
-        let apart = |bytes| Region::apart(bytes, APART, Uncommitted::ReadsZero, &none()).unwrap();
+        const SPACING: usize = 1 << 30;
+        let apart = |bytes| Region::apart(bytes, SPACING, Uncommitted::ReadsZero, &none()).unwrap();
         let regions = [1, 2, 3].map(|mib| apart(mib << 20));
-        let places = regions.each_ref().map(|region| region.base().addr().get() / APART);
+        let places = regions.each_ref().map(|region| region.base().addr().get() / SPACING);
         assert!(places[0] > places[1] && places[1] > places[2], "{places:?}");
         for region in &regions {
-            assert_eq!(region.base().addr().get() % APART, 0);
+            assert_eq!(region.base().addr().get() % SPACING, 0);
             let before = region.bytes();
             assert!(region.grow(before) && region.grow(before - 1) && region.bytes() == before);
             assert!(region.grow((8 << 20) - 1) && region.bytes() == 8 << 20);
@@ -1015,11 +1015,11 @@ mod tests {
             (reserved.commit(&op, bytes), op.path())
         };
         assert_eq!(commit(100), (true, Path::Commit));
-        assert_eq!(reserved.committed(), Reserved::STEP);
-        assert_eq!(commit(Reserved::STEP), (true, Path::Cpu), "the system was not asked");
+        assert_eq!(reserved.committed(), Reserved::COMMIT_STEP);
+        assert_eq!(commit(Reserved::COMMIT_STEP), (true, Path::Cpu), "the system was not asked");
         for steps in [2, 4, 8] {
             assert_eq!(commit(reserved.committed() + 1), (true, Path::Commit));
-            assert_eq!(reserved.committed(), steps * Reserved::STEP, "twice as much");
+            assert_eq!(reserved.committed(), steps * Reserved::COMMIT_STEP, "twice as much");
         }
         assert_eq!((commit(1 << 20), commit((1 << 20) + 1)), ((true, Path::Commit), (false, Path::Cpu)));
     }
@@ -1030,13 +1030,13 @@ mod tests {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     fn truncated_region_can_be_committed_to_its_end() {
         let reserved = Reserved::new(4 << 20, Backend::Os, &none(), crate::faults::MAGAZINE).unwrap();
-        let left = 5 * Reserved::STEP / 2;
+        let left = 5 * Reserved::COMMIT_STEP / 2;
         // SAFETY: the memory after `left` is unused, and no other thread exists.
         assert!(unsafe { reserved.cut(left) });
         let op = Operation::new();
         assert!(reserved.commit(&op, left) && !reserved.commit(&op, reserved.reserved() + 1));
         // The margin by which a commit may run ahead stays.
-        assert_eq!(reserved.reserved(), 4 * Reserved::STEP + Reserved::MOST);
+        assert_eq!(reserved.reserved(), 4 * Reserved::COMMIT_STEP + Reserved::MAX_COMMIT_AHEAD);
         let growing = Reserved::growing(
             5 << 19,
             Some(1 << 30),
@@ -1044,7 +1044,7 @@ mod tests {
             crate::faults::MAGAZINE,
         );
         let growing = growing.unwrap();
-        assert!(!growing.commit(&op, Reserved::STEP + 1));
+        assert!(!growing.commit(&op, Reserved::COMMIT_STEP + 1));
         let sizes = [1, 1 << 20, (1 << 20) + 1, (2 << 20) + 1, 5 << 19].map(|bytes| {
             assert!(growing.grow(bytes) && growing.commit(&op, bytes));
             growing.reserved()

@@ -116,13 +116,13 @@ pub struct DepotBudget {
 }
 
 impl DepotBudget {
-    /// Bytes of the budget per CPU. The budget of all CPUs is at least [`LEAST`](Self::LEAST).
+    /// Bytes of the budget per CPU. The budget of all CPUs is at least [`MIN_BYTES`](Self::MIN_BYTES).
     const PER_CPU: u64 = 1 << 20;
-    const LEAST: u64 = 8 << 20;
+    const MIN_BYTES: u64 = 8 << 20;
 
     /// Creates the budget for a machine with `cpus`.
     pub fn of(cpus: &Cpus) -> Self {
-        Self::new(Self::LEAST.max(u64::from(cpus.count()) * Self::PER_CPU))
+        Self::new(Self::MIN_BYTES.max(u64::from(cpus.count()) * Self::PER_CPU))
     }
     pub(crate) fn new(most: u64) -> Self {
         Self { held: Counter::new(0), most: Counter::new(most), default: most }

@@ -35,12 +35,12 @@ const THREE: Bound = Bound::Preemptions(3);
 #[cfg(shuttle)]
 const RUNS: Schedules = Schedules(3000);
 #[cfg(shuttle)]
-const BOTH: Both = Both(RUNS);
+const BOTH_CHECKERS: Both = Both(RUNS);
 
 #[cfg(loom)]
 const RACE: &str = "Causality violation";
-const TWICE: &str = "round handed out or freed twice";
-const LOST: &str = "every round in one place";
+const ROUND_TWICE: &str = "round handed out or freed twice";
+const ROUND_IN_ONE_PLACE: &str = "every round in one place";
 
 crate::sync::scenarios! {
     // ---- The contract of a section
@@ -54,25 +54,25 @@ crate::sync::scenarios! {
     // ---- Movement of rounds
     m1_m2_rounds_travel_through_the_depot {
         loom("M1 M2: rounds travel through the depot", both(THREE, [3900, 2000], moves(6)), models::travel);
-        bug("a pop does not remove the round", "M1", TWICE);
+        bug("a pop does not remove the round", "M1", ROUND_TWICE);
         claimed("a CPU's region is used without a claim", "M1", RACE);
-        bug("a magazine is taken twice from the depot", "M1 M2", LOST);
+        bug("a magazine is taken twice from the depot", "M1 M2", ROUND_IN_ONE_PLACE);
         bug("the depot length is not decreased by a take", "M2", "the depot's length says what it holds");
         bug("a stack grows beyond its limit", "M2", "no more places than its reach");
     }
     m2_a_stack_overflows {
         loom("M2: two threads of a CPU whose stack is full", both(THREE, [4700, 4700], moves(6)), models::overflow);
         rseq("the CPU number is read before the restartable section", "M2", RACE);
-        rseq("the stack length is read before the restartable section", "M2", LOST);
+        rseq("the stack length is read before the restartable section", "M2", ROUND_IN_ONE_PLACE);
         claimed("a push overflows the stack", "M2", "a stack holds no more than it has places");
-        bug("a magazine popped from a stack is lost", "M2", LOST);
-        bug("a magazine is put in the depot and also flushed", "M2", LOST);
+        bug("a magazine popped from a stack is lost", "M2", ROUND_IN_ONE_PLACE);
+        bug("a magazine is put in the depot and also flushed", "M2", ROUND_IN_ONE_PLACE);
         claimed("an operation does not release its claim", "M2", "is still claimed");
     }
     m3_two_threads_of_one_cpu {
         loom("M3: two threads of one CPU", both(THREE, [330, 160], Scripts { reads: 4, cpus: 1 }), models::same_cpu);
         rseq("section not armed", "M3", RACE);
-        rseq("a batch push commits before writing its rounds", "R1", LOST);
+        rseq("a batch push commits before writing its rounds", "R1", ROUND_IN_ONE_PLACE);
         claimed("a CPU's region is used without a claim", "M3", RACE);
         bug("a stack grows outside its restartable section", "M3", RACE);
     }
@@ -108,8 +108,8 @@ crate::sync::scenarios! {
     }
     h1_drain_against_batches {
         loom("H1 T1: drain against batches", both(TWO, [1900, 13000], moves(7)), models::drain_batches);
-        bug("a partly pushed batch counts as pushed", "M2", LOST);
-        bug("a flush returns no rounds to the supplier", "M2", LOST);
+        bug("a partly pushed batch counts as pushed", "M2", ROUND_IN_ONE_PLACE);
+        bug("a flush returns no rounds to the supplier", "M2", ROUND_IN_ONE_PLACE);
         bug("a partial magazine enters the depot", "M2", "a depot holds full ones only");
     }
     h1_drain_while_a_stack_grows {
@@ -147,7 +147,7 @@ crate::sync::scenarios! {
         loom("H3 T1: a drain meets one that gives rounds away", both(TWO, [1100, 2100], stays()), models::drain_meets_drain);
         bug("a stack grows beyond its limit", "H3 T1", RACE);
         bug("a stack opens while another drain holds it", "H3 T1", RACE);
-        bug("a drain flushes the rounds of another drain", "H3", LOST);
+        bug("a drain flushes the rounds of another drain", "H3", ROUND_IN_ONE_PLACE);
     }
     h3_a_stack_is_opened_for_another_thread {
         loom("H3: a stack is opened for another thread", both(TWO, [2400, 10000], stays()), models::opened_for_another);
@@ -193,7 +193,7 @@ crate::sync::scenarios! {
     }
     t2_a_number_is_reused {
         loom("T2: a number is given back and reused", both(THREE, [3400, 11000], moves(4)), models::number_is_reused);
-        bug("a class number is freed after draining one CPU", "T2", TWICE);
+        bug("a class number is freed after draining one CPU", "T2", ROUND_TWICE);
         bug("a freed class number is not closed", "T2", "a number that nobody has is closed");
     }
     t2_numbers_have_one_owner {
@@ -227,7 +227,7 @@ crate::sync::scenarios! {
         loom("F1: a fork beside an exchange and a drain", both(THREE, [8, 18], stays()), models::fork_beside_exchange);
         claimed("claims of other threads survive a fork", "F1", "a claim or a drain of a thread that is no more");
         bug("drains of other threads survive a fork", "F1", "a claim or a drain of a thread that is no more");
-        bug("a forked child loses drained rounds", "F1", LOST);
+        bug("a forked child loses drained rounds", "F1", ROUND_IN_ONE_PLACE);
         bug("a fork does not lock the depots", "F1", "a depot changes while it is held for a fork");
     }
 
@@ -266,58 +266,58 @@ crate::sync::scenarios! {
 
     // ---- Larger scenarios
     exchanges {
-        shuttle("R1 R3 M1 M2 M3 M4 H4: four threads exchange", BOTH, schedules::exchange);
-        claimed("a CPU's region is used without a claim", "M1 M3", TWICE);
-        rseq("section not armed", "R1", TWICE);
+        shuttle("R1 R3 M1 M2 M3 M4 H4: four threads exchange", BOTH_CHECKERS, schedules::exchange);
+        claimed("a CPU's region is used without a claim", "M1 M3", ROUND_TWICE);
+        rseq("section not armed", "R1", ROUND_TWICE);
         rseq("an operation is counted before its commit", "R3", "the counts are exact");
-        rseq("a batch push commits before writing its rounds", "R1", LOST);
-        bug("a magazine popped from a stack is lost", "M2", LOST);
-        bug("a magazine is put in the depot and also flushed", "M2", LOST);
-        bug("a partly pushed batch counts as pushed", "M2", LOST);
+        rseq("a batch push commits before writing its rounds", "R1", ROUND_IN_ONE_PLACE);
+        bug("a magazine popped from a stack is lost", "M2", ROUND_IN_ONE_PLACE);
+        bug("a magazine is put in the depot and also flushed", "M2", ROUND_IN_ONE_PLACE);
+        bug("a partly pushed batch counts as pushed", "M2", ROUND_IN_ONE_PLACE);
         bug("the supplier is called with the drain lock held", "M4", "user code would run while a lock is held");
         bug("a CPU beyond the table has a region", "H4", "the empty region stays empty");
     }
     explained {
-        shuttle("M1 H1: what four saw beside drains is explained by one order", BOTH, schedules::history);
+        shuttle("M1 H1: what four saw beside drains is explained by one order", BOTH_CHECKERS, schedules::history);
         claimed("a CPU's region is used without a claim", "M1", "no order explains");
         rseq("section not armed", "M1", "no order explains");
     }
     drained {
-        shuttle("H1 H2 H3 H4 T1: two drain what two use", BOTH, schedules::drain);
-        rseq("the region is read before the restartable section", "T1", LOST);
-        rseq("a drain restores a CPU word too early", "T1", LOST);
-        claimed("a drain issues no fence", "H1 T1", LOST);
-        rseq("a drain issues no fence", "H1 T1", TWICE);
-        bug("a drained stack is not closed", "T1", LOST);
-        bug("a drained stack is opened before its rounds are flushed", "T1", LOST);
-        bug("a stack opens while another drain holds it", "H3 T1", LOST);
-        bug("a drain flushes the rounds of another drain", "H3", LOST);
+        shuttle("H1 H2 H3 H4 T1: two drain what two use", BOTH_CHECKERS, schedules::drain);
+        rseq("the region is read before the restartable section", "T1", ROUND_IN_ONE_PLACE);
+        rseq("a drain restores a CPU word too early", "T1", ROUND_IN_ONE_PLACE);
+        claimed("a drain issues no fence", "H1 T1", ROUND_IN_ONE_PLACE);
+        rseq("a drain issues no fence", "H1 T1", ROUND_TWICE);
+        bug("a drained stack is not closed", "T1", ROUND_IN_ONE_PLACE);
+        bug("a drained stack is opened before its rounds are flushed", "T1", ROUND_IN_ONE_PLACE);
+        bug("a stack opens while another drain holds it", "H3 T1", ROUND_IN_ONE_PLACE);
+        bug("a drain flushes the rounds of another drain", "H3", ROUND_IN_ONE_PLACE);
         bug("a drain does not take the drain lock", "H3", "no drain is at work, and the class is open");
         bug("drain does nothing", "H1", "a drain leaves nothing behind");
     }
     closed_beside_others {
-        shuttle("H5: a layer is closed beside three that use it", BOTH, schedules::closed);
+        shuttle("H5: a layer is closed beside three that use it", BOTH_CHECKERS, schedules::closed);
         bug("closing a class skips empty stacks", "H5", "a flush of a closed layer leaves");
         bug("a closed depot accepts magazines", "H5", "a depot that is closed is empty");
     }
     of_two_nodes {
-        shuttle("N1 M2 T1: two nodes, and a drain", BOTH, schedules::nodes);
+        shuttle("N1 M2 T1: two nodes, and a drain", BOTH_CHECKERS, schedules::nodes);
         bug("a freed round goes to the freeing CPU's node", "N1", "rounds of that node only");
     }
     gone_back {
-        shuttle("T3: pages go back beside three that use them, drain and count", BOTH, schedules::pages);
+        shuttle("T3: pages go back beside three that use them, drain and count", BOTH_CHECKERS, schedules::pages);
         bug("a page is decommitted while its stacks are open", "T3", "a supplier takes all rounds");
         bug("a page is decommitted while its rounds are being flushed", "T3", "a supplier takes all rounds");
         claimed("a decommit loses the operation counts of its stacks", "T3", "an operation is forgotten");
         rseq("a decommit loses the operation counts of its stacks", "T3", "the counts are exact");
     }
     forked {
-        shuttle("F1: forks beside an exchange and drains", BOTH, schedules::forks);
+        shuttle("F1: forks beside an exchange and drains", BOTH_CHECKERS, schedules::forks);
         claimed("claims of other threads survive a fork", "F1", "a claim or a drain of a thread that is no more");
         bug("drains of other threads survive a fork", "F1", "a claim or a drain of a thread that is no more");
     }
     come_and_gone {
-        shuttle("T2 T1: layers come and go beside one that stays", BOTH, schedules::numbers);
+        shuttle("T2 T1: layers come and go beside one that stays", BOTH_CHECKERS, schedules::numbers);
         bug("a class number is freed after draining one CPU", "T2", "a round of the layer before");
     }
     depots {

@@ -487,11 +487,11 @@ mod tests {
         use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
         static HERE: AtomicPtr<Tracepoints> = AtomicPtr::new(core::ptr::null_mut());
-        static CAME: Counter = Counter::new(0);
+        static CALLS_OF_TEST: Counter = Counter::new(0);
         extern "C" fn handler(_: libc::c_int) {
             // SAFETY: the pointer was set before the signals, and is reset after them.
             operate(unsafe { &*HERE.load(Acquire) }, &[Step::Full]);
-            CAME.add(1);
+            CALLS_OF_TEST.add(1);
         }
         let t = tracepoints();
         let shown = Arc::new(Counter::new(0));
@@ -509,7 +509,7 @@ mod tests {
                 for sent in 1..=300 {
                     // SAFETY: that thread waits for this thread, so it exists.
                     assert_eq!(unsafe { libc::pthread_kill(me as libc::pthread_t, libc::SIGUSR1) }, 0);
-                    while CAME.get() < sent {
+                    while CALLS_OF_TEST.get() < sent {
                         thread::yield_now();
                     }
                 }
@@ -522,7 +522,7 @@ mod tests {
         });
         // SAFETY: this restores the previous handler.
         unsafe { sigaction(Signal::SIGUSR1, &before) }.unwrap();
-        assert_eq!((CAME.get(), shown.get() + _observer.counts().suppressed), (300, own + 300));
+        assert_eq!((CALLS_OF_TEST.get(), shown.get() + _observer.counts().suppressed), (300, own + 300));
         assert!(_observer.counts().suppressed > 0, "none came while an observer ran");
     }
 

@@ -29,7 +29,7 @@ use uslab_magazine::{Cpus, Heap, Mechanism, Table};
 /// Serialises the tests, because they load the machine and change the state of the whole process. A facade lock cannot
 /// be used, because the layer's debug assertions would find it held.
 #[allow(clippy::disallowed_types)]
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+static TEST_LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// True if the build includes restartable sequences.
 const BUILT: bool = cfg!(all(
@@ -73,7 +73,7 @@ struct Setting {
 
 const WORKERS: usize = 16;
 /// Maximum number of rounds that a worker holds.
-const HELD: usize = 256;
+const MAX_HELD_ROUNDS: usize = 256;
 
 /// Returns the number of operations, scaled by `USLAB_STRESS`.
 fn size(usual: usize) -> usize {
@@ -120,10 +120,10 @@ fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
 }
 
 fn stress(name: &str, cpus: Cpus, setting: Setting) {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let table = table(cpus);
     let layer = layer(&table, setting.capacity, setting.stock, 4);
-    let rounds = WORKERS * HELD + 4096;
+    let rounds = WORKERS * MAX_HELD_ROUNDS + 4096;
     let supplier = TestSupplier::new(rounds);
     let (usable, operations) = (usable(), size(setting.operations) / WORKERS);
     let (stop, bad, allocs, frees, drains) =
@@ -143,7 +143,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
                         pin(Pid::from_raw(0), &usable[t % usable.len()..][..1]);
                     }
                     let (me, mut dice) = (t as u64 + 1, Rng(t as u64 * 77 + 1));
-                    let mut held: Vec<TestRound> = Vec::with_capacity(HELD);
+                    let mut held: Vec<TestRound> = Vec::with_capacity(MAX_HELD_ROUNDS);
                     let (mut taken, mut given, mut wrong) = (0, 0, 0);
                     let mut give = |held: &mut Vec<TestRound>, i| {
                         let round = held.swap_remove(i);
@@ -152,7 +152,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
                         layer.free(supplier, round);
                     };
                     for _ in 0..operations {
-                        if held.len() < 4 || held.len() < HELD && dice.below(2) == 0 {
+                        if held.len() < 4 || held.len() < MAX_HELD_ROUNDS && dice.below(2) == 0 {
                             let Some(round) = layer.alloc(supplier) else { continue };
                             taken += 1;
                             if supplier.stamp(round, me) {
@@ -255,7 +255,7 @@ const LONG: Setting = Setting {
     drains: Some(Duration::from_millis(1)),
     operations: 60_000_000,
 };
-const TINY: Setting = Setting {
+const SMALL_SETTING: Setting = Setting {
     capacity: 6,
     stock: 2,
     threads: Threads::Free,
@@ -270,11 +270,11 @@ fn long_runs_without_drains_lose_no_round() {
 }
 #[test]
 fn tiny_magazines_with_yields_and_drains_lose_no_round() {
-    stress("tiny", Cpus::os(), TINY);
+    stress("tiny", Cpus::os(), SMALL_SETTING);
 }
 #[test]
 fn stacks_of_two_magazines_lose_no_round() {
-    stress("two tiny magazines", Cpus::os(), Setting { capacity: 3, stock: 0, ..TINY });
+    stress("two tiny magazines", Cpus::os(), Setting { capacity: 3, stock: 0, ..SMALL_SETTING });
 }
 #[test]
 fn threads_migrated_between_cpus_lose_no_round() {
@@ -288,13 +288,13 @@ fn pinned_threads_lose_no_round() {
 }
 #[test]
 fn stress_on_a_claimed_slot_loses_no_round() {
-    stress("claimed", Cpus::os().claimed(), Setting { operations: 5_000_000, ..TINY });
+    stress("claimed", Cpus::os().claimed(), Setting { operations: 5_000_000, ..SMALL_SETTING });
 }
 
 /// The layer must use the expected mechanism, and this mechanism must have served the operations.
 #[test]
 fn layer_uses_the_expected_mechanism() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let cpus = Cpus::os();
     match std::env::var("USLAB_EXPECT").as_deref() {
         Ok("rseq") => assert_eq!(cpus.mechanism(), Mechanism::Rseq),
@@ -317,7 +317,7 @@ fn layer_uses_the_expected_mechanism() {
 /// A CPU number that is computed once, or always 0, is the classic mistake. Every CPU must use a separate region.
 #[test]
 fn each_pinned_thread_touches_only_its_cpu_region() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let layer = layer(&table(cpus), 4, 0, 1);
         let (supplier, usable) = (TestSupplier::new(10_000), usable());
@@ -347,7 +347,7 @@ fn each_pinned_thread_touches_only_its_cpu_region() {
 /// Regression: if threads register themselves, each thread's first allocation missed and fetched a magazine.
 #[test]
 fn single_allocation_is_served_by_its_cpu() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (layer, supplier) = (layer(&table(Cpus::os()), 4, 0, 1), TestSupplier::new(10_000));
     for _ in 0..200 {
         std::thread::scope(|scope| {

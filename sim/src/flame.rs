@@ -24,7 +24,7 @@ const EXPECTED: &str = "no heap profile: expected one of pprof (`.pb.gz`) or fol
 /// The first bytes of a pprof profile.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 /// The number of stacks shown in the text.
-const SHOWN: usize = 20;
+const SHOWN_STACKS: usize = 20;
 
 /// A heap profile of one moment.
 #[derive(Clone, Debug, Serialize)]
@@ -131,14 +131,14 @@ impl fmt::Display for Flame {
         writeln!(f, "{}: {all} bytes in {} stacks", self.title, self.stacks.len())?;
         let mut stacks: Vec<_> = self.stacks.iter().collect();
         stacks.sort_by_key(|stack| std::cmp::Reverse(stack.bytes));
-        for stack in stacks.iter().take(SHOWN) {
+        for stack in stacks.iter().take(SHOWN_STACKS) {
             let share = 100.0 * stack.bytes as f64 / all.max(1) as f64;
             let (cache, functions) = stack.frames.split_first().map_or(("", &[][..]), |(c, f)| (c, f));
             let inner: Vec<_> = functions.iter().rev().take(3).map(String::as_str).collect();
             writeln!(f, "{:>14} {share:>5.1} %  {cache:14}  {}", stack.bytes, inner.join(" < "))?;
         }
-        if stacks.len() > SHOWN {
-            writeln!(f, "and {} more; `--html FILE` shows all", stacks.len() - SHOWN)?;
+        if stacks.len() > SHOWN_STACKS {
+            writeln!(f, "and {} more; `--html FILE` shows all", stacks.len() - SHOWN_STACKS)?;
         }
         Ok(())
     }

@@ -87,7 +87,7 @@ impl Machine {
 }
 
 /// The size of a stamp in bytes; no object is smaller.
-const STAMP: usize = size_of::<u64>();
+const STAMP_BYTES: usize = size_of::<u64>();
 
 /// A live object of the trace.
 #[derive(Debug)]
@@ -198,7 +198,7 @@ impl<'m> Holdings<'m> {
         let mut block = block?;
         // Large blocks have no stamp, because a stamp would touch pages that the replay otherwise only reserves.
         if self.caches[cache.0 as usize].is_some() {
-            block.front_mut(STAMP).copy_from_slice(&at.to_ne_bytes());
+            block.front_mut(STAMP_BYTES).copy_from_slice(&at.to_ne_bytes());
         }
         if let Some(old) = self.objects.insert(at, Object { block, cache }) {
             self.violations.push(format!("two objects of the trace are live at address {at:#x}"));
@@ -211,9 +211,9 @@ impl<'m> Holdings<'m> {
     /// trace has no object at this address.
     pub fn free(&mut self, cpu: u32, at: u64) -> bool {
         let Some(object) = self.objects.remove(&at) else { return false };
-        if self.caches[object.cache.0 as usize].is_some() && object.block.front(STAMP) != at.to_ne_bytes() {
+        if self.caches[object.cache.0 as usize].is_some() && object.block.front(STAMP_BYTES) != at.to_ne_bytes() {
             let found =
-                object.block.front(STAMP).iter().rev().map(|b| format!("{b:02x}")).collect::<String>();
+                object.block.front(STAMP_BYTES).iter().rev().map(|b| format!("{b:02x}")).collect::<String>();
             self.violations.push(format!("the object at {at:#x} of the trace was overwritten by {found}"));
         }
         on_cpu(cpu);

@@ -42,8 +42,8 @@ const STORY: &str = include_str!("../data/story.json");
 /// The output of `uslab lab latency --json`, which is stored because a page cannot time allocations.
 const LATENCY: &str = include_str!("../data/latency.json");
 /// The links between pages that are written together; a page that is written alone hides them.
-const ALONE: &str = "<nav id=\"nav\" aria-label=\"Pages\" hidden>";
-const BESIDE: &str = "<nav id=\"nav\" aria-label=\"Pages\">";
+const HIDDEN_NAV: &str = "<nav id=\"nav\" aria-label=\"Pages\" hidden>";
+const SHOWN_NAV: &str = "<nav id=\"nav\" aria-label=\"Pages\">";
 /// The arguments of `uslab scale` that compute the page of curves.
 const WORKLOADS: [&str; 3] = ["pairs", "bursts", "remote"];
 const DESIGNS: [&str; 5] = ["uslab-model", "slub", "sheaves", "magazines01", "bonwick94"];
@@ -67,7 +67,7 @@ impl Args {
         let progress = Progress::new();
         let (_, stream) = replay::run_to_stream(None, &replay::Options::default(), &progress)?;
         let story: Story = serde_json::from_str(STORY)?;
-        let beside = |page: String| page.replacen(ALONE, BESIDE, 1);
+        let beside = |page: String| page.replacen(HIDDEN_NAV, SHOWN_NAV, 1);
         let pages = [
             ("index.html", replay::front(&latency)?),
             ("replay.html", beside(replay::page(&stream, "uslab replay")?)),

@@ -14,7 +14,7 @@ use uslab_engine::{Pages, Policy, Stream};
 /// The page template, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../web/built/scale.html");
 /// The largest number of CPUs.
-pub const MOST_CPUS: u32 = 1024;
+pub const MAX_CPUS: u32 = 1024;
 
 /// The operations that the CPUs run.
 #[derive(Debug)]
@@ -119,10 +119,10 @@ pub enum ScaleError {
 pub fn cpu_counts(text: &str) -> Result<Vec<u32>, String> {
     let wrong = || {
         format!(
-            "`{text}`: expected numbers from 1 to {MOST_CPUS}, or FIRST..LAST by doublings, with commas between"
+            "`{text}`: expected numbers from 1 to {MAX_CPUS}, or FIRST..LAST by doublings, with commas between"
         )
     };
-    let number = |text: &str| text.parse().ok().filter(|n| (1..=MOST_CPUS).contains(n)).ok_or_else(wrong);
+    let number = |text: &str| text.parse().ok().filter(|n| (1..=MAX_CPUS).contains(n)).ok_or_else(wrong);
     let mut counts: Vec<u32> = vec![];
     for part in text.split(',') {
         match part.split_once("..") {

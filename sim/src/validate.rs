@@ -32,9 +32,9 @@ const SIZE: u32 = size_of::<Object>() as u32;
 /// The number of operations of each CPU in a round; it is small, so that other processes interrupt few rounds.
 const OPERATIONS: u64 = 20_000;
 /// The largest relative error of a prediction that counts as correct.
-const WITHIN: f64 = 0.3;
+const MAX_RELATIVE_ERROR: f64 = 0.3;
 /// The number of workloads whose prediction may be wrong although the number of CPUs counts as validated.
-const MAY_BE_OFF: usize = 1;
+const MAX_WRONG_PREDICTIONS: usize = 1;
 
 /// The options of the validation.
 #[derive(Debug)]
@@ -137,7 +137,7 @@ pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<Valida
 /// Returns the largest number of CPUs for which, and below which, predictions are correct.
 fn validated(points: &[Point], counts: &[usize]) -> u32 {
     let off = |cpus| points.iter().filter(|point| point.cpus == cpus && !point.within).count();
-    let hold = counts.iter().map(|cpus| *cpus as u32).take_while(|cpus| off(*cpus) <= MAY_BE_OFF);
+    let hold = counts.iter().map(|cpus| *cpus as u32).take_while(|cpus| off(*cpus) <= MAX_WRONG_PREDICTIONS);
     hold.last().unwrap_or(0)
 }
 
@@ -182,7 +182,7 @@ impl Trial {
         }
         let predicted = predict(profile, think)?;
         let ratio = predicted / measured;
-        let within = (ratio - 1.0).abs() <= WITHIN;
+        let within = (ratio - 1.0).abs() <= MAX_RELATIVE_ERROR;
         let (workload, cpus, spread) = (workload.to_string(), cpus as u32, [low, high]);
         Ok(Point { workload, cpus, measured, spread, script, predicted, ratio, within })
     }

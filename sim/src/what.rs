@@ -10,7 +10,7 @@ use std::io::Read;
 use std::path::Path;
 
 /// The number of bytes that are read of a text.
-const LOOKED_AT: usize = 4 << 20;
+const READ_BYTES: usize = 4 << 20;
 
 /// The description of a file.
 #[derive(Debug, Serialize)]
@@ -258,7 +258,7 @@ impl FileDescription {
         let mut parser = Parser::new();
         let (mut events, mut lost, mut rejected, mut first) = (0, false, 0, None);
         // The last line may be cut.
-        let whole = if text.len() >= LOOKED_AT { text.rsplit_once('\n')?.0 } else { text };
+        let whole = if text.len() >= READ_BYTES { text.rsplit_once('\n')?.0 } else { text };
         for line in whole.lines() {
             match parser.parse(line.as_bytes()) {
                 Ok(Line::Event(_)) => {
@@ -388,7 +388,7 @@ fn read_beginning(mut source: Source) -> Result<Vec<u8>, TraceError> {
     if source.is_recorded() {
         return Ok(text);
     }
-    while text.len() < LOOKED_AT
+    while text.len() < READ_BYTES
         && let Some(chunk) = source.next_chunk()?
     {
         text.extend_from_slice(chunk.text);

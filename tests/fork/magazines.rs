@@ -10,7 +10,7 @@ use uslab_magazine::sync::{Arc, AtomicBool, Ordering::Relaxed, Rank};
 use uslab_magazine::{Cpus, Fork, Heap, Layer, Table};
 
 const WORKERS: usize = 4;
-const HELD: usize = 20;
+const HELD_ROUNDS: usize = 20;
 const CAPACITY: u16 = 5;
 const ROUNDS: usize = 2000;
 
@@ -60,7 +60,7 @@ fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> R
     // it had taken and not passed on yet.
     let lost = ROUNDS - free.len();
     let taken = layer.config().most_rounds(layer.cpus()) as usize;
-    if lost > WORKERS * (HELD + 1 + usize::from(CAPACITY)) + taken {
+    if lost > WORKERS * (HELD_ROUNDS + 1 + usize::from(CAPACITY)) + taken {
         return Err("more was lost than was in flight");
     }
     Ok(())
@@ -68,7 +68,7 @@ fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> R
 
 #[test]
 fn forked_child_of_a_busy_process_uses_magazines() {
-    let _alone = crate::ALONE.lock();
+    let _alone = crate::TEST_LOCK.lock();
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let table = table(cpus);
         let (layer, supplier, stop) =
@@ -79,7 +79,7 @@ fn forked_child_of_a_busy_process_uses_magazines() {
                 scope.spawn(move || {
                     let (me, mut dice, mut held) = (t as u64 + 1, Rng(t as u64 + 1), vec![]);
                     while !stop.load(Relaxed) {
-                        if held.len() < HELD && dice.below(2) == 0 {
+                        if held.len() < HELD_ROUNDS && dice.below(2) == 0 {
                             let round = layer.alloc(supplier).expect("there are enough");
                             assert!(supplier.stamp(round, me));
                             held.push(round);

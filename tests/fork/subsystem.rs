@@ -16,7 +16,7 @@ use uslab_magazine::sync::{AtomicBool, Mutex, Ordering::Relaxed};
 
 const WORKERS: u64 = 4;
 /// The number of allocations that a worker holds.
-const HELD: usize = 300;
+const HELD_ALLOCATIONS: usize = 300;
 
 /// Returns layouts that are mostly small; one layout in 512 is larger than the largest block.
 fn layout(dice: &mut Rng) -> Layout {
@@ -46,7 +46,7 @@ fn give(malloc: &Malloc, (memory, layout, stamp): Piece, sized: bool) {
 fn work(malloc: &Malloc, cache: &KmemCache, stop: &AtomicBool, me: u64) {
     let (mut dice, mut held, mut objects) = (Rng(me + 1), vec![], vec![]);
     while !stop.load(Relaxed) {
-        if held.len() < HELD && dice.below(2) == 0 {
+        if held.len() < HELD_ALLOCATIONS && dice.below(2) == 0 {
             held.push(take(malloc, &mut dice, me as u8));
             objects.push(cache.alloc_block(Gfp::KERNEL).expect("there is enough"));
         } else if !held.is_empty() {
@@ -83,7 +83,7 @@ fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
 
 #[test]
 fn forked_child_of_a_busy_process_uses_its_subsystem() {
-    let _alone = crate::ALONE.lock();
+    let _alone = crate::TEST_LOCK.lock();
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus))).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -133,7 +133,7 @@ fn forked_child_of_a_busy_process_uses_its_subsystem() {
 /// Runs `busy` on a thread until it waits in the `Stop` that it gets; then forks, and runs `child` in the child.
 /// `child` returns `true` if all checks in the child succeed.
 fn forked_beside(subsystem: &Subsystem, busy: impl FnOnce(Stop) + Send, child: impl FnOnce() -> bool) {
-    let _alone = crate::ALONE.lock();
+    let _alone = crate::TEST_LOCK.lock();
     let stop = Stop::default();
     std::thread::scope(|scope| {
         let its = stop.clone();
@@ -235,7 +235,7 @@ fn fork_during_a_drain_leaves_no_stack_closed() {
 /// Regression test: in debug builds, the lock-order check compared the locks of two subsystems and aborted the program.
 #[test]
 fn fork_can_hold_the_locks_of_two_subsystems() {
-    let _alone = crate::ALONE.lock();
+    let _alone = crate::TEST_LOCK.lock();
     let pages = || PageConfig::default_for(Cpus::os()).limit(16 << 20);
     let both = [(); 2].map(|()| Subsystem::new(Config::new(pages())).unwrap());
     let caches =

@@ -26,7 +26,7 @@ mod processor;
 #[path = "sections/x86_64.rs"]
 mod processor;
 use processor::Memory;
-pub(crate) use processor::{Code, Instruction, Register, SIGNATURE, TRAP, written};
+pub(crate) use processor::{Code, Instruction, Register, SIGNATURE, TRAP_CODE, written};
 
 /// The kernel's `struct rseq_cs`.
 #[repr(C, align(32))]

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use uslab_tests::{faulty_server, libuslab, libuslab_cache, server, workspace};
 
 /// The message of gdb when it may not trace another process.
-const MAY_NOT: &str = "ptrace: Operation not permitted";
+const NOT_PERMITTED: &str = "ptrace: Operation not permitted";
 
 /// Returns a gdb command that loads the script and runs further commands.
 fn with_script(arguments: &[&str], commands: &[&str]) -> Command {
@@ -38,7 +38,7 @@ fn gdb(arguments: &[&str], commands: &[&str]) -> Option<String> {
     };
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
-    if errors.contains(MAY_NOT) {
+    if errors.contains(NOT_PERMITTED) {
         println!("SKIPPED: gdb may not look at other processes: {errors}");
         return None;
     }
@@ -170,7 +170,7 @@ fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     let errors = std::fs::read_to_string(errors).unwrap();
     let mut report = String::new();
     server.process.stderr.take().unwrap().read_to_string(&mut report).unwrap();
-    if ended.code() == Some(127) || errors.contains(MAY_NOT) {
+    if ended.code() == Some(127) || errors.contains(NOT_PERMITTED) {
         println!("SKIPPED: no gdb, or it may not look at other processes: {errors}");
         return;
     }

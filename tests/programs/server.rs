@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use uslab_tests::server;
 
 /// A time that is longer than any request takes, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server on a free port; when this value is dropped, the server is killed.
 pub(crate) struct Server {
@@ -38,7 +38,7 @@ impl Server {
     }
     pub(crate) fn client(&self) -> Client {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         Client { reader: BufReader::new(stream.try_clone().unwrap()), stream }
     }
 }
@@ -165,7 +165,7 @@ impl Client {
 fn wait(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE, "still not: {what}");
+        assert!(start.elapsed() < TIMEOUT, "still not: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -189,7 +189,7 @@ fn server_metrics_page_includes_caches_and_tokio() {
         server.said.strip_prefix("metrics on http://").and_then(|said| said.split('/').next()).unwrap();
     let scraped = || {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();

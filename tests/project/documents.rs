@@ -17,7 +17,7 @@ const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
 /// Parts of these crates that have their own rows: separate products, and code that finds mistakes and does nothing
 /// unless it is enabled. Each part has the name of the row in which its lines are counted. Two files that find mistakes
 /// are in higher rooms, because they import caches.
-const APART: [(&str, &str); 4] = [
+const SEPARATE_PARTS: [(&str, &str); 4] = [
     ("slab/src/debug", "slab/src/debug"),
     ("slab/src/cache/debugged.rs", "slab/src/debug"),
     ("slab/src/report/leaks.rs", "slab/src/debug"),
@@ -342,7 +342,7 @@ fn shipping_line_counts_equal_the_documented_numbers() {
         for file in files {
             let text = std::fs::read_to_string(file).unwrap();
             let lines = shipping_lines(&text).unwrap();
-            let apart = APART.into_iter().find(|(place, _)| file.starts_with(workspace().join(place)));
+            let apart = SEPARATE_PARTS.into_iter().find(|(place, _)| file.starts_with(workspace().join(place)));
             let apart = apart.map(|(_, row)| row);
             if CORE.contains(&&*directory) {
                 core += if apart.is_none() { lines } else { 0 };

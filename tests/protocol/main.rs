@@ -51,17 +51,17 @@ impl Model for Explored {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always("nothing is written or given that may not be", |_, s: &State| s.fault.is_none()),
-            Property::always(ONE_PLACE, |m: &Self, s: &State| {
+            Property::always(ROUND_IN_ONE_PLACE, |m: &Self, s: &State| {
                 s.fault.is_some() || m.protocol.each_in_one_place(s)
             }),
             Property::always(REACH, |m: &Self, s: &State| s.fault.is_some() || m.protocol.within_reach(s)),
-            Property::always(REST, |m: &Self, s: &State| s.fault.is_some() || m.protocol.at_rest(s)),
+            Property::always(ALL_PROPERTIES, |m: &Self, s: &State| s.fault.is_some() || m.protocol.at_rest(s)),
         ]
     }
 }
-const ONE_PLACE: &str = "each round is in one place";
+const ROUND_IN_ONE_PLACE: &str = "each round is in one place";
 const REACH: &str = "no stack holds more than it has places for, nor has more than its reach";
-const REST: &str =
+const ALL_PROPERTIES: &str =
     "with nobody at work nothing is claimed, locked, away or taken, and the class is open as it should be";
 const ENDS: &str = "each operation ends";
 
@@ -221,32 +221,32 @@ fn every_protocol_state_satisfies_the_invariants() {
 type Planted = (Bug, &'static [Mechanism], Sizes, &'static [Role], &'static str);
 const PLANTED: &[Planted] = &[
     (NoFence, &[Rseq], SINGLE, &[User, Drainer], OWNED),
-    (NoFence, &[Claimed], SINGLE, &[User, Drainer], ONE_PLACE),
+    (NoFence, &[Claimed], SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
     (FencesOne, &[Rseq], SINGLE, &[User, User, Drainer], OWNED),
     (TakesBeforeFence, &[Rseq], SINGLE, &[User, Drainer], OWNED),
     (PutBackEarly, &[Rseq], SINGLE, &[User, Drainer], OWNED),
     (EmptyHasPlaces, &[Rseq], SINGLE, &[User, Drainer], "the empty region was written"),
     (StaleRegion, &[Rseq], SINGLE, &[User, Drainer], OWNED),
     (BatchCommittedEarly, &[Rseq], PAIRS, &[User], "a round came to the supplier twice"),
-    (WidensBeyondLimit, BOTH, SINGLE, &[User, Drainer], ONE_PLACE),
-    (DrainsWithoutLock, BOTH, SINGLE, &[User, Drainer, Drainer], "a drain ended that was not at work"),
-    (FirstDrainOpens, BOTH, SINGLE, &[User, Drainer, Drainer], ONE_PLACE),
-    (GivesAwayOthers, BOTH, SINGLE, &[User, Drainer, Drainer], ONE_PLACE),
-    (StaysOpen, BOTH, SINGLE, &[User, Drainer], ONE_PLACE),
-    (OpensBesideDrain, BOTH, SINGLE, &[User, Drainer], ONE_PLACE),
-    (SweepForgotten, BOTH, SINGLE, &[User, Drainer, Reaper], REST),
-    (NeverReopens, BOTH, SINGLE, &[User, Drainer], REST),
-    (ClosedStaysOpen, BOTH, SINGLE, &[User, Closer], CLOSED),
-    (ClosedDepotTakes, BOTH, OVERFLOW, &[User, Closer], CLOSED),
-    (RetiresOneCpu, BOTH, SINGLE, &[User, Successor], "a round of the number's owner before was handed out"),
-    (DepotKeeps, BOTH, OVERFLOW, &[User], ONE_PLACE),
-    (ForkSkipsDepot, BOTH, OVERFLOW, &[User, Forker], REST),
-    (ForkSkipsDrains, &[Rseq], SINGLE, &[User, Drainer, Forker], REST),
-    (ClaimsOutlive, &[Claimed], SINGLE, &[User, Forker], REST),
-    (DrainsOutlive, BOTH, SINGLE, &[User, Drainer, Forker], REST),
-    (ChildLosesTaken, BOTH, SINGLE, &[User, Drainer, Forker], ONE_PLACE),
+    (WidensBeyondLimit, BOTH_MECHANISMS, SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
+    (DrainsWithoutLock, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Drainer], "a drain ended that was not at work"),
+    (FirstDrainOpens, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Drainer], ROUND_IN_ONE_PLACE),
+    (GivesAwayOthers, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Drainer], ROUND_IN_ONE_PLACE),
+    (StaysOpen, BOTH_MECHANISMS, SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
+    (OpensBesideDrain, BOTH_MECHANISMS, SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
+    (SweepForgotten, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Reaper], ALL_PROPERTIES),
+    (NeverReopens, BOTH_MECHANISMS, SINGLE, &[User, Drainer], ALL_PROPERTIES),
+    (ClosedStaysOpen, BOTH_MECHANISMS, SINGLE, &[User, Closer], CLOSED),
+    (ClosedDepotTakes, BOTH_MECHANISMS, OVERFLOW, &[User, Closer], CLOSED),
+    (RetiresOneCpu, BOTH_MECHANISMS, SINGLE, &[User, Successor], "a round of the number's owner before was handed out"),
+    (DepotKeeps, BOTH_MECHANISMS, OVERFLOW, &[User], ROUND_IN_ONE_PLACE),
+    (ForkSkipsDepot, BOTH_MECHANISMS, OVERFLOW, &[User, Forker], ALL_PROPERTIES),
+    (ForkSkipsDrains, &[Rseq], SINGLE, &[User, Drainer, Forker], ALL_PROPERTIES),
+    (ClaimsOutlive, &[Claimed], SINGLE, &[User, Forker], ALL_PROPERTIES),
+    (DrainsOutlive, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Forker], ALL_PROPERTIES),
+    (ChildLosesTaken, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Forker], ROUND_IN_ONE_PLACE),
 ];
-const BOTH: &[Mechanism] = &[Rseq, Claimed];
+const BOTH_MECHANISMS: &[Mechanism] = &[Rseq, Claimed];
 const OWNED: &str = "a region was written that a drain has to itself";
 const CLOSED: &str = "a class that is closed and flushed keeps rounds";
 

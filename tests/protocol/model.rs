@@ -26,7 +26,7 @@ pub(crate) const DEPOT: usize = 2;
 /// The most threads.
 pub(crate) const THREADS: usize = 4;
 /// The largest number of rounds that a thread holds.
-pub(crate) const HELD: usize = 3;
+pub(crate) const MAX_HELD_ROUNDS: usize = 3;
 /// What the word of a CPU points to while a drain owns the CPU's region.
 const EMPTY: u8 = CPUS as u8;
 
@@ -342,7 +342,7 @@ pub(crate) struct Thread {
     pub(crate) hand: [Round; BATCH],
     pub(crate) hands: u8,
     /// The rounds that the thread holds as a user.
-    pub(crate) held: [Round; HELD],
+    pub(crate) held: [Round; MAX_HELD_ROUNDS],
     pub(crate) holds: u8,
     /// Two sets of CPUs: CPUs that the thread's drain must still visit, and CPUs whose regions the drain has taken
     /// away.
@@ -365,7 +365,7 @@ impl Thread {
     }
 }
 
-const NOBODY: Thread = Thread {
+const IDLE_THREAD: Thread = Thread {
     pc: Pc::Idle,
     op: Op::Alloc,
     done: false,
@@ -379,7 +379,7 @@ const NOBODY: Thread = Thread {
     mine: 0,
     hand: [0; BATCH],
     hands: 0,
-    held: [0; HELD],
+    held: [0; MAX_HELD_ROUNDS],
     holds: 0,
     todo: 0,
     away: 0,
@@ -472,11 +472,11 @@ impl Protocol {
 
     /// Returns the initial state, in which the supplier has all rounds.
     pub(crate) fn start(&self) -> State {
-        assert!(self.roles.len() <= THREADS && self.reach as usize <= PLACES && self.holds as usize <= HELD);
+        assert!(self.roles.len() <= THREADS && self.reach as usize <= PLACES && self.holds as usize <= MAX_HELD_ROUNDS);
         assert!(self.capacity as usize <= BATCH && self.depot_limit as usize <= DEPOT);
         let limit = self.reach;
-        let mut threads = [Thread { pc: Pc::Gone, ..NOBODY }; THREADS];
-        threads[..self.roles.len()].fill(NOBODY);
+        let mut threads = [Thread { pc: Pc::Gone, ..IDLE_THREAD }; THREADS];
+        threads[..self.roles.len()].fill(IDLE_THREAD);
         State {
             regions: [Region::default(); CPUS],
             away: 0,
@@ -649,7 +649,7 @@ impl Protocol {
     fn begin(&self, s: &mut State, me: usize, op: Op) {
         let all = (1 << self.cpus) - 1;
         let t = &mut s.threads[me];
-        *t = Thread { op, done: t.done, held: t.held, holds: t.holds, ..NOBODY };
+        *t = Thread { op, done: t.done, held: t.held, holds: t.holds, ..IDLE_THREAD };
         if !matches!(op, Op::Alloc | Op::Free) {
             (t.number, t.todo) = (me as u8 + 1, all);
         }
@@ -667,7 +667,7 @@ impl Protocol {
     /// Ends the thread's operation.
     fn end(s: &mut State, me: usize) {
         let t = &mut s.threads[me];
-        let mut over = Thread { done: true, held: t.held, holds: t.holds, ..NOBODY };
+        let mut over = Thread { done: true, held: t.held, holds: t.holds, ..IDLE_THREAD };
         if t.op == Op::Alloc && t.mine > 0 {
             if s.dead & bit(t.mine) != 0 {
                 s.fault = Some(Fault::OldRound);
@@ -1346,7 +1346,7 @@ impl Protocol {
         }
         let who = me as u8 + 1;
         for other in 0..THREADS {
-            let t = core::mem::replace(&mut s.threads[other], Thread { pc: Pc::Gone, ..NOBODY });
+            let t = core::mem::replace(&mut s.threads[other], Thread { pc: Pc::Gone, ..IDLE_THREAD });
             let left = &s.regions[usize::from(t.at) % CPUS].places[..usize::from(t.begun())];
             let had = t.hand.iter().chain(&t.held).chain([&t.mine]).chain(left);
             s.lost |= had.filter(|round| **round > 0).map(|round| bit(*round)).fold(0, |a, b| a | b);

@@ -200,7 +200,7 @@ fn free_pages_rebuilt_from_events_match_kernel_buddyinfo() {
 
 /// For each kernel, the largest number of slabs, in ten thousand, that may be wrong in all of its recordings together:
 /// at `after` and at `end`. The comments at the values show the numbers that were measured.
-const WRONG_SLABS: [(&str, [u64; 2]); 3] = [
+const MAX_WRONG_SLABS: [(&str, [u64; 2]); 3] = [
     ("6.1", [43, 22]),  // 40 of 10,363, 19 of 10,033
     ("6.12", [27, 16]), // 22 of 9,125, 12 of 8,761
     ("7.2", [54, 49]),  // 51 of 11,055, 43 of 10,157
@@ -208,7 +208,7 @@ const WRONG_SLABS: [(&str, [u64; 2]); 3] = [
 
 #[test]
 fn design_linux_matches_the_slabs_of_traced_kernels() {
-    for (release, most) in WRONG_SLABS {
+    for (release, most) in MAX_WRONG_SLABS {
         let mut sums = [[0; 5]; 2];
         for folder in
             traces().iter().filter(|folder| folder.ends_with(format!("{}-{release}", first(folder))))

@@ -26,7 +26,7 @@ const WORKLOADS: [(&str, u32); 5] = [
 ];
 /// The largest difference of the clock that is accepted, in per cent. A debug build keeps its rank in each lock, so a
 /// depot's lock takes one more line.
-const MOST: f64 = if cfg!(debug_assertions) { 20.0 } else { 10.0 };
+const MAX_CLOCK_DIFFERENCE: f64 = if cfg!(debug_assertions) { 20.0 } else { 10.0 };
 /// The environment variable with the tape's file, for the program that valgrind runs.
 const TAPE: &str = "USLAB_LINES_TAPE";
 const ALLOC: u8 = b'a';
@@ -60,7 +60,7 @@ impl Told {
 
 impl Policy for Taped {
     const NAME: &'static str = "taped";
-    const ABOUT: &'static str = "";
+    const DESCRIPTION: &'static str = "";
     type Knobs = Tape;
     const LISTS: &'static [&'static str] = Uslab::LISTS;
     const LINES: Lines = Uslab::LINES;
@@ -327,7 +327,7 @@ fn simulated_line_transfers_match_the_shipping_code() {
             let off = 100.0 * (clock / mesi - 1.0);
             let row = format!("{workload:>12} {size:>6} {cpus:>4} {clock:>8.4} {mesi:>8.4} {off:>+6.1} %");
             println!("{row}");
-            if off.abs() > MOST {
+            if off.abs() > MAX_CLOCK_DIFFERENCE {
                 wrong.push(row);
             }
         }

@@ -54,7 +54,7 @@ fn numbers() -> Vec<String> {
 /// The answers that a row may have.
 const ANSWERS: [&str; 5] = ["holds", "depends", "does not hold", "undecided", "out"];
 /// The largest number of answers that may be `out`.
-const MOST_OUT: usize = 15;
+const MAX_OUT_ANSWERS: usize = 15;
 
 struct Row {
     line: usize,
@@ -172,8 +172,8 @@ fn each_claim_of_the_study_has_evidence() {
         }
     }
     let out = rows.values().filter(|row| row.answer == "out").count();
-    if out > MOST_OUT {
-        wrong.push(format!("{out} claims are out of scope, at most {MOST_OUT} may be"));
+    if out > MAX_OUT_ANSWERS {
+        wrong.push(format!("{out} claims are out of scope, at most {MAX_OUT_ANSWERS} may be"));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(rows.len(), 216);

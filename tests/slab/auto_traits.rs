@@ -21,14 +21,14 @@ macro_rules! is {
         struct Asked<T: ?Sized>(std::marker::PhantomData<T>);
         #[allow(dead_code)]
         trait Otherwise {
-            const IS: bool = false;
+            const IMPLEMENTED: bool = false;
         }
         impl<T: ?Sized> Otherwise for Asked<T> {}
         #[allow(dead_code)]
         impl<T: ?Sized + $auto> Asked<T> {
-            const IS: bool = true;
+            const IMPLEMENTED: bool = true;
         }
-        <Asked<$type>>::IS
+        <Asked<$type>>::IMPLEMENTED
     }};
 }
 const YES: bool = true;

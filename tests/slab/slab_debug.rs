@@ -220,7 +220,7 @@ mod slub_kunit {
 
     /// The number of allocations that the handler has requested.
     #[cfg(target_os = "linux")]
-    static WANTED: AtomicUsize = AtomicUsize::new(0);
+    static REQUESTED: AtomicUsize = AtomicUsize::new(0);
 
     #[cfg(target_os = "linux")]
     #[test]
@@ -230,7 +230,7 @@ mod slub_kunit {
 
         extern "C" fn interrupt(_: std::ffi::c_int) {
             // Relaxed: the counter orders no other data.
-            WANTED.fetch_add(1, Relaxed);
+            REQUESTED.fetch_add(1, Relaxed);
         }
         let (subsystem, reports) = listening("FZP");
         let (kmalloc, done) = (subsystem.kmalloc(), AtomicBool::new(false));
@@ -245,7 +245,7 @@ mod slub_kunit {
                 // Relaxed: the counts and the flag order no data; the interrupted thread joins this one.
                 while !done.load(Relaxed) || served == 0 {
                     pthread_kill(interrupted, Signal::SIGURG).unwrap();
-                    while served < WANTED.load(Relaxed) {
+                    while served < REQUESTED.load(Relaxed) {
                         let object = kmalloc.alloc(1 + served % 600, Gfp::KERNEL).unwrap();
                         // SAFETY: the object was allocated above, and is freed once.
                         unsafe { kmalloc.free(object) };

@@ -337,12 +337,12 @@ impl Claims {
             }
             if !found.orderings.is_empty() {
                 let orderings: Vec<&str> = found.orderings.iter().map(String::as_str).collect();
-                _ = writeln!(out, "{WEAKER}{}", orderings.join("; "));
+                _ = writeln!(out, "{WEAKER_PREFIX}{}", orderings.join("; "));
             }
             _ = writeln!(out, "- not shown: {}", claim.beyond);
         }
         if !self.unreached.is_empty() {
-            out += UNREACHED;
+            out += UNREACHED_HEADER;
         }
         for Unreached { files, reason } in &self.unreached {
             _ = writeln!(out, "\n{reason}\n");
@@ -358,7 +358,7 @@ impl Claims {
 }
 
 /// The beginning of a table line with a claim's weaker orderings.
-pub const WEAKER: &str = "- killed by the weaker orderings: ";
+pub const WEAKER_PREFIX: &str = "- killed by the weaker orderings: ";
 
 const HEAD: &str = "\
 # Claims
@@ -377,7 +377,7 @@ thread or one more pre-emption than the bound is not found by them. `.ci/full mo
 times as many schedules.
 ";
 
-const UNREACHED: &str = "
+const UNREACHED_HEADER: &str = "
 ## Files that no concurrent checker reaches
 
 Neither the models, nor schedules, nor the simulation, nor the stepper, nor the protocol in step run a line of these.

@@ -34,7 +34,7 @@ pub const MODELLED: [Modelled; 5] = [
 ];
 
 /// Planted bugs that schedules must catch, because loom does not compile or cannot run their code.
-pub const NOT_FOR_LOOM: [&str; 9] = [
+pub const BUGS_LOOM_CANNOT_CHECK: [&str; 9] = [
     "a mempool does not count what it takes from its reserve",
     "a sample is removed after its object is freed",
     "a sample is recorded in a later profile",

@@ -26,7 +26,7 @@ pub const CRATES: [&str; 7] =
     ["magazine", "buddy", "slab", "slab/pool", "slab/handle", "slab/libuslab", "slab/libuslab/cache"];
 
 /// The size in bytes of a file of reached lines: one byte for each line.
-pub const MOST: usize = 1 << 16;
+pub const MAX_FILE_LINES: usize = 1 << 16;
 
 /// The text that a crate's root module gets: `on` records a line in the file that the variable `USLAB_REACHED` names.
 pub const SWITCH: &str = r#"
@@ -129,7 +129,7 @@ pub fn probed() -> anyhow::Result<BTreeMap<String, Probed>> {
         first += u32::try_from(probed.len())?;
         all.insert(file, probed);
     }
-    ensure!((first as usize) < MOST, "{first} lines, and there is room for {MOST}");
+    ensure!((first as usize) < MAX_FILE_LINES, "{first} lines, and there is room for {MAX_FILE_LINES}");
     Ok(all)
 }
 

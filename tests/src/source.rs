@@ -23,12 +23,12 @@ use std::path::{Path, PathBuf};
 /// statistics, which use `std`'s atomics in every build, and must be `Relaxed`.
 const FACADE: &str = "magazine/sync/src/";
 /// The directory of files that use the facade like any other code.
-const ON_FACADE: &str = "magazine/sync/src/observers";
+const FACADE_USERS_FOLDER: &str = "magazine/sync/src/observers";
 /// The facade's backend for loom, which handles orderings as values.
 const HOOK: &str = "magazine/sync/src/loom.rs";
 /// Files that loom compiles although no model runs a line of them; other code that it runs names these files. `cargo
 /// check-reach` shows the lines that other tools reach.
-const NOT_RUN: [&str; 3] =
+const FILES_NO_MODEL_RUNS: [&str; 3] =
     ["slab/src/debug/stacks.rs", "slab/src/debug/tracks.rs", "slab/src/reclaim/reaper/background.rs"];
 
 /// A memory ordering.
@@ -182,7 +182,7 @@ impl Sources {
         let text = std::fs::read_to_string(root.join(path)).with_context(|| path.display().to_string())?;
         let tokens: TokenStream =
             text.parse().map_err(|error| anyhow!("{}: not Rust: {error}", path.display()))?;
-        let not_run = NOT_RUN.iter().any(|file| path == Path::new(file));
+        let not_run = FILES_NO_MODEL_RUNS.iter().any(|file| path == Path::new(file));
         let guard = if not_run { Guard { loom: false, ..guard } } else { guard };
         let modules = if beside { path.with_extension("") } else { path.with_file_name("") };
         let mut scan = Scan { sources: self, root, path, lines: text.lines().collect() };
@@ -643,7 +643,7 @@ impl Scan<'_> {
             };
             let build = place.guard.build();
             let file = self.path.display().to_string();
-            if file.starts_with(FACADE) && !file.starts_with(ON_FACADE) && build != Build::Tests {
+            if file.starts_with(FACADE) && !file.starts_with(FACADE_USERS_FOLDER) && build != Build::Tests {
                 ensure!(
                     ordering == Relaxed,
                     "{}: the facade's own orderings are of statistics: Relaxed",

@@ -16,7 +16,7 @@ use uslab_magazine::SweepGroup;
 use uslab_magazine::sync::Fixed;
 
 /// Size of the smallest reservation that is tried, in pages: 1 MiB.
-const LEAST_PAGES: usize = 256;
+const MIN_PAGES: usize = 256;
 
 /// A zone of the layout, before it is created.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ impl PageAllocator {
     pub fn new(config: PageConfig) -> Result<Self, PageError> {
         config.validate()?;
         let wish = config.pages() as usize;
-        let least = LEAST_PAGES.min(wish);
+        let least = MIN_PAGES.min(wish);
         // Rounds to whole maximal blocks, so that addresses can be given up later.
         let block = config.max_order.pages() as usize;
         let reserve = |pages: usize| {

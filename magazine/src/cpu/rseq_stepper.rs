@@ -9,7 +9,7 @@
 //! all instructions of all sections, so that no instruction is left out. A breakpoint changes code that all threads
 //! share, so each test runs in a separate process ([`alone`]).
 
-use super::sections::{self, Code, Instruction, Kind, Operands, Register, Section, TRAP};
+use super::sections::{self, Code, Instruction, Kind, Operands, Register, Section, TRAP_CODE};
 use super::*;
 use crate::sync::AtomicPtr;
 use nix::sys::mman::{ProtFlags, mprotect};
@@ -54,7 +54,7 @@ impl Patch {
         Self { at, code: unsafe { at.read_volatile() } }
     }
     fn trap(&self) {
-        self.write(TRAP);
+        self.write(TRAP_CODE);
     }
     fn lift(&self) {
         self.write(self.code);
@@ -321,7 +321,7 @@ enum Interruption {
 
 /// The class of the tested operation. The other class is used by concurrent events.
 const CLASS: usize = 1;
-const OTHER: usize = 0;
+const OTHER_CPU: usize = 0;
 
 impl Interruption {
     const ALL: [Self; 14] = [
@@ -336,9 +336,9 @@ impl Interruption {
         Self::Whole(Operation::Push(CLASS, NonNull::without_provenance(NonZero::new(99).unwrap()))),
         Self::Whole(Operation::PushBatch(CLASS, 2)),
         Self::Whole(Operation::PopBatch(CLASS, 2)),
-        Self::Whole(Operation::Pop(OTHER)),
-        Self::Whole(Operation::Push(OTHER, NonNull::without_provenance(NonZero::new(98).unwrap()))),
-        Self::Whole(Operation::PushBatch(OTHER, 2)),
+        Self::Whole(Operation::Pop(OTHER_CPU)),
+        Self::Whole(Operation::Push(OTHER_CPU, NonNull::without_provenance(NonZero::new(98).unwrap()))),
+        Self::Whole(Operation::PushBatch(OTHER_CPU, 2)),
     ];
 
     fn run(self, world: &World, cpu: u32) {
@@ -694,7 +694,7 @@ const SCRIPT: [&[Step]; 9] = [
     &[Purge],
     &[Free; 7],
 ];
-const OTHERS: [&[Step]; 12] = [
+const OTHER_STEPS: [&[Step]; 12] = [
     &[],
     &[Drain],
     &[Reap, Reap],
@@ -741,7 +741,7 @@ fn layer_interrupted_at_any_instruction_loses_no_round() {
                     continue;
                 }
                 for instruction in &section.instructions {
-                    for others in OTHERS {
+                    for others in OTHER_STEPS {
                         if run(at, instruction, others) {
                             steps.add(section, instruction);
                         }

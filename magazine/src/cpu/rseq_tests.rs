@@ -28,7 +28,7 @@ pub(super) static FENCES: Counter = Counter::new(0);
 /// Number of places of the stacks in a [`World`].
 const REACH: u16 = 6;
 /// The classes of a [`World`], by index.
-const BOTH: [usize; 2] = [0, 1];
+const CLASSES: [usize; 2] = [0, 1];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Operation {
@@ -159,7 +159,7 @@ impl World {
         for (cpu, look) in (0..).zip(&state.cpus) {
             self.lead(cpu, self.base(cpu));
             self.table.region(cpu).unwrap().set_committed(look.committed);
-            for at in BOTH {
+            for at in CLASSES {
                 let (class, base) = (self.classes[at], self.base(cpu));
                 // SAFETY: the words are in the region, where any value is valid, and only this thread uses the world.
                 unsafe {
@@ -177,7 +177,7 @@ impl World {
     /// Asserts that sections wrote only the words in [`State`] and places above the stacks' lengths.
     fn assert_only_state_written(&self) {
         let nothing = SectionState {
-            places: BOTH.map(|_| vec![None; usize::from(REACH) + 1]),
+            places: CLASSES.map(|_| vec![None; usize::from(REACH) + 1]),
             ..SectionState::default()
         };
         self.write(&State { cpus: vec![nothing; self.cpus() as usize] });
@@ -220,7 +220,7 @@ fn some_round(dice: &mut Dice) -> NonNull<u8> {
 }
 
 fn operation(dice: &mut Dice) -> Operation {
-    let (class, n) = (dice.of(&BOTH), 1 + dice.below(3));
+    let (class, n) = (dice.of(&CLASSES), 1 + dice.below(3));
     match dice.below(6) {
         0 | 1 => Operation::Pop(class),
         2 | 3 => Operation::Push(class, some_round(dice)),
@@ -233,16 +233,16 @@ fn operation(dice: &mut Dice) -> Operation {
 /// minimum, the maximum, or ends exactly with a wider stack.
 fn state(dice: &mut Dice, world: &World) -> State {
     let look = |dice: &mut Dice| {
-        let caps = BOTH.map(|_| dice.below(usize::from(REACH) + 1));
+        let caps = CLASSES.map(|_| dice.below(usize::from(REACH) + 1));
         let lens = caps.map(|cap| dice.below(cap + 1));
-        let needed = BOTH.map(|at| if caps[at] > 0 { world.classes[at].end(caps[at] as u32) } else { 0 });
+        let needed = CLASSES.map(|at| if caps[at] > 0 { world.classes[at].end(caps[at] as u32) } else { 0 });
         let needed = needed.into_iter().max().unwrap_or(0);
-        let wider = world.classes[dice.of(&BOTH)].end(dice.below(usize::from(REACH) + 1) as u32);
+        let wider = world.classes[dice.of(&CLASSES)].end(dice.below(usize::from(REACH) + 1) as u32);
         SectionState {
             committed: dice.of(&[needed, needed.max(wider), World::REGION]),
             heads: lens.map(|len| OP * dice.below(1 << 20) as u64 + len as u64),
             caps: caps.map(|cap| cap as u32),
-            limits: BOTH.map(|_| dice.of(&[0, 4, REACH.into(), REACH.into()])),
+            limits: CLASSES.map(|_| dice.of(&[0, 4, REACH.into(), REACH.into()])),
             places: lens.map(|len| (0..=len).map(|i| (i > 0).then(|| some_round(dice))).collect()),
         }
     };
@@ -435,19 +435,19 @@ fn alone(module: &str, name: &str, test: fn()) {
 /// Runs the test in a process whose libc registers no thread.
 fn in_a_process_without_the_libcs(module: &str, name: &str, test: fn()) {
     // The parent process checks for restartable sequences, because the test may have to make the first call.
-    if std::env::var_os(ALONE).is_some() || mechanism() == Mechanism::Rseq {
+    if std::env::var_os(ONE_TEST_VARIABLE).is_some() || mechanism() == Mechanism::Rseq {
         again(module, name, test, Some(("GLIBC_TUNABLES", "glibc.pthread.rseq=0")));
     }
 }
-const ALONE: &str = "USLAB_ALONE";
+const ONE_TEST_VARIABLE: &str = "USLAB_ALONE";
 fn again(module: &str, name: &str, test: fn(), variable: Option<(&str, &str)>) {
     let (_, module) = module.split_once("::").unwrap();
     let name = format!("{module}::{name}");
-    if std::env::var_os(ALONE).is_some_and(|asked| *asked == *name) {
+    if std::env::var_os(ONE_TEST_VARIABLE).is_some_and(|asked| *asked == *name) {
         return test();
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &name, "--nocapture", "--test-threads=1"]).env(ALONE, &name).envs(variable);
+    command.args(["--exact", &name, "--nocapture", "--test-threads=1"]).env(ONE_TEST_VARIABLE, &name).envs(variable);
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
@@ -471,7 +471,7 @@ fn drain_issues_a_single_fence() {
             world.table.open(&tracepoints::Operation::new(), cpu, world.classes[at], REACH.into());
             assert_eq!(Operation::PushBatch(at, 3).in_rust(&world, cpu), Outcome::Push(true));
         };
-        let all = || (0..world.cpus()).for_each(|cpu| BOTH.iter().for_each(|at| put(cpu, *at)));
+        let all = || (0..world.cpus()).for_each(|cpu| CLASSES.iter().for_each(|at| put(cpu, *at)));
         assert_eq!(fences(DrainScope::All), (0, 0), "no CPU was used");
         all();
         assert_eq!(fences(DrainScope::All), (1, world.cpus() * 6));
@@ -563,10 +563,10 @@ fn cpu_beyond_the_table_bypasses_the_stacks() {
 #[test]
 fn exiting_thread_unregisters_its_rseq_area() {
     /// The thread's CPU after the destructors of all other keys have run.
-    static AT_THE_END: Fixed = Fixed::new(0);
+    static CPU_AT_THREAD_END: Fixed = Fixed::new(0);
     static KEY: Fixed = Fixed::new(0);
     unsafe extern "C" fn ends(turns: *mut libc::c_void) {
-        AT_THE_END.set(cpu_id_at(area()));
+        CPU_AT_THREAD_END.set(cpu_id_at(area()));
         // Key destructors run up to four times while values remain. SAFETY: the key belongs to this test, and its value
         // is a number, not an address.
         unsafe { libc::pthread_setspecific(KEY.get(), turns.wrapping_byte_sub(1)) };
@@ -587,7 +587,7 @@ fn exiting_thread_unregisters_its_rseq_area() {
         let (before, used) = joined.join().unwrap();
         assert_eq!(before, UNREGISTERED, "a thread is registered when it first misses");
         assert!(used < Cpus::os().count(), "{used}");
-        assert_eq!(AT_THE_END.get(), REFUSED);
+        assert_eq!(CPU_AT_THREAD_END.get(), REFUSED);
     });
 }
 

@@ -23,15 +23,15 @@ use core::ptr::NonNull;
 
 thread_local! {
     /// True while the calling thread is the only thread of its process, like `__libc_single_threaded`.
-    static ALONE: Cell<bool> = const { Cell::new(false) };
+    static SINGLE_THREADED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `f` as in a process that has had only one thread.
 #[allow(dead_code, reason = "models have such a process, schedules do not")]
 pub(crate) fn alone(f: impl FnOnce()) {
-    ALONE.with(|alone| alone.set(true));
+    SINGLE_THREADED.with(|alone| alone.set(true));
     f();
-    ALONE.with(|alone| alone.set(false));
+    SINGLE_THREADED.with(|alone| alone.set(false));
 }
 
 pub(crate) fn aborts() -> u64 {
@@ -70,7 +70,7 @@ pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bo
         cpus.take(1).for_each(|cpu| drop(token(table, cpu)));
         return true;
     });
-    if !ALONE.with(Cell::get) {
+    if !SINGLE_THREADED.with(Cell::get) {
         cpus.for_each(|cpu| drop(token(table, cpu)));
     }
     true

@@ -70,15 +70,15 @@ fn no_memory() -> Heap {
     Heap::new(0).unwrap()
 }
 /// Bytes of a class with up to seven places.
-const ROOM: usize = 64;
+const CLASS_BYTES: usize = 64;
 /// Creates a table with room for `classes` classes of up to seven places.
 pub(super) fn table(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
-    Shared::new(Table::new(cpus, ROOM * classes, no_memory()).unwrap())
+    Shared::new(Table::new(cpus, CLASS_BYTES * classes, no_memory()).unwrap())
 }
 /// Creates a table like [`table`], with words for inlined paths.
 #[cfg(loom)]
 pub(super) fn table_with_inlined_words(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
-    Shared::new(Table::new(cpus, ROOM * classes, no_memory()).unwrap().with_inlined_words())
+    Shared::new(Table::new(cpus, CLASS_BYTES * classes, no_memory()).unwrap().with_inlined_words())
 }
 
 impl World {

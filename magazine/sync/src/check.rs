@@ -83,7 +83,7 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
 
 /// Minimum number of executions in one part of a split model. A model's minimum number of executions divided by this
 /// number limits its parts.
-const LEAST_OF_PART: u64 = 50;
+const MIN_PART_EXECUTIONS: u64 = 50;
 /// Number of parts for each shard. Several small parts balance the running times of the shards.
 const PARTS: u64 = 8;
 
@@ -115,7 +115,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
         let explored = match shard {
             None => run.explore().map(|more| executions += more),
             Some(shard) => {
-                let wanted = (floor / runs as u64 / LEAST_OF_PART).clamp(1, PARTS * shard.count());
+                let wanted = (floor / runs as u64 / MIN_PART_EXECUTIONS).clamp(1, PARTS * shard.count());
                 run.explore_share(shard, wanted as usize)
                     .map(|more| parts.extend(more.into_iter().map(|part| (index, part))))
             }

@@ -17,7 +17,7 @@ std::thread_local! {
     // Thread-local: a checker runs all threads of an execution on one OS thread.
     static THREADS: Cell<Threads> = const { Cell::new(Threads { now: 0, most: 0 }) };
     static PLANTED: Cell<&'static str> = const { Cell::new("") };
-    static UNIQUE: Cell<u64> = const { Cell::new(0) };
+    static LAST_UNIQUE: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Resets the thread counts before another model.
@@ -27,11 +27,11 @@ pub fn forget_threads() {
 /// Resets the thread count before another execution.
 pub(crate) fn begins() {
     THREADS.set(Threads { now: 0, ..THREADS.get() });
-    UNIQUE.set(0);
+    LAST_UNIQUE.set(0);
 }
 /// Returns a number that is unique in the current execution. A repeated execution gets the same numbers.
 pub fn unique() -> u64 {
-    UNIQUE.replace(UNIQUE.get() + 1)
+    LAST_UNIQUE.replace(LAST_UNIQUE.get() + 1)
 }
 pub(crate) fn spawned() {
     let Threads { now, most } = THREADS.get();

@@ -181,8 +181,8 @@ fn ordering(op: &str, arg: u32, own: Ordering) -> Ordering {
         Some((weakened, weak)) if site == *weakened => return *weak,
         _ => {}
     }
-    static SEEN: std::sync::Mutex<BTreeSet<String>> = std::sync::Mutex::new(BTreeSet::new());
-    if hook.list && SEEN.lock().is_ok_and(|mut seen| seen.insert(site.clone())) {
+    static SEEN_MODELS: std::sync::Mutex<BTreeSet<String>> = std::sync::Mutex::new(BTreeSet::new());
+    if hook.list && SEEN_MODELS.lock().is_ok_and(|mut seen| seen.insert(site.clone())) {
         eprintln!("SITE {site} {op} {own:?}");
     }
     own

@@ -32,16 +32,16 @@ struct Slot<F: ?Sized> {
     observer: UnsafeCell<Option<Box<F>>>,
 }
 /// Flag: the slot is reserved.
-const TAKEN: u32 = 1 << 31;
+const SLOT_RESERVED: u32 = 1 << 31;
 /// Flag: the slot has a function that may be called.
 const OPEN: u32 = 1 << 30;
 /// Flag: the last running call must drop the function.
 const CLOSING: u32 = 1 << 29;
 /// Flag: no remover waits for the drop, so the last running call frees the slot.
-const LEFT: u32 = 1 << 28;
+const REMOVER_LEFT: u32 = 1 << 28;
 
 // SAFETY: calls need `Sync`, and dropping the function on any thread needs `Send`. Two threads write the cell: the
-// thread that set `TAKEN`, before the slot opens, and the last running call.
+// thread that set `SLOT_RESERVED`, before the slot opens, and the last running call.
 unsafe impl<F: ?Sized + Send + Sync> Sync for Slot<F> {}
 // SAFETY: dropping the function on another thread needs `Send`, which this impl requires.
 unsafe impl<F: ?Sized + Send + Sync> Send for Slot<F> {}
@@ -99,7 +99,7 @@ impl<F: ?Sized> Observers<F> {
     /// Returns [`TooManyObservers`] if no slot is free.
     pub fn add(&self, observer: Box<F>) -> Result<Place, TooManyObservers> {
         // Acquire: pairs with the Release of the call that took the previous function out of the slot.
-        let free = |slot: &Slot<F>| slot.state.fetch_or(TAKEN, Acquire) & TAKEN == 0;
+        let free = |slot: &Slot<F>| slot.state.fetch_or(SLOT_RESERVED, Acquire) & SLOT_RESERVED == 0;
         let at = self.slots.iter().position(free).ok_or(TooManyObservers)?;
         let slot = &self.slots[at];
         // SAFETY: this thread has just reserved the slot, and the slot is not open yet.
@@ -118,7 +118,7 @@ impl<F: ?Sized> Observers<F> {
         let inside = is_inside();
         // Relaxed: the extra count only delays the drop until the flags are set.
         slot.state.fetch_add(1, Relaxed);
-        slot.close(if inside { LEFT } else { 0 });
+        slot.close(if inside { REMOVER_LEFT } else { 0 });
         slot.leave();
         planted!("dropping an observer does not wait for its calls" => return);
         if inside {
@@ -129,7 +129,7 @@ impl<F: ?Sized> Observers<F> {
             crate::relax();
         }
         // Relaxed: `add` synchronises with the Release of the call that took the function out of the slot.
-        slot.state.fetch_and(!TAKEN, Relaxed);
+        slot.state.fetch_and(!SLOT_RESERVED, Relaxed);
     }
 
     /// Returns `true` if at least one observer is registered. Within a call of any observer, `listen` returns `false`
@@ -175,7 +175,7 @@ impl<F: ?Sized> Observers<F> {
             // Relaxed: the child of a `fork` has one thread. If another thread was about to take a function out, the
             // function stays in the slot.
             let state = slot.state.load(Relaxed);
-            slot.state.store(state & (TAKEN | OPEN | CLOSING | LEFT) | calls, Relaxed);
+            slot.state.store(state & (SLOT_RESERVED | OPEN | CLOSING | REMOVER_LEFT) | calls, Relaxed);
         }
     }
 }
@@ -227,7 +227,7 @@ impl<F: ?Sized> Slot<F> {
         // Release: pairs with the Acquire of the exchange below, so all calls precede the drop.
         let before = self.state.fetch_sub(1, Release);
         let last = before - 1;
-        if last & !LEFT != TAKEN | CLOSING {
+        if last & !REMOVER_LEFT != SLOT_RESERVED | CLOSING {
             return;
         }
         // Several calls may read the state in which the function must be dropped. The call that wins the exchange
@@ -249,10 +249,10 @@ impl<F: ?Sized> Slot<F> {
     /// the slot, so the slot's next owner inherits no count.
     fn left(state: u32) -> u32 {
         planted!("an observer slot is freed during a call" => return state & !CLOSING);
-        let done = match state & !(TAKEN | OPEN | CLOSING | LEFT) {
-            1 if state & LEFT == 0 => CLOSING,
-            // A call that removes its own observer may set `LEFT` while the function is dropped.
-            1 => CLOSING | LEFT | TAKEN,
+        let done = match state & !(SLOT_RESERVED | OPEN | CLOSING | REMOVER_LEFT) {
+            1 if state & REMOVER_LEFT == 0 => CLOSING,
+            // A call that removes its own observer may set `REMOVER_LEFT` while the function is dropped.
+            1 => CLOSING | REMOVER_LEFT | SLOT_RESERVED,
             // Other calls were counted during the function's drop. The last call finds no function and frees the slot.
             _ => 0,
         };

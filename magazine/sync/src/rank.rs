@@ -99,7 +99,7 @@ impl List {
     #[track_caller]
     pub fn assert_unlocked(&'static self) {
         #[cfg(any(loom, shuttle, debug_assertions))]
-        if let Some(held) = HELD.with(|table| table.innermost(Some(self), Nesting::None))
+        if let Some(held) = HELD_RANKS.with(|table| table.innermost(Some(self), Nesting::None))
             && !abandoned()
         {
             panic!("user code would run while a lock is held: {held}");
@@ -133,7 +133,7 @@ impl Eq for Rank {}
 
 /// Maximum number of ranks of which one thread may hold locks.
 #[cfg(any(loom, shuttle, debug_assertions))]
-const MOST: usize = 32;
+const MAX_RANKS: usize = 32;
 
 #[cfg(any(loom, shuttle, debug_assertions))]
 #[derive(Clone, Copy)]
@@ -149,13 +149,13 @@ struct Entry {
 #[cfg(any(loom, shuttle, debug_assertions))]
 struct Table {
     len: Cell<usize>,
-    entries: [Cell<Option<Entry>>; MOST],
+    entries: [Cell<Option<Entry>>; MAX_RANKS],
 }
 
 #[cfg(any(loom, shuttle, debug_assertions))]
 impl Table {
     const fn new() -> Self {
-        Self { len: Cell::new(0), entries: [const { Cell::new(None) }; MOST] }
+        Self { len: Cell::new(0), entries: [const { Cell::new(None) }; MAX_RANKS] }
     }
     fn entries(&self) -> impl Iterator<Item = (&Cell<Option<Entry>>, Entry)> {
         self.entries[..self.len.get()].iter().filter_map(|cell| Some((cell, cell.get()?)))
@@ -175,7 +175,7 @@ impl Table {
             return cell.set(Some(Entry { count: entry.count + 1, ..entry }));
         }
         let len = self.len.get();
-        assert!(len < MOST, "lock order: {rank} is asked for while locks of {MOST} other ranks are held");
+        assert!(len < MAX_RANKS, "lock order: {rank} is asked for while locks of {MAX_RANKS} other ranks are held");
         self.entries[len].set(Some(Entry { list: rank.list, place: rank.place, count: 1, forks: false }));
         self.len.set(len + 1);
     }
@@ -192,14 +192,14 @@ impl Table {
 
 #[cfg(any(loom, shuttle, debug_assertions))]
 thread_local! {
-    static HELD: Table = Table::new();
+    static HELD_RANKS: Table = Table::new();
 }
 
 /// Marks all locks that this thread holds as held for a `fork`.
 #[doc(hidden)]
 pub fn held_for_a_fork() {
     #[cfg(any(loom, shuttle, debug_assertions))]
-    HELD.with(|table| {
+    HELD_RANKS.with(|table| {
         table.entries().for_each(|(cell, entry)| cell.set(Some(Entry { forks: true, ..entry })));
     });
 }
@@ -249,7 +249,7 @@ impl LockRank {
     fn check(self, nesting: Nesting) {
         // A checker may run other threads while it unwinds a failed thread. Other threads that run then keep their
         // table entries (see `Held`), and their panics would hide the first panic.
-        let innermost = |list| HELD.with(|table| table.innermost(list, nesting)).filter(|_| !abandoned());
+        let innermost = |list| HELD_RANKS.with(|table| table.innermost(list, nesting)).filter(|_| !abandoned());
         let Some(rank) = self.0 else {
             if let Some(held) = innermost(None) {
                 panic!("lock order: a lock without a rank is asked for while {held} is held");
@@ -260,7 +260,7 @@ impl LockRank {
             let legal = rank.place > held.place || rank == held && nesting == Nesting::Same;
             assert!(legal, "lock order: {rank} is asked for while {held} is held");
         }
-        HELD.with(|table| table.add(rank));
+        HELD_RANKS.with(|table| table.add(rank));
     }
 }
 
@@ -276,7 +276,7 @@ impl Drop for Held {
         if let Some(rank) = self.0.0
             && !abandoned()
         {
-            HELD.with(|table| table.remove(rank));
+            HELD_RANKS.with(|table| table.remove(rank));
         }
     }
 }
@@ -319,7 +319,7 @@ impl<G: core::ops::DerefMut> core::ops::DerefMut for Locked<G> {
 
 #[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
 mod tests {
-    use super::{HELD, Nesting};
+    use super::{HELD_RANKS, Nesting};
     use crate::fork::{ForkLock, ForkMutex};
     use crate::{Mutex, MutexGuard};
 
@@ -348,7 +348,7 @@ mod tests {
         Mutex::ranked(rank, ())
     }
     fn innermost() -> Option<String> {
-        HELD.with(|table| table.innermost(None, Nesting::None)).map(|rank| rank.to_string())
+        HELD_RANKS.with(|table| table.innermost(None, Nesting::None)).map(|rank| rank.to_string())
     }
 
     #[test]

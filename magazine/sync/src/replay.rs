@@ -301,9 +301,9 @@ mod tests {
     /// Regression: all processes shared one path file, so a trace began with the path of another process.
     #[test]
     fn trace_contains_no_step_of_another_process() {
-        static RAN: AtomicU64 = AtomicU64::new(0);
+        static EXECUTIONS: AtomicU64 = AtomicU64::new(0);
         let fails = run(|()| {
-            RAN.fetch_add(1, Relaxed);
+            EXECUTIONS.fetch_add(1, Relaxed);
             panic!("it fails");
         });
         let run = Run { model: "it fails".into(), ..fails };
@@ -321,6 +321,6 @@ mod tests {
         stop.store(1, Relaxed);
         other.join().unwrap();
         assert!(failed);
-        assert_eq!(RAN.load(Relaxed), 20, "each story is of an execution");
+        assert_eq!(EXECUTIONS.load(Relaxed), 20, "each story is of an execution");
     }
 }

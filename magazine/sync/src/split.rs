@@ -30,11 +30,11 @@ use std::time::Instant;
 
 /// Number of executions between two checks for the end of a part. The number is small, because the last executions of a
 /// part run twice.
-const LEAST_BETWEEN: u64 = 16;
-const MOST_BETWEEN: u64 = 512;
+const MIN_CHECK_INTERVAL: u64 = 16;
+const MAX_CHECK_INTERVAL: u64 = 512;
 
 /// Upper limit of the remaining pre-emptions in the size estimate.
-const MOST_LEFT: u64 = 4;
+const MAX_REMAINING_PREEMPTIONS: u64 = 4;
 
 /// The choice at each place, from the first place on.
 type Choices = Vec<u8>;
@@ -224,10 +224,10 @@ impl Tree {
     fn size(part: &[u8], path: &Value) -> f64 {
         let entries = entries(path);
         let others: usize = entries[part.len()..].iter().map(|entry| asked(entry).len() - 1).sum();
-        let left = path["preemption_bound"].as_u64().map_or(MOST_LEFT, |bound| {
+        let left = path["preemption_bound"].as_u64().map_or(MAX_REMAINING_PREEMPTIONS, |bound| {
             let last = entries[..part.len()].iter().rev().find(|entry| entry["Schedule"].is_object());
             let spent = last.map_or(0, |entry| entry["Schedule"]["preemptions"].as_u64().unwrap_or(0));
-            bound.saturating_sub(spent).min(MOST_LEFT)
+            bound.saturating_sub(spent).min(MAX_REMAINING_PREEMPTIONS)
         });
         (1.0 + others as f64).powi(1 + left as i32)
     }
@@ -307,13 +307,13 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
 
     /// Runs one part to its end. Returns the number of executions, and the path that follows the part.
     fn explore_part(&self, part: &[u8], mut from: Option<String>) -> Result<(u64, Option<String>), Failure> {
-        let (mut executions, mut stretch) = (0, LEAST_BETWEEN);
+        let (mut executions, mut stretch) = (0, MIN_CHECK_INTERVAL);
         loop {
             let (ran, next) = self.explore_from(from.clone(), stretch)?;
             match next {
                 Some(next) if within(&self.parsed(&next), part) => {
                     (executions, from) = (executions + ran, Some(next));
-                    stretch = (stretch * 2).min(MOST_BETWEEN);
+                    stretch = (stretch * 2).min(MAX_CHECK_INTERVAL);
                 }
                 // The part ended, or loom continued with a late request. The last executions run again without requests
                 // above the part, so that loom stops at the part's end.

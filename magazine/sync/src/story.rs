@@ -60,7 +60,7 @@ pub(crate) struct ExecutionTrace {
 
 std::thread_local! {
     // Thread-local: loom runs all threads of a model on one OS thread.
-    static LISTENS: Cell<bool> = const { Cell::new(false) };
+    static RECORDING: Cell<bool> = const { Cell::new(false) };
     /// True if accesses of atomics are recorded.
     static ACCESSES: Cell<bool> = const { Cell::new(false) };
     static STORY: RefCell<ExecutionTrace> = RefCell::default();
@@ -75,18 +75,18 @@ pub fn roles(of: fn() -> String) {
 
 /// Returns `true` while the current execution is recorded.
 pub fn listens() -> bool {
-    LISTENS.get() && !std::thread::panicking()
+    RECORDING.get() && !std::thread::panicking()
 }
 
 /// Starts recording. Accesses of atomics are included if `accesses` is true.
 pub(crate) fn begin(accesses: bool) {
     STORY.take();
-    LISTENS.set(true);
+    RECORDING.set(true);
     ACCESSES.set(accesses);
 }
 
 pub(crate) fn end() -> ExecutionTrace {
-    LISTENS.set(false);
+    RECORDING.set(false);
     STORY.take()
 }
 

@@ -96,7 +96,7 @@ pub fn all<P: Policy>() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 fn kinds<P: Policy>() -> impl Iterator<Item = (Kind, &'static str, &'static str)> {
     fn of<P: Policy>(kind: Kind) -> (Kind, &'static str, &'static str) {
-        (kind, P::NAME, P::ABOUT)
+        (kind, P::NAME, P::DESCRIPTION)
     }
     let all = [
         (Kind::Uslab, "uslab", "the shipping allocator"),
@@ -118,7 +118,7 @@ pub enum NoPolicy {}
 
 impl Policy for NoPolicy {
     const NAME: &'static str = "";
-    const ABOUT: &'static str = "";
+    const DESCRIPTION: &'static str = "";
     type Knobs = bonwick94::Knobs;
     const LISTS: &'static [&'static str] = &[];
     fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &Self::Knobs) -> Self {

@@ -25,14 +25,14 @@
 //!
 //! Each allocation and each free is one operation; an operation is one microsecond later than the operation before it.
 
-use crate::machine::MOST_MEMORY;
+use crate::machine::MAX_MACHINE_MEMORY;
 use crate::stream::{Kind, Stream, Writer};
 use core::str::FromStr;
 use uslab_buddy::{MAX_ORDER, PAGE_SIZE, ZoneKind};
 
 /// The largest number of objects, and also of blocks, that a script may allocate.
-const MOST: usize = 100_000;
-const MOST_CPUS: u32 = 64;
+const MAX_ALLOCATIONS: usize = 100_000;
+const MAX_CPUS: u32 = 64;
 
 /// The error of a script whose line is invalid or impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,9 +81,9 @@ pub fn script(text: &str) -> Result<Stream, ScriptError> {
         match &mut script {
             None => {
                 let cpus = line.strip_prefix("cpus ").and_then(|n| n.trim().parse().ok());
-                let cpus = cpus.filter(|cpus| (1..=MOST_CPUS).contains(cpus));
+                let cpus = cpus.filter(|cpus| (1..=MAX_CPUS).contains(cpus));
                 let cpus =
-                    cpus.ok_or_else(|| error(format!("expected `cpus N`, N from 1 to {MOST_CPUS}")))?;
+                    cpus.ok_or_else(|| error(format!("expected `cpus N`, N from 1 to {MAX_CPUS}")))?;
                 let writer = Writer::new("script".to_owned(), cpus);
                 let (caches, born, live, held) = (vec![], vec![], vec![], vec![]);
                 script = Some(Script { writer, cpus, caches, born, live, pages: 0, blocks: 0, held });
@@ -170,8 +170,8 @@ impl Script {
             }
             _ => return Err(EXPECTED.to_owned()),
         } as u32;
-        if alloc && n > MOST - self.born.len() {
-            return Err(format!("a script allocates {MOST} objects at most"));
+        if alloc && n > MAX_ALLOCATIONS - self.born.len() {
+            return Err(format!("a script allocates {MAX_ALLOCATIONS} objects at most"));
         }
         for done in 0..n {
             if alloc {
@@ -204,7 +204,7 @@ impl Script {
         if self.writer.operations() > 0 {
             return Err("zones come before the first operation".to_owned());
         }
-        let left = MOST_MEMORY / PAGE_SIZE as u64 - self.pages;
+        let left = MAX_MACHINE_MEMORY / PAGE_SIZE as u64 - self.pages;
         let pages = number::<u64>(pages).filter(|pages| (1..=left).contains(pages));
         let pages = pages.ok_or_else(|| format!("expected 1 to {left} pages"))?;
         self.pages += pages;
@@ -220,8 +220,8 @@ impl Script {
         let order = number::<u8>(order).filter(|order| *order <= MAX_ORDER);
         let order = order.ok_or_else(|| format!("expected an order of 0 to {MAX_ORDER}"))?;
         let n = number::<usize>(n).ok_or(EXPECTED)?;
-        if n > MOST - self.blocks {
-            return Err(format!("a script allocates {MOST} blocks at most"));
+        if n > MAX_ALLOCATIONS - self.blocks {
+            return Err(format!("a script allocates {MAX_ALLOCATIONS} blocks at most"));
         }
         for _ in 0..n {
             self.begin();

@@ -70,7 +70,7 @@ struct List {
 /// A value that is never a slab's number.
 const NONE: u32 = u32::MAX;
 /// The list index of a freed slab.
-const GONE: u8 = u8::MAX;
+const FREED_LIST: u8 = u8::MAX;
 
 impl core::fmt::Display for Object {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -120,7 +120,7 @@ impl Slabs {
     }
     /// Returns the number of pages in all slabs. The call counts as one inspection of each slab.
     pub(crate) fn pages(&self) -> u64 {
-        self.slabs.iter().filter(|slab| slab.list != GONE).map(|slab| 1_u64 << slab.order).sum()
+        self.slabs.iter().filter(|slab| slab.list != FREED_LIST).map(|slab| 1_u64 << slab.order).sum()
     }
     /// Returns the number of slabs.
     pub fn count(&self) -> u64 {
@@ -173,7 +173,7 @@ impl Slabs {
     }
     /// Returns the numbers of full, partial and empty slabs. The call counts as one inspection of each slab.
     pub fn by_fullness(&self) -> [u64; 3] {
-        let live = self.slabs.iter().filter(|slab| slab.list != GONE);
+        let live = self.slabs.iter().filter(|slab| slab.list != FREED_LIST);
         live.fold([0; 3], |mut counts, slab| {
             let kind = if slab.free == 0 { 0 } else { 1 + usize::from(slab.free == slab.objects) };
             counts[kind] += 1;
@@ -309,7 +309,7 @@ impl Slabs {
     pub(crate) fn release(&mut self, pages: &mut dyn PageSource, cpu: u32, slab: u32) {
         assert!(self.is_empty(slab), "a slab with objects that are out cannot go");
         self.unlink(slab);
-        self.slab(slab).list = GONE;
+        self.slab(slab).list = FREED_LIST;
         pages.free(cpu, self.slab(slab).page);
         self.gone.push(slab);
     }
@@ -338,7 +338,7 @@ impl Slabs {
     pub fn put(&mut self, object: Object) {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         let own = self.slab(object.slab);
-        assert!(own.list != GONE && own.out[word] & bit != 0, "{object:?} is not out");
+        assert!(own.list != FREED_LIST && own.out[word] & bit != 0, "{object:?} is not out");
         assert!(own.used[word] & bit == 0, "{object:?} has a caller");
         own.out[word] &= !bit;
         own.free += 1;
@@ -366,7 +366,7 @@ impl Slabs {
     pub(crate) fn hand_out(&mut self, object: Object) -> Result<(), String> {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         let own = self.slab(object.slab);
-        if own.list == GONE || own.out[word] & bit == 0 {
+        if own.list == FREED_LIST || own.out[word] & bit == 0 {
             return Err(format!("{object} is both allocated and free"));
         }
         if own.used[word] & bit != 0 {
@@ -394,7 +394,7 @@ impl Slabs {
         let mut used = 0;
         for slab in &self.slabs {
             let count = |bits: &[u64]| bits.iter().map(|bits| u64::from(bits.count_ones())).sum::<u64>();
-            if slab.list == GONE {
+            if slab.list == FREED_LIST {
                 outside.push(vec![]);
                 continue;
             }

@@ -36,8 +36,8 @@ pub const MAGIC: &[u8; 8] = b"uslabops";
 const VERSION: u64 = 4;
 const COLUMNS: usize = 8;
 const NEW_CPU: u8 = 1 << 4;
-const GOES_ON: u8 = 1 << 5;
-const MANNER: u8 = 6;
+const CONTINUES_FLAG: u8 = 1 << 5;
+const MODE_SHIFT: u8 = 6;
 
 /// A column of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -430,7 +430,7 @@ impl Reader {
             self.cpu =
                 u32::try_from(self.next(stream, Column::Cpu)?).ok().filter(|cpu| *cpu < stream.cpus)?;
         }
-        self.manner = match byte >> MANNER & 3 {
+        self.manner = match byte >> MODE_SHIFT & 3 {
             0 => CallMode::Plain,
             1 => CallMode::NonBlocking,
             2 => CallMode::AfterGrace,
@@ -473,7 +473,7 @@ impl Reader {
     /// Returns `true` if the operation has another action.
     pub fn goes_on(&self, stream: &Stream) -> bool {
         let next = stream.columns[Column::What as usize].get(self.at[Column::What as usize]);
-        next.is_some_and(|byte| byte & GOES_ON != 0)
+        next.is_some_and(|byte| byte & CONTINUES_FLAG != 0)
     }
 }
 
@@ -560,14 +560,14 @@ impl Writer {
         put(&mut self.stream.columns[column as usize], n);
     }
     fn code(&mut self, code: Code, cpu: u32) {
-        let mut byte = code as u8 | (core::mem::take(&mut self.manner) as u8) << MANNER;
+        let mut byte = code as u8 | (core::mem::take(&mut self.manner) as u8) << MODE_SHIFT;
         if self.cpu != Some(cpu) {
             byte |= NEW_CPU;
             self.put(Column::Cpu, cpu.into());
             self.cpu = Some(cpu);
         }
         if self.begun {
-            byte |= GOES_ON;
+            byte |= CONTINUES_FLAG;
         }
         self.begun = true;
         self.stream.columns[Column::What as usize].push(byte);

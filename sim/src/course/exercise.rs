@@ -247,7 +247,7 @@ debug-assertions = true
     /// Judges the exercise's locks in all possible orders of their steps; returns the counterexample trace if a model
     /// fails.
     fn models(&self, verdict: &mut Verdict) -> anyhow::Result<Option<Story>> {
-        const WANTED: &str = "each round has one owner in every order of the threads' steps";
+        const EXPECTED_CONDITION: &str = "each round has one owner in every order of the threads' steps";
         let program = match self.build(true)? {
             Ok(program) => program,
             Err(errors) => bail!("the models do not compile: {errors}"),
@@ -268,7 +268,7 @@ debug-assertions = true
             let rows = fs::read_to_string(rows).unwrap_or_default();
             let orders: u64 = rows.lines().filter_map(executions).sum();
             verdict.checks.push(Check::new(
-                WANTED,
+                EXPECTED_CONDITION,
                 format!("in {orders} orders of {} models", rows.lines().count()),
                 orders > 0,
             ));
@@ -281,7 +281,7 @@ debug-assertions = true
             None if status.success() => "the program ended before all orders were tried".to_owned(),
             None => panic.trim().to_owned(),
         };
-        verdict.checks.push(Check::new(WANTED, found, false));
+        verdict.checks.push(Check::new(EXPECTED_CONDITION, found, false));
         Ok(story)
     }
 }

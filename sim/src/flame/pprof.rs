@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::io::Read;
 
 /// The largest size of an unpacked profile in bytes.
-const MOST: u64 = 1 << 30;
+const MAX_UNPACKED_BYTES: u64 = 1 << 30;
 
 // The struct has only the fields that are read.
 #[derive(Clone, PartialEq, Message)]
@@ -123,8 +123,8 @@ impl Profile {
 /// Returns the profile in a compressed file.
 pub(super) fn read(title: &str, packed: &[u8], names: &mut Names) -> anyhow::Result<Flame> {
     let mut message = vec![];
-    MultiGzDecoder::new(packed).take(MOST + 1).read_to_end(&mut message).context("it cannot be unpacked")?;
-    ensure!(message.len() as u64 <= MOST, "it unpacks to more than {MOST} bytes");
+    MultiGzDecoder::new(packed).take(MAX_UNPACKED_BYTES + 1).read_to_end(&mut message).context("it cannot be unpacked")?;
+    ensure!(message.len() as u64 <= MAX_UNPACKED_BYTES, "it unpacks to more than {MAX_UNPACKED_BYTES} bytes");
     let profile = Profile::decode(&message[..]).context("it is no message of profile.proto")?;
     let shown = profile.shown()?;
     let mut functions = HashMap::new();

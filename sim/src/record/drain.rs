@@ -30,7 +30,7 @@ use uslab_magazine::sync::{
 /// The number of CPUs that a thread drains.
 const CPUS: usize = 8;
 /// The number of pages that a thread takes from one CPU before it continues with the next CPU.
-const TURN: usize = 256;
+const PAGES_PER_CPU: usize = 256;
 /// The pause of a thread after its CPUs had few pages; at 10 million events a second, a CPU fills 10 MB in this time.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The compression level of the temporary page files, and the level of the final text.
@@ -199,7 +199,7 @@ impl Cpu {
     /// Takes the available pages in groups, and returns the number of pages taken. `all` includes the page that the CPU
     /// is still writing.
     fn take(&mut self, layout: Layout, all: bool, shared: &Shared) -> anyhow::Result<usize> {
-        for pages in 0..TURN {
+        for pages in 0..PAGES_PER_CPU {
             let read = match self.pipe.read(&mut self.page) {
                 Ok(read) => read,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
@@ -225,7 +225,7 @@ impl Cpu {
                 return Ok(pages);
             }
         }
-        Ok(TURN)
+        Ok(PAGES_PER_CPU)
     }
 }
 
@@ -244,7 +244,7 @@ fn take(mut cpus: Vec<Cpu>, layout: Layout, shared: &Shared) -> anyhow::Result<(
         if shared.abandoned.load(Relaxed) {
             return Ok(());
         }
-        if !is_last && most < TURN / 4 {
+        if !is_last && most < PAGES_PER_CPU / 4 {
             std::thread::sleep(PAUSE);
         }
     }

@@ -302,7 +302,7 @@ pub(super) struct Printer {
 }
 
 /// The length of the fields with which every record begins: type, flags, preemption, process.
-const COMMON: usize = 8;
+const COMMON_FIELDS_BYTES: usize = 8;
 
 impl Printer {
     pub(super) fn new(formats: Vec<Format>, kallsyms: &str, commands: FxHashMap<i32, String>) -> Self {
@@ -313,7 +313,7 @@ impl Printer {
     /// Appends the line of a record. Returns `false` if the record's event is unknown, or the record is cut.
     pub(super) fn line(&mut self, cpu: usize, time: u64, record: &[u8], out: &mut Vec<u8>) -> bool {
         let known = number(record, 0, 2).and_then(|id| self.formats.get(&(id as u16)));
-        let (Some(format), Some(pid)) = (known, number(record, 4, 4).filter(|_| record.len() >= COMMON))
+        let (Some(format), Some(pid)) = (known, number(record, 4, 4).filter(|_| record.len() >= COMMON_FIELDS_BYTES))
         else {
             return false;
         };

@@ -352,7 +352,7 @@ fn online() -> usize {
 }
 
 /// The interval between two readings of the commands' names; the kernel remembers only the last few hundred processes.
-const LOOK: Duration = Duration::from_secs(1);
+const NAMES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The names of commands, which are read during a recording, and the progress that a terminal shows.
 struct Seen {
@@ -382,7 +382,7 @@ impl Seen {
     fn look(&mut self, taken: Taken) {
         let now = Instant::now();
         let (then, before) = self.last;
-        if now - then < LOOK {
+        if now - then < NAMES_INTERVAL {
             return;
         }
         self.last = (now, taken);

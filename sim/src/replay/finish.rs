@@ -25,7 +25,7 @@ pub(super) struct Taken<'t> {
 }
 
 /// The largest number of violations whose text is kept.
-const VIOLATIONS_KEPT: usize = 20;
+const MAX_VIOLATIONS: usize = 20;
 
 impl Run<'_, '_> {
     /// Reads the counters at the end of the trace, frees everything, and makes the report.
@@ -89,7 +89,7 @@ impl Run<'_, '_> {
             conservation: Conservation {
                 checked: self.checked,
                 violated: self.violations.len() as u64,
-                violations: self.violations.iter().take(VIOLATIONS_KEPT).cloned().collect(),
+                violations: self.violations.iter().take(MAX_VIOLATIONS).cloned().collect(),
             },
             teardown,
             against_kernel,

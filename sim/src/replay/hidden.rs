@@ -87,7 +87,7 @@ pub(super) fn put_in_order(ops: &mut Vec<Op>) {
 pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Vec<u64>> {
     const COLLECTED_NS: u64 = 5_000_000_000;
     /// The largest number of operations between the allocations of an object and its companion.
-    const NEAR: usize = 8;
+    const MAX_DISTANCE: usize = 8;
     let collected = if linux::is_of_7(&tables.kernel) { 0 } else { COLLECTED_NS };
     struct Life {
         site: SiteId,
@@ -108,7 +108,7 @@ pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<
                     functions.entry(site).or_insert_with(|| function(&resolver.call_site(site)).to_owned());
                 let before = last.insert((op.cpu, name.clone()), (at, lives.len()));
                 sites.entry(site).or_default()[0] += 1;
-                let before = before.filter(|(then, _)| at - then <= NEAR).map(|(_, life)| life);
+                let before = before.filter(|(then, _)| at - then <= MAX_DISTANCE).map(|(_, life)| life);
                 live.insert(ptr.0, lives.len());
                 lives.push(Life { site, ptr: ptr.0, companion: before, end: ops.len(), is_seen: false });
             }

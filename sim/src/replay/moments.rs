@@ -22,7 +22,7 @@ use std::path::Path;
 use uslab_buddy::{Order, PAGE_SIZE, PageAllocator, ZoneInfo, ZoneKind};
 use uslab_engine::design::{CacheCounts, Locks};
 use uslab_engine::designs::{Spec, Visitor};
-use uslab_engine::{Design, Engine, EngineError, MOST_MEMORY, Paths, Policy, Stream};
+use uslab_engine::{Design, Engine, EngineError, MAX_MACHINE_MEMORY, Paths, Policy, Stream};
 
 /// A comparison of designs with a kernel.
 #[derive(Debug, Serialize)]
@@ -523,7 +523,7 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
             }
             if engine.failed() > 0 {
                 let zones: u64 = self.stream.zones.iter().map(|(_, pages)| u64::from(*pages)).sum();
-                let bytes = if zones == 0 { MOST_MEMORY } else { zones * PAGE_SIZE as u64 };
+                let bytes = if zones == 0 { MAX_MACHINE_MEMORY } else { zones * PAGE_SIZE as u64 };
                 return Err(Stop::Memory { failed: engine.failed(), operation, bytes });
             }
             let Some(moment) = moment else { continue };

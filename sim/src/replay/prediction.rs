@@ -123,7 +123,7 @@ pub(super) struct Boots {
 }
 
 /// The smallest number of slabs with which a cache's change counts.
-const FEW: u64 = 10;
+const MIN_SLABS: u64 = 10;
 
 impl Prediction {
     /// Makes a prediction from two runs of one trace, and the tables of other boots.
@@ -246,7 +246,7 @@ impl Predicted {
     /// Returns `true` if the cache really changed by more than 5 %, and by at least a slab more than by chance.
     fn changed(&self, real: u64) -> bool {
         let change = self.traced.abs_diff(real);
-        self.traced.max(real) > FEW && change * 20 > self.traced && change > self.noise.max(1)
+        self.traced.max(real) > MIN_SLABS && change * 20 > self.traced && change > self.noise.max(1)
     }
 }
 

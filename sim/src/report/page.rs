@@ -13,7 +13,7 @@ fn cpu_percent(cache: &CacheReport) -> String {
 }
 
 /// The number of caches shown by default.
-const SHOWN: usize = 25;
+const SHOWN_CACHES: usize = 25;
 /// The number of differences from the kernel explained by default.
 const EXPLAINED: usize = 8;
 
@@ -147,7 +147,7 @@ impl Report {
     }
 
     fn write_caches(&self, out: &mut String, all: bool) -> std::fmt::Result {
-        let shown = if all { self.caches.len() } else { SHOWN.min(self.caches.len()) };
+        let shown = if all { self.caches.len() } else { SHOWN_CACHES.min(self.caches.len()) };
         writeln!(
             out,
             "\nCaches at the end of the trace ({shown} of {}, the busiest first)",
@@ -219,7 +219,7 @@ impl Report {
 
     fn write_kernel(&self, out: &mut String, all: bool) -> std::fmt::Result {
         let Some(k) = &self.against_kernel else { return Ok(()) };
-        let shown = if all { k.rows.len() } else { SHOWN.min(k.rows.len()) };
+        let shown = if all { k.rows.len() } else { SHOWN_CACHES.min(k.rows.len()) };
         writeln!(
             out,
             "\nBeside the kernel, from `{}` to `{}` ({shown} of {} caches): its change, ours, the difference",

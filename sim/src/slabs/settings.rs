@@ -19,7 +19,7 @@ const WORD: u64 = 8;
 /// The letters of `slab_debug=` that change the layout or the paths of a cache.
 const LETTERS: &str = "FZPU";
 /// The largest sheaf capacity that a setting may name, in objects.
-const MOST_CAPACITY: u64 = 1 << 16;
+const MAX_SHEAF_CAPACITY: u64 = 1 << 16;
 
 /// The estimated effect of a change of the kernel's settings.
 #[derive(Clone, Debug, Serialize)]
@@ -169,9 +169,9 @@ impl FromStr for Request {
             "slab_min_objects" => Self::MinObjects(number(1 << 15)? as u32),
             "cpu_partial" => Self::CpuPartial(number(1 << 20)?),
             "sheaf_capacity" => Self::SheafCapacity(match value.and_then(|value| value.strip_suffix('%')) {
-                None => Capacity::Objects(number(MOST_CAPACITY).map_err(|_| {
+                None => Capacity::Objects(number(MAX_SHEAF_CAPACITY).map_err(|_| {
                     anyhow::anyhow!(
-                        "expected sheaf_capacity=N objects (up to {MOST_CAPACITY}), or sheaf_capacity=P%, such as 50%"
+                        "expected sheaf_capacity=N objects (up to {MAX_SHEAF_CAPACITY}), or sheaf_capacity=P%, such as 50%"
                     )
                 })?),
                 Some(percent) => match percent.parse().ok().filter(|percent| *percent <= 10_000) {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use uslab::info::Row;
 
 /// The most bytes of a table: no real table is nearly as long, but a device may never end.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_TABLE_BYTES: u64 = 16 << 20;
 
 /// A kernel's tables at one moment.
 #[derive(Clone, Debug)]
@@ -355,7 +355,7 @@ pub fn read_table(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let from: Box<dyn Read> =
         if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
-    from.take(MOST_BYTES).read_to_string(&mut text).map_err(|error| match error.kind() {
+    from.take(MAX_TABLE_BYTES).read_to_string(&mut text).map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => {
             anyhow::anyhow!(
                 "not text: expected a slabinfo, unpacked; `uslab what {}` says what it is",
@@ -364,8 +364,8 @@ pub fn read_table(path: &Path) -> anyhow::Result<String> {
         }
         _ => error.into(),
     })?;
-    if text.len() as u64 == MOST_BYTES {
-        bail!("more than {} MiB: too long for a table of caches", MOST_BYTES >> 20);
+    if text.len() as u64 == MAX_TABLE_BYTES {
+        bail!("more than {} MiB: too long for a table of caches", MAX_TABLE_BYTES >> 20);
     }
     Ok(text)
 }

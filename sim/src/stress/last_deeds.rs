@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// The most steps of a counterexample, and the fewest steps of each thread. All logged steps of the violation's object
 /// are included.
-const TOLD: usize = 400;
+const MAX_TRACE_STEPS: usize = 400;
 const EACH: usize = 8;
 /// The number of the first thing: the object of the violation, if it has one.
 const OBJECT: usize = 1;
@@ -23,7 +23,7 @@ pub(super) fn story(violation: &Violation, seats: &[Seat<'_>], seed: u64) -> Sto
         cost_events.extend(entries.map(|(i, entry)| (seat.number, i + EACH >= count || own(entry), entry)));
     }
     cost_events.sort_by_key(|(_, _, entry)| entry.at);
-    let early = cost_events.len().saturating_sub(TOLD);
+    let early = cost_events.len().saturating_sub(MAX_TRACE_STEPS);
     let mut things: BTreeMap<usize, (usize, Option<String>)> =
         violation.address.map(|at| (at, (OBJECT, None))).into_iter().collect();
     let told = cost_events.iter().enumerate().filter(|(i, (_, always, _))| *i >= early || *always);
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn violation_report_contains_the_object_history() {
-        let mut seats = [1, 2, 3].map(|number| Seat::new(number, 2 * TOLD));
+        let mut seats = [1, 2, 3].map(|number| Seat::new(number, 2 * MAX_TRACE_STEPS));
         let mut log = |seat: usize, at: usize, deed, address| {
             let (at, token) = (Duration::from_millis(at as u64), Token::new(1, 1));
             let source = (address > 0).then_some(Source::Kmalloc(8));
@@ -84,12 +84,12 @@ mod tests {
         };
         log(0, 0, StressOperation::Alloc, 64);
         (1..=20).for_each(|at| log(2, at, StressOperation::Other("reaps"), 0));
-        (21..=20 + TOLD).for_each(|at| log(1, at, StressOperation::Alloc, 64 + 64 * at));
-        log(0, 21 + TOLD, StressOperation::Leave, 64);
-        log(1, 22 + TOLD, StressOperation::Take, 64);
-        log(1, 24 + TOLD, StressOperation::Free, 64);
+        (21..=20 + MAX_TRACE_STEPS).for_each(|at| log(1, at, StressOperation::Alloc, 64 + 64 * at));
+        log(0, 21 + MAX_TRACE_STEPS, StressOperation::Leave, 64);
+        log(1, 22 + MAX_TRACE_STEPS, StressOperation::Take, 64);
+        log(1, 24 + MAX_TRACE_STEPS, StressOperation::Free, 64);
         let violation = Violation {
-            at: Duration::from_millis(23 + TOLD as u64),
+            at: Duration::from_millis(23 + MAX_TRACE_STEPS as u64),
             what: "torn".to_owned(),
             address: Some(64),
             seats: vec![],
@@ -97,7 +97,7 @@ mod tests {
         let story = story(&violation, &seats, 7);
         let of = |thread: &str| story.steps.iter().filter(|step| step.thread == thread).count();
         // Operations after the violation are omitted.
-        assert_eq!((of("1"), of("2"), of("3")), (2, TOLD - 1, 8));
+        assert_eq!((of("1"), of("2"), of("3")), (2, MAX_TRACE_STEPS - 1, 8));
         assert!(story.steps.is_sorted_by_key(|step| step.at));
         let own = story.steps.iter().flat_map(|step| &step.changes).filter(|c| Some(c.thing) == story.about);
         let life: Vec<_> = own.map(|change| change.after.as_str()).collect();

@@ -52,8 +52,8 @@ pub fn caches() -> impl Iterator<Item = &'static str> {
 const ENDS: u32 = 8;
 /// The number of entries in all logs together; the smallest and largest number in one log follow.
 const LOGGED: usize = 1 << 16;
-const LEAST_LOGGED: usize = 256;
-const MOST_LOGGED: usize = 1 << 12;
+const MIN_LOGGED: usize = 256;
+const MAX_LOGGED: usize = 1 << 12;
 
 /// The limit at which a run, or a round, ends.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +90,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
     let goal = RunEnd { time: options.duration()?, operations: options.operations };
     let world = World::new(options.seed, options.faults.as_ref(), options.saboteur.clone())?;
     let bins: Vec<Bin<'_>> = (0..threads).map(|_| Bin::default()).collect();
-    let entries = (LOGGED / usize::from(threads)).clamp(LEAST_LOGGED, MOST_LOGGED);
+    let entries = (LOGGED / usize::from(threads)).clamp(MIN_LOGGED, MAX_LOGGED);
     let mut seats: Vec<_> = (1..=threads).map(|number| Seat::new(number, entries)).collect();
     let workloads =
         if options.workloads.is_empty() { &Workload::ALL[..] } else { options.workloads.as_slice() };
@@ -239,7 +239,7 @@ struct Supervisor<'w, 'e> {
 }
 
 /// The time between two checks of the goal.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 impl<'w, 'e> Supervisor<'w, 'e> {
     fn round(&self, seats: Vec<Seat<'w>>) -> anyhow::Result<Vec<Seat<'w>>> {
@@ -253,7 +253,7 @@ impl<'w, 'e> Supervisor<'w, 'e> {
                 threads.push(self.start(scope, seat, send.clone())?);
             }
             while home.len() < count {
-                match ended.recv_timeout(LOOK) {
+                match ended.recv_timeout(CHECK_INTERVAL) {
                     Ok(seat) if world.paused() => home.push(seat),
                     Ok(seat) => threads.push(self.start(scope, seat, send.clone())?),
                     Err(RecvTimeoutError::Timeout) => {}

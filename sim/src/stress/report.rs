@@ -140,7 +140,7 @@ pub struct ViolationReport {
 const HISTORY: usize = 32;
 const LAST: usize = 24;
 /// The most violations that are reported with their history, because one bug causes many.
-const TOLD: usize = 4;
+const MAX_TRACED_VIOLATIONS: usize = 4;
 
 impl ViolationReport {
     fn new(violation: &Violation, seats: &[Seat<'_>]) -> Self {
@@ -311,7 +311,7 @@ impl Report {
     }
 
     fn write_violations(&self, out: &mut String) -> fmt::Result {
-        for violation in self.violations.iter().take(TOLD) {
+        for violation in self.violations.iter().take(MAX_TRACED_VIOLATIONS) {
             writeln!(out, "\nVIOLATION at {:.6} s, seed {}: {}", violation.at, self.seed, violation.what)?;
             match (violation.object, violation.history.is_empty()) {
                 (_, false) => writeln!(out, "history of the object:")?,

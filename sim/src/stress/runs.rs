@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use uslab_sync::shard::{Shard, Share};
 
 /// The kind of work that shards' files name.
-const WHAT: &str = "stress";
+const WORK_KIND: &str = "stress";
 
 /// The result of one run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -62,8 +62,8 @@ impl Runs {
         program.hash(&mut hasher);
         let of = format!("program {:016x}, {} runs, {options:?}", hasher.finish(), self.of);
         let rows = self.runs.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-        let path = path.map_or_else(|| Share::file(Path::new("."), WHAT, shard), Path::to_owned);
-        let share = Share { what: WHAT.to_owned(), shard, of, rows };
+        let path = path.map_or_else(|| Share::file(Path::new("."), WORK_KIND, shard), Path::to_owned);
+        let share = Share { what: WORK_KIND.to_owned(), shard, of, rows };
         share.write(&path).map_err(anyhow::Error::msg)?;
         Ok(path)
     }
@@ -73,7 +73,7 @@ impl Runs {
     /// # Errors
     /// Fails if a shard is missing, cut off, or of another program or other runs.
     pub fn merge(files: &[PathBuf]) -> anyhow::Result<Self> {
-        let shares = Share::join(WHAT, files).map_err(anyhow::Error::msg)?;
+        let shares = Share::join(WORK_KIND, files).map_err(anyhow::Error::msg)?;
         let of = shares[0].of.split(", ").find_map(|part| part.strip_suffix(" runs")?.parse().ok());
         let of: u64 = of.with_context(|| format!("{}: expected a number of runs", shares[0].of))?;
         let mut runs: Vec<Ran> = vec![];

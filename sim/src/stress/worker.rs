@@ -90,12 +90,12 @@ impl Seat<'_> {
 }
 
 /// The most objects, and the most bytes, that a seat holds from one turn to the next.
-const MOST_HELD: usize = 1024;
-const MOST_BYTES: usize = 2 << 20;
+const MAX_HELD_OBJECTS: usize = 1024;
+const MAX_HELD_BYTES: usize = 2 << 20;
 /// The number of bytes up to which objects are always stamped as a whole; larger ones only on one occasion in
-/// [`WHOLE_EVERY`].
+/// [`FULL_CHECK_INTERVAL`].
 const STAMPED: usize = 8192;
-const WHOLE_EVERY: u32 = 16;
+const FULL_CHECK_INTERVAL: u32 = 16;
 
 /// A thread at its seat.
 #[derive(Debug)]
@@ -186,7 +186,7 @@ impl<'w, 'e> Worker<'w, 'e> {
             std::mem::forget(memory);
             return None;
         }
-        let stamped = if size <= STAMPED || self.once_in(WHOLE_EVERY) { size } else { STAMPED / 2 };
+        let stamped = if size <= STAMPED || self.once_in(FULL_CHECK_INTERVAL) { size } else { STAMPED / 2 };
         Pattern::held(self.world.seed, token).write(memory.front_mut(stamped));
         Some(Held { memory, source, token, stamped })
     }
@@ -231,7 +231,7 @@ impl<'w, 'e> Worker<'w, 'e> {
 
     /// Keeps an object, or frees it if the seat is full.
     pub(super) fn keep(&mut self, held: Held<'w>) {
-        if self.seat.held.len() >= MOST_HELD || self.seat.bytes + held.memory.size() > MOST_BYTES {
+        if self.seat.held.len() >= MAX_HELD_OBJECTS || self.seat.bytes + held.memory.size() > MAX_HELD_BYTES {
             return self.free(held);
         }
         self.seat.bytes += held.memory.size();

@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 /// The most settings in the text.
-const SHOWN: usize = 10;
+const MAX_SHOWN_SETTINGS: usize = 10;
 /// The most distinct reasons of failures in the text.
-const MOST_REASONS: usize = 20;
+const MAX_REASONS: usize = 20;
 
 /// The existing results of a sweep.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ pub(super) fn failures(plan: &Plan, what: &str, items: &[(u64, String)]) -> Vec<
     for (item, why) in items {
         match reasons.iter().position(|(known, _)| known == why) {
             Some(at) => reasons[at].1.push(*item),
-            None if reasons.len() < MOST_REASONS => reasons.push((why, vec![*item])),
+            None if reasons.len() < MAX_REASONS => reasons.push((why, vec![*item])),
             None => {}
         }
     }
@@ -220,10 +220,10 @@ impl fmt::Display for Report {
             f,
             "\nSettings: what each reaches of the best one's {metric}, as a geometric mean over works, CPUs and seeds{}. \
              = cannot be told from the first one.",
-            if all > SHOWN { format!(" (the first {SHOWN} of {all})") } else { String::new() }
+            if all > MAX_SHOWN_SETTINGS { format!(" (the first {MAX_SHOWN_SETTINGS} of {all})") } else { String::new() }
         )?;
         let mut rows = table(&["setting", "of the best", "", "at worst", "where", "runs"]);
-        for score in self.settings.iter().take(SHOWN) {
+        for score in self.settings.iter().take(MAX_SHOWN_SETTINGS) {
             let Score { of_best, worst, worst_at, runs, ties, .. } = score;
             rows.add_row([
                 score.shown(),

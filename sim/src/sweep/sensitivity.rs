@@ -28,14 +28,14 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest number of values in a picture; more values are merged into this number of groups of neighbours.
-const MOST_GROUPS: usize = 8;
+const MAX_GROUPS: usize = 8;
 /// The highest degree of a fit, the largest number of candidate terms, and the largest number of chosen terms.
-const MOST_DEGREE: u32 = 10;
-const MOST_TERMS: usize = 500;
-const MOST_CHOSEN: usize = 60;
+const MAX_DEGREE: u32 = 10;
+const MAX_TERMS: usize = 500;
+const MAX_CHOSEN_TERMS: usize = 60;
 /// The number of parts into which the settings are divided. Each fit leaves out one part, to find how well the fit
 /// predicts this part.
-const FOLDS: usize = 10;
+const CROSS_VALIDATION_PARTS: usize = 10;
 
 /// The method by which the indices are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -156,7 +156,7 @@ fn of_design(
     let whole = sum(&|v| v.whole);
     let part = |of: f64, whole: f64| if whole > 0.0 { of / whole } else { 0.0 };
     let effects = varied.iter().enumerate().map(|(axis, knob)| {
-        let groups = levels[axis].min(MOST_GROUPS);
+        let groups = levels[axis].min(MAX_GROUPS);
         let group = |rank: usize| rank * groups / levels[axis];
         let means = |y: &[f64]| {
             let of = |wanted| {
@@ -320,7 +320,7 @@ fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
     let candidates = terms(&bases.iter().map(|basis| basis.len() as u32 - 1).collect::<Vec<_>>());
     let columns: Vec<Vec<f64>> =
         candidates.iter().map(|term| points.iter().map(|point| value(term, point)).collect()).collect();
-    let folds = points.len().min(FOLDS);
+    let folds = points.len().min(CROSS_VALIDATION_PARTS);
     let mut errors: Vec<f64> = vec![];
     for fold in 0..folds {
         let (left_out, kept): (Vec<usize>, Vec<usize>) = (0..points.len()).partition(|at| at % folds == fold);
@@ -385,7 +385,7 @@ fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<FittedMode
         }
         let constant = terms.pop().map_or(0.0, |(_, coefficient)| coefficient);
         path.push(FittedModel { constant, terms });
-        if steps.len() + 1 >= n.div_ceil(2).min(MOST_CHOSEN) {
+        if steps.len() + 1 >= n.div_ceil(2).min(MAX_CHOSEN_TERMS) {
             return path;
         }
         let gains = columns
@@ -422,7 +422,7 @@ fn polynomials(levels: usize) -> Vec<Vec<f64>> {
     let at: Vec<f64> = (0..levels).map(|rank| (2.0 * rank as f64 + 1.0) / n - 1.0).collect();
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>() / n;
     let mut basis = vec![vec![1.0; levels]];
-    while basis.len() < levels && basis.len() <= MOST_DEGREE as usize {
+    while basis.len() < levels && basis.len() <= MAX_DEGREE as usize {
         let Some(last) = basis.last() else { break };
         let mut next: Vec<f64> = last.iter().zip(&at).map(|(value, at)| value * at).collect();
         for _ in 0..2 {
@@ -442,7 +442,7 @@ fn polynomials(levels: usize) -> Vec<Vec<f64>> {
 fn terms(most: &[u32]) -> Vec<Vec<u32>> {
     let mut all: Vec<Vec<u32>> = vec![];
     let mut last = vec![vec![0; most.len()]];
-    for _ in 0..MOST_DEGREE {
+    for _ in 0..MAX_DEGREE {
         let next: BTreeSet<Vec<u32>> = last
             .iter()
             .flat_map(|term| {
@@ -453,7 +453,7 @@ fn terms(most: &[u32]) -> Vec<Vec<u32>> {
                 })
             })
             .collect();
-        if next.is_empty() || all.len() + next.len() > MOST_TERMS {
+        if next.is_empty() || all.len() + next.len() > MAX_TERMS {
             break;
         }
         last = next.into_iter().collect();
@@ -560,7 +560,7 @@ mod tests {
     fn polynomials_are_orthonormal_over_the_ranks() {
         for levels in [2, 3, 5, 32, 500] {
             let basis = polynomials(levels);
-            assert_eq!(basis.len(), levels.min(MOST_DEGREE as usize + 1));
+            assert_eq!(basis.len(), levels.min(MAX_DEGREE as usize + 1));
             for (i, a) in basis.iter().enumerate() {
                 for (j, b) in basis.iter().enumerate() {
                     let dot = a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>() / levels as f64;
@@ -619,6 +619,6 @@ mod tests {
         let found = sensitivity(&rows, "operations_per_us".parse().unwrap());
         assert_eq!((found.len(), found[0].settings, found[0].left_out), (1, 20, 1));
         let means = &found[0].knobs[0].means;
-        assert_eq!((means.len(), &*means[0].0), (MOST_GROUPS, "0 to 2"));
+        assert_eq!((means.len(), &*means[0].0), (MAX_GROUPS, "0 to 2"));
     }
 }

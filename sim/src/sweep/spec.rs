@@ -3,7 +3,7 @@
 use super::axis::Axis;
 use super::plan::{Knob, Plan, SIMULATOR, Sample, Settings, Trace};
 use crate::replay::is_converted;
-use crate::scale::{self, MOST_CPUS};
+use crate::scale::{self, MAX_CPUS};
 use crate::trace::{Tables, TraceError};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
@@ -19,8 +19,8 @@ use uslab_engine::clock::Workload;
 use uslab_engine::designs::{self, PolicyVisitor, Spec as Design};
 
 /// The largest number of settings of all designs; it is limited because each setting is checked before anything runs.
-const MOST_SETTINGS: u64 = 1_000_000;
-const MOST_ITEMS: u64 = 1_000_000_000;
+const MAX_SETTINGS: u64 = 1_000_000;
+const MAX_ITEMS: u64 = 1_000_000_000;
 
 /// The content of a sweep's file. The keys are the options of `uslab scale`.
 #[derive(Debug, Deserialize)]
@@ -230,7 +230,7 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
         Wrong::error("profile", None, format!("{error:#}").replacen("--profile ", "", 1))
     })?;
     let has_cpus = cpus.is_some();
-    let cpus = within("cpus", cpus, 1, 1, MOST_CPUS.into())?;
+    let cpus = within("cpus", cpus, 1, 1, MAX_CPUS.into())?;
     let mut plan = Plan {
         traces: trace
             .into_iter()
@@ -255,8 +255,8 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
         path: path.to_owned(),
     };
     match plan.count() {
-        None => bail!("more than {MOST_ITEMS} items"),
-        Some(items) if items > MOST_ITEMS => bail!("{items} items; expected at most {MOST_ITEMS}"),
+        None => bail!("more than {MAX_ITEMS} items"),
+        Some(items) if items > MAX_ITEMS => bail!("{items} items; expected at most {MAX_ITEMS}"),
         Some(_) => {}
     }
     let normal = serde_json::to_vec(&Normal { version: SIMULATOR, plan: &plan })?;
@@ -290,12 +290,12 @@ fn settings<P: Policy>(
         return Err(Wrong::error(&format!("knobs.{name}"), None, why));
     }
     if let Some(Sample { points, .. }) = sample
-        && !(1..=MOST_SETTINGS).contains(&u64::from(*points))
+        && !(1..=MAX_SETTINGS).contains(&u64::from(*points))
     {
         return Err(Wrong::error(
             "sample.points",
             None,
-            format_args!("{points}: expected 1 to {MOST_SETTINGS}"),
+            format_args!("{points}: expected 1 to {MAX_SETTINGS}"),
         ));
     }
     let mut settings = Settings::default();
@@ -306,8 +306,8 @@ fn settings<P: Policy>(
             axes.map(|(key, axis)| Knob { key: key.clone(), values: axis.values().to_vec() }).collect();
         let first = settings.count();
         settings.add(design.clone(), axes.clone(), sample);
-        if settings.count() > MOST_SETTINGS {
-            let why = format_args!("more than {MOST_SETTINGS} settings; expected fewer knobs, or a `sample`");
+        if settings.count() > MAX_SETTINGS {
+            let why = format_args!("more than {MAX_SETTINGS} settings; expected fewer knobs, or a `sample`");
             return Err(Wrong::error("design", place, why));
         }
         for number in first..settings.count() {

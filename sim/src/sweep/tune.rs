@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use uslab_engine::Policy;
 
 /// The largest number of settings that are shown after the best one.
-const SHOWN: usize = 10;
+const MAX_SHOWN_SETTINGS: usize = 10;
 
 /// The options of the tuning.
 #[derive(Debug)]
@@ -167,7 +167,7 @@ pub(super) fn tune<P: Policy>(
                     score,
                     beside: all.len() + 1,
                     ties: all.iter().filter(|lead| lead.is_tie()).count(),
-                    nearest: all.into_iter().take(SHOWN).collect(),
+                    nearest: all.into_iter().take(MAX_SHOWN_SETTINGS).collect(),
                     commands: vec![
                         anew.join(" && "),
                         command("merge", &plan.path, options, options.results) + " --partial",

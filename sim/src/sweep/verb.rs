@@ -19,7 +19,7 @@ use uslab_engine::Policy;
 use uslab_sync::shard::Shard;
 
 /// The most values of an axis that are shown.
-const SHOWN: usize = 8;
+const MAX_SHOWN_VALUES: usize = 8;
 
 pub(crate) fn sweep<P: Policy>(args: &SweepArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     match (&args.verb, &args.of) {
@@ -117,7 +117,7 @@ fn expansion<P: Policy>(of: &Of, json: Option<Place>) -> anyhow::Result<Outcome>
         format!("{}: {}, sweep {}.\n\n", of.file.display(), counted(plan.len()), plan.short_hash());
     let Plan { traces, workloads, cpus, seeds, sizes, operations, thinks, .. } = &plan;
     let list = |values: &[String], unit: &str| match values {
-        [first, .., last] if values.len() > SHOWN => format!("{first}, ... {last}{unit}"),
+        [first, .., last] if values.len() > MAX_SHOWN_VALUES => format!("{first}, ... {last}{unit}"),
         all => all.join(", ") + unit,
     };
     let numbers =

@@ -10,7 +10,7 @@ use ratatui::text::{Line, Span, Text};
 use std::time::{Duration, Instant};
 
 /// The time between two checks if a requested reading has arrived.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The data that the screen shows.
@@ -140,7 +140,7 @@ pub(super) fn follow(top: &mut Top, source: &mut Source, screen: &mut dyn Screen
         screen.draw(&|frame| top.draw(frame))?;
         let left = top.every.saturating_sub(asked.elapsed());
         // The loop wakes up at least each second, because the screen shows the age of the reading.
-        if let Some(key) = screen.key(Some(if waiting { LOOK } else { left.min(SECOND) }))?
+        if let Some(key) = screen.key(Some(if waiting { POLL_INTERVAL } else { left.min(SECOND) }))?
             && !top.on(key)
         {
             return Ok(false);

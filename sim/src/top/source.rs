@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 /// The name of the thread of libuslab.so that writes the numbers.
 const THREAD: &str = "uslab-dump";
 /// The longest time that a program may take to write the numbers.
-const PATIENCE: Duration = Duration::from_secs(5);
+const NUMBERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest time for which the program may be starting.
 const START: Duration = Duration::from_millis(500);
 /// The time between two checks for new numbers.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The source of readings: a program or a file.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl Source {
         // A program that has just been started may not have the thread yet.
         let begins = Instant::now();
         while !program.listens() && begins.elapsed() < START {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         if !program.listens() {
             bail!("{pid} ({}): it has no thread `{THREAD}` that waits for {signal}; {started}", program.name);
@@ -173,8 +173,8 @@ impl Source {
 
     /// Reports that no new numbers exist yet; fails if the program takes too long.
     fn nothing(&self) -> anyhow::Result<SourceUpdate> {
-        if self.program.is_some() && self.asked.elapsed() > PATIENCE {
-            bail!("{self}: it did not write {} within {} s", self.file.display(), PATIENCE.as_secs());
+        if self.program.is_some() && self.asked.elapsed() > NUMBERS_TIMEOUT {
+            bail!("{self}: it did not write {} within {} s", self.file.display(), NUMBERS_TIMEOUT.as_secs());
         }
         Ok(SourceUpdate::Nothing)
     }
@@ -185,7 +185,7 @@ impl Source {
         while there {
             match self.look()? {
                 SourceUpdate::New(reading) => return Ok(reading),
-                SourceUpdate::Nothing => std::thread::sleep(LOOK),
+                SourceUpdate::Nothing => std::thread::sleep(POLL_INTERVAL),
                 SourceUpdate::Ended => there = false,
             }
         }

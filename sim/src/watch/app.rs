@@ -13,7 +13,7 @@ const SPEEDS: [u64; 6] = [1, 10, 100, 1000, 10_000, 100_000];
 /// The number of pictures drawn per second.
 pub(super) const PICTURES: u64 = 20;
 /// The smallest number of operations that the time line shows.
-const LEAST: u64 = 20;
+const MIN_OPERATIONS: u64 = 20;
 
 /// The place of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(super) struct Sample {
     pub(super) values: Vec<f64>,
 }
 
-const NONE_FOLLOWED: &str = "No object is followed; f follows the one that this operation touched.";
+const NO_FOLLOWED_OBJECT: &str = "No object is followed; f follows the one that this operation touched.";
 
 /// The number of kinds of events at which `u` can stop, in the order of the page.
 const CONDITIONS: usize = 6;
@@ -209,12 +209,12 @@ impl<'s> App<'s> {
             Key::Until => match self.until() {
                 Some(until) => self.wish = EngineRequest::Until(until),
                 None if self.chosen.is_none() => self.problem = "No cache of the trace is used.".to_owned(),
-                None => self.problem = NONE_FOLLOWED.to_owned(),
+                None => self.problem = NO_FOLLOWED_OBJECT.to_owned(),
             },
             Key::Follow => self.follow(),
             Key::Life if self.over == Overlay::Life => self.over = Overlay::Nothing,
             Key::Life if self.followed.is_some() => self.wish = EngineRequest::Life,
-            Key::Life => self.problem = NONE_FOLLOWED.to_owned(),
+            Key::Life => self.problem = NO_FOLLOWED_OBJECT.to_owned(),
             Key::Map if self.over == Overlay::Map => self.over = Overlay::Nothing,
             Key::Map => {
                 self.over = Overlay::Map;
@@ -289,7 +289,7 @@ impl<'s> App<'s> {
         }
     }
     fn zoom(&mut self, length: u64, by: u64) {
-        let length = (length / by).max(LEAST).min(self.about.operations);
+        let length = (length / by).max(MIN_OPERATIONS).min(self.about.operations);
         let begin = self.view.operation.saturating_sub(length / 2).min(self.about.operations - length);
         self.range = begin..begin + length;
     }

@@ -12,7 +12,7 @@ const BARS: usize = 12;
 /// The characters of bars: the objects of a CPU, in eighths of the objects of the CPU with the most.
 const FULL: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The largest number of CPUs that are shown in detail.
-const MOST_CPUS: usize = 64;
+const MAX_CPUS: usize = 64;
 
 fn shown<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a ShownCache> {
     app.view.shown.iter().find(|shown| shown.cache == cache)
@@ -133,7 +133,7 @@ pub(super) fn cpus(app: &App<'_>, width: u16) -> Vec<Line<'static>> {
         _ => format!("shared {objects}/{room} in {places}"),
     };
     let shared = (shared, Style::new());
-    let items: Vec<_> = shown.cpus.iter().enumerate().take(MOST_CPUS).map(cpu).chain([shared]).collect();
+    let items: Vec<_> = shown.cpus.iter().enumerate().take(MAX_CPUS).map(cpu).chain([shared]).collect();
     let longest = items.iter().map(|(text, _)| text.len()).max().unwrap_or(0) + 2;
     let line = |items: &[(String, Style)]| {
         let cell = |(text, style): &(String, Style)| {

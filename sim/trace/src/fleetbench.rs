@@ -18,7 +18,7 @@ use super::program::Call;
 const HEAP: f64 = (64 << 20) as f64;
 
 /// The largest number of blocks that are live from the start.
-const MOST_BLOCKS: f64 = 1e6;
+const MAX_BLOCKS: f64 = 1e6;
 
 /// The number of allocations and frees after the start.
 const OPERATIONS: u64 = 1_000_000;
@@ -63,7 +63,7 @@ fn calls_within<E>(
     if !(asked.sum > 0.0 && bytes > 0.0) {
         return Ok(());
     }
-    let scale = (heap / bytes).min(MOST_BLOCKS / there.sum);
+    let scale = (heap / bytes).min(MAX_BLOCKS / there.sum);
     let mut program = Program { each, scale, block: 0, frees: BinaryHeap::new(), random: Random(0) };
     for _ in 0..(there.sum * scale) as u64 {
         let row = there.pick(&mut program.random);

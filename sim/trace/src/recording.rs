@@ -38,16 +38,16 @@ const SPOOL_IN_MEMORY: usize = 64 << 20;
 const CHUNKS_AHEAD: usize = 4;
 
 /// The number of a program's records between two reports of progress, which are one mebibyte.
-const PROGRESS_EVERY: u64 = 43_690;
+const RECORDS_PER_PROGRESS: u64 = 43_690;
 
 /// The migrate type of user memory.
 const MOVABLE: u8 = 1;
 
 /// The number of lines that are kept of the lines that were not understood.
-const REJECTS_KEPT: usize = 5;
+const MAX_KEPT_REJECTS: usize = 5;
 
 /// The number of bytes that are kept of a line that was not understood.
-const REJECT_SHOWN: usize = 160;
+const MAX_REJECT_BYTES: usize = 160;
 
 /// A trace that was read, but not interpreted yet.
 ///
@@ -401,7 +401,7 @@ impl Pass {
             let event = self.parser.made(call, cpu, time_ns);
             self.event(&event, number).map_err(|source| TraceError::Spool { source })?;
             self.counts.lines = number;
-            if number.is_multiple_of(PROGRESS_EVERY) {
+            if number.is_multiple_of(RECORDS_PER_PROGRESS) {
                 progress(calls.progress());
             }
         }
@@ -434,12 +434,12 @@ impl Pass {
             }
             Err(Reject::NotUnderstood) => {
                 self.counts.not_understood += 1;
-                if self.counts.first_not_understood.len() < REJECTS_KEPT {
+                if self.counts.first_not_understood.len() < MAX_KEPT_REJECTS {
                     self.counts.first_not_understood.push((number, shown(text)));
                 }
                 if has_kmem(text) {
                     self.counts.kmem_not_understood += 1;
-                    if self.counts.first_kmem.len() < REJECTS_KEPT {
+                    if self.counts.first_kmem.len() < MAX_KEPT_REJECTS {
                         self.counts.first_kmem.push((number, shown(text)));
                     }
                 }
@@ -806,6 +806,6 @@ fn mark_slabs(spool: &mut Spool, shapes: &Shapes, mapping: Mapping) -> std::io::
 }
 
 fn shown(line: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&line[..line.len().min(REJECT_SHOWN)]).into_owned();
-    if line.len() > REJECT_SHOWN { text + " ..." } else { text }
+    let text = String::from_utf8_lossy(&line[..line.len().min(MAX_REJECT_BYTES)]).into_owned();
+    if line.len() > MAX_REJECT_BYTES { text + " ..." } else { text }
 }

@@ -38,7 +38,7 @@ const HEAD: usize = 6;
 const XZ_WINDOW: u32 = 128 << 10;
 
 /// The memory in KiB that an xz decoder needs in addition to the window.
-const XZ_BESIDES: u32 = 1 << 10;
+const XZ_OVERHEAD_KIB: u32 = 1 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Compression {
@@ -291,7 +291,7 @@ impl Decoder {
             Some(Compression::Gzip) => Self::Gzip(Box::new(MultiGzDecoder::new(BufReader::new(counted)))),
             Some(Compression::Xz) => {
                 let buffered = BufReader::new(counted);
-                let memory = u64::from(XZ_WINDOW + XZ_BESIDES) << 10;
+                let memory = u64::from(XZ_WINDOW + XZ_OVERHEAD_KIB) << 10;
                 let stream = Stream::new_stream_decoder(memory, CONCATENATED)?;
                 Self::Xz(Box::new(XzDecoder::new_stream(buffered, stream)))
             }

@@ -18,7 +18,7 @@ use uslab::SlabInfo;
 pub const MOMENTS: [&str; 4] = ["boot", "before", "after", "end"];
 
 /// The largest number of pages that a table may name, because physical addresses have 52 bits.
-const MOST_PAGES: u64 = 1 << 40;
+const MAX_PAGES: u64 = 1 << 40;
 
 /// The tables of one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -202,7 +202,7 @@ fn free_blocks(text: &str) -> Result<Vec<FreeBlocks>, (u64, &'static str)> {
         for (order, count) in (0_u32..).zip(blocks.split_whitespace().skip(1)) {
             let count: u64 = count.parse().map_err(|_| (number, "a number of blocks"))?;
             let here = Some(count).filter(|_| order < 32).and_then(|count| count.checked_mul(1 << order));
-            let sum = here.and_then(|here| pages.checked_add(here)).filter(|sum| *sum <= MOST_PAGES);
+            let sum = here.and_then(|here| pages.checked_add(here)).filter(|sum| *sum <= MAX_PAGES);
             pages = sum.ok_or((number, "fewer blocks"))?;
             by_order.push(count);
         }
@@ -222,7 +222,7 @@ fn zone_spans(text: &str) -> Result<Vec<ZoneSpan>, (u64, &'static str)> {
     let (mut zone, mut spanned, mut managed) = (String::new(), 0, 0);
     for (line, number) in text.lines().zip(1..) {
         let value = |digits: &str| {
-            let value = digits.trim().parse().ok().filter(|value| *value <= MOST_PAGES);
+            let value = digits.trim().parse().ok().filter(|value| *value <= MAX_PAGES);
             value.ok_or((number, "a number of pages"))
         };
         if line.starts_with("Node") {
@@ -248,7 +248,7 @@ fn percpu_pages(text: &str) -> Result<u64, (u64, &'static str)> {
             in_cpu = true;
         } else if let Some(count) = line.strip_prefix("count:").filter(|_| in_cpu) {
             let count: u64 = count.trim().parse().map_err(|_| (number, "a number of pages"))?;
-            let sum = pages.checked_add(count).filter(|sum| *sum <= MOST_PAGES);
+            let sum = pages.checked_add(count).filter(|sum| *sum <= MAX_PAGES);
             pages = sum.ok_or((number, "fewer pages"))?;
             in_cpu = false;
         }

@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
 /// Number of reply bytes after which the replies are sent before the next request is executed.
-const ENOUGH: usize = 32 << 10;
+const SEND_THRESHOLD: usize = 32 << 10;
 
 /// State of a client. An idle connection has no buffers for requests and replies. A connection's buffers are allocated
 /// with its next request.
@@ -48,7 +48,7 @@ impl<M: Memory> Connection<M> {
             return Ok(Answered::All);
         };
         let mut replies = Replies(output);
-        while replies.0.len() < ENOUGH {
+        while replies.0.len() < SEND_THRESHOLD {
             if input.is_empty() {
                 return Ok(Answered::All);
             }

@@ -19,7 +19,7 @@ const MAX_REQUEST: usize = 64 << 20;
 /// Maximum length of a line in bytes.
 const MAX_LINE: usize = 64 << 10;
 /// Capacity that is kept for the arguments of the next request.
-const KEPT: usize = 64;
+const KEPT_ARGUMENTS: usize = 64;
 
 /// A malformed request. A malformed request ends the connection, because the start of the next request is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl<A: Allocator> Parser<A> {
     /// Prepares the parser for the next request.
     pub(crate) fn reset(&mut self) {
         self.arguments.clear();
-        if self.arguments.capacity() > KEPT {
+        if self.arguments.capacity() > KEPT_ARGUMENTS {
             self.arguments.shrink_to(0);
         }
         (self.at, self.missing, self.length) = (0, None, None);

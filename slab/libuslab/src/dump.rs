@@ -40,14 +40,14 @@ use uslab::process::{OwnThread, are_alone};
 static LOADED: extern "C" fn() = loaded;
 
 /// Mean number of allocations per sample of the guard. `slab/book/src/harden.md` has the cost.
-const GUARD_EVERY: u32 = 500_000;
+const GUARD_PERIOD: u32 = 500_000;
 
 /// Semaphore that counts requested dumps. It is a semaphore, not an `eventfd` or a pipe, because programs close
 /// descriptors that they do not know.
-static mut WANTED: MaybeUninit<libc::sem_t> = MaybeUninit::uninit();
+static mut REQUESTED_DUMPS: MaybeUninit<libc::sem_t> = MaybeUninit::uninit();
 
 fn wanted() -> *mut libc::sem_t {
-    (&raw mut WANTED).cast()
+    (&raw mut REQUESTED_DUMPS).cast()
 }
 
 /// The handler only calls async-signal-safe functions.
@@ -63,7 +63,7 @@ extern "C" fn wake(_signal: c_int) {
 
 extern "C" fn loaded() {
     crate::cplusplus::find();
-    Uslab.guard_every(GUARD_EVERY);
+    Uslab.guard_every(GUARD_PERIOD);
     if let Some(dump) = Uslab.dump()
         && let Err(error) = start(dump)
     {

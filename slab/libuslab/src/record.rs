@@ -46,8 +46,8 @@ use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64, Kept};
 
 /// Minimum and maximum number of records by which the file grows. The file doubles in size, between a minimum and a
 /// maximum growth.
-const LEAST: u64 = (64 << 10) / (RECORD * WORD) as u64;
-const MOST: u64 = (1 << 20) / (RECORD * WORD) as u64;
+const MIN_GROWTH: u64 = (64 << 10) / (RECORD * WORD) as u64;
+const MAX_GROWTH: u64 = (1 << 20) / (RECORD * WORD) as u64;
 
 /// The recorder is in a page that the system clears in the child of a fork. A child of any kind of fork starts a new
 /// recording.
@@ -61,7 +61,7 @@ struct Recorder {
 const NONE: *mut AtomicU64 = dangling_mut();
 
 /// The recorder of a process that has no file; the children of the process use it, too, and do not try again.
-static NOTHING: Recorder = Recorder { file: AtomicPtr::new(NONE), most: AtomicU64::new(0) };
+static RECORDER_WITHOUT_FILE: Recorder = Recorder { file: AtomicPtr::new(NONE), most: AtomicU64::new(0) };
 
 /// The process's recorder; null before the first call.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
@@ -199,7 +199,7 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
                 let name = asked.escape_ascii();
                 let _ = writeln!(std::io::stderr(), "uslab: record `{name}`: {error}; nothing is recorded");
                 // Relaxed: readers find a static value, which is initialised from the start.
-                RECORDER.store((&raw const NOTHING).cast_mut(), Relaxed);
+                RECORDER.store((&raw const RECORDER_WITHOUT_FILE).cast_mut(), Relaxed);
                 file = NONE;
             }
         }
@@ -297,7 +297,7 @@ impl Recorder {
         if place < has {
             return true;
         }
-        let room = most.min(place + place.clamp(LEAST, MOST));
+        let room = most.min(place + place.clamp(MIN_GROWTH, MAX_GROWTH));
         let [from, to] = [has, room].map(|records| (HEADER + records as usize * RECORD) * WORD);
         // SAFETY: `FILE` was written before the file was published, and is not written again in this process.
         let grown = unsafe { FILE.get() }.is_some_and(|found| {

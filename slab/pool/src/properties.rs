@@ -39,13 +39,13 @@ fn odd() -> Odd {
     Odd(HeapArea::new(4096, 4096).unwrap())
 }
 
-const MOST: Layout = match Layout::from_size_align(48, 16) {
+const MAX_LAYOUT: Layout = match Layout::from_size_align(48, 16) {
     Ok(layout) => layout,
     Err(_) => panic!("a layout"),
 };
 
 fn slots() -> SlotLayout {
-    SlotLayout::new(MOST.size(), MOST.align()).unwrap()
+    SlotLayout::new(MAX_LAYOUT.size(), MAX_LAYOUT.align()).unwrap()
 }
 
 fn within(layout: Layout, most: Layout) -> bool {
@@ -63,7 +63,7 @@ macro_rules! subjects {
                 unsafe { self.free(object) }
             }
             fn fits(&self, layout: Layout) -> bool {
-                within(layout, MOST)
+                within(layout, MAX_LAYOUT)
             }
             fn capacity(&self) -> Option<usize> {
                 $capacity(self)
@@ -108,7 +108,7 @@ impl Listed {
     fn new() -> Self {
         let area = HeapArea::new(2000, 64).unwrap();
         // SAFETY: the area lives as long as the list, and no other code uses it.
-        let list = unsafe { FreeList::new(area.memory(), MOST.size(), MOST.align(), 0) }.unwrap();
+        let list = unsafe { FreeList::new(area.memory(), MAX_LAYOUT.size(), MAX_LAYOUT.align(), 0) }.unwrap();
         Self { slots: list.chain().count(), list, _area: area }
     }
 }
@@ -124,7 +124,7 @@ impl Subject for Listed {
         Ok(())
     }
     fn fits(&self, layout: Layout) -> bool {
-        within(layout, MOST)
+        within(layout, MAX_LAYOUT)
     }
     fn capacity(&self) -> Option<usize> {
         Some(self.slots)
@@ -144,7 +144,7 @@ impl Subject for IndexPool<HeapArea> {
         unsafe { self.free(object) }
     }
     fn fits(&self, layout: Layout) -> bool {
-        within(layout, MOST)
+        within(layout, MAX_LAYOUT)
     }
     fn capacity(&self) -> Option<usize> {
         Some(self.blocks() as usize)
@@ -164,7 +164,7 @@ impl Subject for GuardedPool<HeapArea> {
         unsafe { self.free(object) }
     }
     fn fits(&self, layout: Layout) -> bool {
-        within(layout, MOST)
+        within(layout, MAX_LAYOUT)
     }
     fn capacity(&self) -> Option<usize> {
         Some(self.pool().blocks() as usize)
@@ -242,7 +242,7 @@ enum Step {
 }
 
 /// Returns steps with more allocations than frees, so that pools fill up. Sizes and alignments slightly exceed
-/// [`MOST`], and some sizes are up to 4,096 bytes.
+/// [`MAX_LAYOUT`], and some sizes are up to 4,096 bytes.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let layout = |(size, log): (usize, u32)| Step::Alloc(Layout::from_size_align(size, 1 << log).unwrap());
     let step = prop_oneof![
@@ -312,9 +312,9 @@ fn run(mut subject: impl Subject, steps: Vec<Step>) {
     }
 }
 
-/// Makes an arena on a pool of slots for `MOST` with guards.
+/// Makes an arena on a pool of slots for `MAX_LAYOUT` with guards.
 fn arena<P: Pooled, B: Bounds>(make: impl FnOnce(SlotLayout) -> Result<P, PoolError>) -> MemoryArena<P, B> {
-    MemoryArena::of_pool(MOST.size(), MOST.align(), make).unwrap()
+    MemoryArena::of_pool(MAX_LAYOUT.size(), MAX_LAYOUT.align(), make).unwrap()
 }
 
 proptest! {
@@ -337,11 +337,11 @@ proptest! {
     }
     #[test]
     fn a_guarded_pool(steps in steps()) {
-        run(GuardedPool::new(HeapArea::new(4096, 16).unwrap(), MOST).unwrap(), steps);
+        run(GuardedPool::new(HeapArea::new(4096, 16).unwrap(), MAX_LAYOUT).unwrap(), steps);
     }
     #[test]
     fn a_marked_pool(steps in steps()) {
-        run(MarkedPool::new(odd(), MOST.size(), MOST.align()).unwrap(), steps);
+        run(MarkedPool::new(odd(), MAX_LAYOUT.size(), MAX_LAYOUT.align()).unwrap(), steps);
     }
     #[test]
     fn a_pool_of_chunks(steps in steps()) {
@@ -355,11 +355,11 @@ proptest! {
     fn an_arena_on_a_pool_with_guards(steps in steps()) {
         let pool = arena::<_, SimpleBounds>(|slots| FixedPool::checked(odd(), slots));
         let capacity = pool.allocator().capacity();
-        run(Arena(pool, MOST, Some(capacity)), steps);
+        run(Arena(pool, MAX_LAYOUT, Some(capacity)), steps);
     }
     #[test]
     fn an_arena_on_chunks_without_guards(steps in steps()) {
-        run(Arena(arena::<_, NoBounds>(|slots| ChunkedPool::new(slots, 4096)), MOST, None), steps);
+        run(Arena(arena::<_, NoBounds>(|slots| ChunkedPool::new(slots, 4096)), MAX_LAYOUT, None), steps);
     }
     #[test]
     fn an_arena_on_the_heap_with_guards(steps in steps()) {

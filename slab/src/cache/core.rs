@@ -10,7 +10,7 @@ use crate::debug::flags::DebugRules;
 use crate::debug::gdb;
 use crate::debug::guard::Guard;
 use crate::debug::harden::{Harden, Mappings, Secret};
-use crate::debug::profile::{NotStarted, OWN_MEMORY, Own, Profiler};
+use crate::debug::profile::{NotStarted, SEPARATE_MEMORY_MIN_RATE, Own, Profiler};
 use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
 use crate::geometry::OrderRule;
@@ -40,7 +40,7 @@ use uslab_magazine::{Cpus, Operation};
 /// Cache name in reports if no cache is known.
 pub(crate) const NO_CACHE: &str = "kmalloc";
 /// Minimum number of pages with which a subsystem may start after larger numbers were refused: 4 MiB.
-const LEAST_PAGES: usize = 1024;
+const MIN_PAGES: usize = 1024;
 
 /// The shared state of a subsystem's caches.
 pub(crate) struct Core {
@@ -175,7 +175,7 @@ impl Core {
             let pages = config.pages.nodes.iter().flatten().map(|(_, pages)| *pages as usize).sum::<usize>();
             match started {
                 // The pages took all available addresses, and left too few for the tables.
-                Err(StartError::SideTable | StartError::Kmalloc) if pages > LEAST_PAGES => {
+                Err(StartError::SideTable | StartError::Kmalloc) if pages > MIN_PAGES => {
                     let limited = config.pages.limited;
                     config.pages = PageConfig { limited, ..config.pages.limit(pages / 2 * PAGE_SIZE) };
                 }
@@ -238,7 +238,7 @@ impl Core {
     }
 
     pub(crate) fn start_profile(&self, rate: usize, seed: Option<u64>) -> Result<(), NotStarted> {
-        self.start_profile_with(rate, seed, rate >= OWN_MEMORY)
+        self.start_profile_with(rate, seed, rate >= SEPARATE_MEMORY_MIN_RATE)
     }
     /// Starts a profile; `own` allows separate memory for samples of a malloc.
     pub(crate) fn start_profile_with(
@@ -361,6 +361,6 @@ mod tests {
         assert_eq!(started.err(), Some(StartError::Kmalloc));
         let tried = tried.into_inner();
         assert!(tried.len() > 2 && tried.is_sorted_by(|more, fewer| *more > *fewer), "{tried:?}");
-        assert!(tried[tried.len() - 2] > LEAST_PAGES && tried[tried.len() - 1] <= LEAST_PAGES, "{tried:?}");
+        assert!(tried[tried.len() - 2] > MIN_PAGES && tried[tried.len() - 1] <= MIN_PAGES, "{tried:?}");
     }
 }

@@ -448,20 +448,20 @@ mod tests {
     #[test]
     fn underestimated_listing_is_collected_again() {
         std::thread_local! {
-            static ASKED: Cell<usize> = const { Cell::new(0) };
+            static REQUESTED_BYTES: Cell<usize> = const { Cell::new(0) };
         }
         /// Number of slabs, of which the spare room holds only seven eighths.
         const SLABS: usize = 16 * BULK;
         /// An estimate that is too low in the first attempt.
         fn many(_: &NodeCount) -> u64 {
-            (ASKED.replace(ASKED.get() + 1) * SLABS) as u64
+            (REQUESTED_BYTES.replace(REQUESTED_BYTES.get() + 1) * SLABS) as u64
         }
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("looked-at", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         let found = cache.cache().of_slabs(many, |_, _, put| (0..SLABS).for_each(put));
         assert!(found.into_iter().eq(0..SLABS));
-        assert_eq!(ASKED.get(), 2);
+        assert_eq!(REQUESTED_BYTES.get(), 2);
     }
 
     /// While a slab was freed, its records were not found, or were read although they were being freed.

@@ -63,7 +63,7 @@ pub(crate) mod waiters;
 
 pub use account::{Account, AccountInfo};
 pub use debugged::Validation;
-pub use held::HELD_SURPLUS;
+pub use held::MAX_SURPLUS_BYTES;
 pub use live::{Live, Run, Runs};
 pub use mempool::Mempool;
 pub use prefill::Prefilled;

@@ -138,7 +138,7 @@ pub(crate) struct Node {
 }
 
 /// Number of pages of free objects that a node's slabs may always keep, so that small caches never call the system.
-const LEAST_UNUSED: u64 = 32;
+const MIN_KEPT_PAGES: u64 = 32;
 
 /// Counts of the pages that free objects in slabs occupy. The lists' lock protects the counts.
 #[derive(Debug, Default)]
@@ -238,7 +238,7 @@ impl Lists {
     }
     /// Number of pages that frees may leave unused: a quarter of the number of pages in use.
     fn bound(&self, geometry: &Geometry) -> u64 {
-        LEAST_UNUSED.max(pages(self.inuse, geometry) / 4)
+        MIN_KEPT_PAGES.max(pages(self.inuse, geometry) / 4)
     }
     /// Updates the smallest number of unused pages, after an object was taken or a slab left.
     fn note_unused(&mut self, geometry: &Geometry) {

@@ -133,15 +133,15 @@ impl FromStr for Magazines {
     /// Parses `auto`, `off`, or the number of objects in a magazine. With a number, a CPU keeps eight more magazines, and a
     /// depot is as large as a barn of Linux's.
     fn from_str(text: &str) -> Result<Self, String> {
-        const MOST: u16 = MAX_CAPACITY as u16;
+        const MAX_STACK: u16 = MAX_CAPACITY as u16;
         match text {
             "auto" => Ok(Self::BySize),
             "off" => Ok(Self::Off),
             _ => match text.parse() {
-                Ok(capacity @ 1..=MOST) => {
+                Ok(capacity @ 1..=MAX_STACK) => {
                     Ok(Self::Sized { capacity, stock: 8, depot_limit: MIN_DEPOT_MAGAZINES as u32 })
                 }
-                _ => Err(format!("expected `auto`, `off`, or a number from 1 to {MOST}")),
+                _ => Err(format!("expected `auto`, `off`, or a number from 1 to {MAX_STACK}")),
             },
         }
     }

@@ -26,7 +26,7 @@ use uslab_magazine::tracepoints::Step;
 const BATCH: usize = 32;
 
 /// Flags of an object's allocation that also apply to the slab's pages.
-const PASSED_ON: Gfp = Gfp::HIGH
+const INHERITED_GFP: Gfp = Gfp::HIGH
     .union(Gfp::NOWAIT)
     .union(Gfp::NORETRY)
     .union(Gfp::NOIO)
@@ -256,7 +256,7 @@ impl Cache {
     /// holds an object.
     pub(super) fn pages(&self, op: &Operation, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
         let (order, least) = (self.geometry().order(), self.geometry().min_order());
-        let mut flags = gfp & PASSED_ON | self.config.page_flags;
+        let mut flags = gfp & INHERITED_GFP | self.config.page_flags;
         if self.has_hooks() || self.config.zero_on_free && self.config.check_frees {
             // A constructor gets initialised bytes, so free objects must be zero.
             flags |= Gfp::ZERO;

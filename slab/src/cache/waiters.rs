@@ -73,9 +73,9 @@ use uslab_magazine::sync::{
 use uslab_magazine::tracepoints::OperationKind;
 
 /// Interval at which a sleeping thread calls the shrinkers again, if any, and advances the RCU collector.
-const ASK_AGAIN: Duration = Duration::from_millis(10);
+const SHRINKER_INTERVAL: Duration = Duration::from_millis(10);
 /// A repeated call of a shrinker requests `1 / ASKED` of the shrinker's count.
-const ASKED: usize = 8;
+const REPEAT_DIVISOR: usize = 8;
 
 /// Runs a waker, which is user code. The panic hook has reported a panic already; the remaining wakers still run.
 fn quietly(run: impl FnOnce()) {
@@ -301,7 +301,7 @@ impl Cache {
         if !self.has_waiters() || !gfp.may_reclaim() {
             return;
         }
-        let ask = |cache: &Self| _ = self.core.shrinkers.run(ASKED, gfp, cache.number);
+        let ask = |cache: &Self| _ = self.core.shrinkers.run(REPEAT_DIVISOR, gfp, cache.number);
         let at_account = self.queue().at_account;
         match self.config.account.as_ref().filter(|_| at_account) {
             Some(account) => self.core.of_account(account).for_each(|cache| ask(&cache)),
@@ -341,7 +341,7 @@ impl Cache {
     fn sleep(&self, parker: &Parker, deadline: Option<Instant>, _gfp: Gfp) -> bool {
         #[cfg(not(loom))]
         while self.must_look() {
-            let soon = Instant::now() + ASK_AGAIN;
+            let soon = Instant::now() + SHRINKER_INTERVAL;
             if deadline.is_some_and(|deadline| deadline <= soon) {
                 break;
             }

@@ -57,7 +57,7 @@ const USED: u32 = 2;
 const FREED: u32 = 3;
 
 /// Number of slots that are tried for one sample.
-const TRIED: usize = 8;
+const MAX_TRIED_SLOTS: usize = 8;
 /// Byte that fills the page outside of the object.
 const FILL: u8 = 0xA7;
 
@@ -223,7 +223,7 @@ impl Pool {
         if size == 0 || size > PAGE_SIZE || align > PAGE_SIZE {
             return None;
         }
-        let taken = (0..TRIED.min(self.slots.len())).find_map(|_| {
+        let taken = (0..MAX_TRIED_SLOTS.min(self.slots.len())).find_map(|_| {
             // Relaxed: the counter only spreads the tries over the slots.
             let turn = self.turn.fetch_add(1, Relaxed);
             let slot = turn % self.slots.len();
@@ -406,7 +406,7 @@ mod sampled {
     use uslab_magazine::sync::{AtomicU32, Counter};
 
     const NONE: u32 = 0;
-    const MADE: u32 = 1;
+    const STARTED: u32 = 1;
     const NEVER: u32 = 2;
 
     /// The sampling decision, and the pool, which the first sample makes.
@@ -477,7 +477,7 @@ mod sampled {
                 // Making the pool allocates. Allocations while the pool is made are not sampled, in this thread or others. A
                 // pool that the system refused is not tried again. Relaxed: the state only selects the thread that makes the
                 // pool.
-                None if self.made.compare_exchange(NONE, MADE, Relaxed, Relaxed).is_err() => return None,
+                None if self.made.compare_exchange(NONE, STARTED, Relaxed, Relaxed).is_err() => return None,
                 None => {
                     let slots = self.slots.get() as usize;
                     let pool = boxed(Pool::new(slots, self.backend, self.key)?)?;

@@ -86,7 +86,7 @@ use core::ptr::NonNull;
 use libm::{expm1, log};
 use noted::{Live, Noted, Site};
 use own::LIVE;
-pub(crate) use own::{Own, PLACE};
+pub(crate) use own::{Own, MAX_SAMPLE_BYTES};
 use std::io::{self, Write};
 use std::time::SystemTime;
 use uslab_magazine::sync::fork::{ForkLock, ForkMutex};
@@ -111,7 +111,7 @@ const SITES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 14 };
 const COUNTS: usize = 64;
 /// Lowest rate at which a malloc's samples have separate memory, at least a page each. At this rate the samples take at most a
 /// sixteenth more memory.
-pub(crate) const OWN_MEMORY: usize = 64 << 10;
+pub(crate) const SEPARATE_MEMORY_MIN_RATE: usize = 64 << 10;
 /// Number of bytes of a cache's name that are kept.
 const NAME: usize = 39;
 /// Number of fractions of an object in which estimates are counted.
@@ -537,7 +537,7 @@ impl Profiler {
     }
     fn is_own(&self, address: usize) -> bool {
         let base = self.base.get() as usize;
-        base > 0 && address.wrapping_sub(base) < LIVE * PLACE
+        base > 0 && address.wrapping_sub(base) < LIVE * MAX_SAMPLE_BYTES
     }
     /// Size in bytes of a sample with separate memory, or the error of any other address.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {

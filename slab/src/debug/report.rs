@@ -9,26 +9,26 @@ use core::ptr::NonNull;
 
 /// Number of bytes of an object that are copied for the report. Looking up symbols allocates, and the allocation may
 /// get the object that the report describes.
-const KEPT: usize = 256;
-const KEPT_ZONE: usize = 64;
+const COPIED_BYTES: usize = 256;
+const COPIED_ZONE_BYTES: usize = 64;
 
 /// Copied bytes of an object and its red zones, at the time of the detection.
 #[derive(Debug)]
 pub(crate) struct Bytes {
-    left: ([u8; KEPT_ZONE], usize),
-    object: ([u8; KEPT], usize),
-    right: ([u8; KEPT_ZONE], usize),
+    left: ([u8; COPIED_ZONE_BYTES], usize),
+    object: ([u8; COPIED_BYTES], usize),
+    right: ([u8; COPIED_ZONE_BYTES], usize),
 }
 
 impl Bytes {
     pub(crate) const NONE: Self =
-        Self { left: ([0; KEPT_ZONE], 0), object: ([0; KEPT], 0), right: ([0; KEPT_ZONE], 0) };
+        Self { left: ([0; COPIED_ZONE_BYTES], 0), object: ([0; COPIED_BYTES], 0), right: ([0; COPIED_ZONE_BYTES], 0) };
 
     /// # Safety
     /// The object has `size` bytes, with `left` bytes before it and `right` bytes behind it.
     pub(crate) unsafe fn of(object: NonNull<u8>, left: usize, size: usize, right: usize) -> Self {
         let mut bytes = Self::NONE;
-        let (left, kept, right) = (left.min(KEPT_ZONE), size.min(KEPT), right.min(KEPT_ZONE));
+        let (left, kept, right) = (left.min(COPIED_ZONE_BYTES), size.min(COPIED_BYTES), right.min(COPIED_ZONE_BYTES));
         (bytes.left.1, bytes.object.1, bytes.right.1) = (left, kept, right);
         // SAFETY: by contract, the ranges are readable; they fit into the arrays.
         unsafe {
@@ -172,7 +172,7 @@ mod tests {
         memory.fill(9);
         assert_eq!(
             (bytes.left(), bytes.object(), bytes.right()),
-            (&[7; 8][..], &[7; KEPT][..], &[7; 16][..])
+            (&[7; 8][..], &[7; COPIED_BYTES][..], &[7; 16][..])
         );
     }
 

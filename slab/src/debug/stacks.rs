@@ -20,7 +20,7 @@ use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use uslab_magazine::sync::unseen::{AtomicPtr, AtomicU32};
 
 /// Maximum number of frames of a stack; the outermost frames are cut.
-const MOST: usize = 40;
+const MAX_FRAMES: usize = 40;
 /// Maximum number of frames shown, not counting the allocator's innermost frames, which vary.
 #[cfg(feature = "stacks")]
 const OUTER: usize = 24;
@@ -192,7 +192,7 @@ impl CallStack {
     #[inline(never)]
     pub(crate) fn save() -> Self {
         #[cfg_attr(not(feature = "stacks"), allow(unused_mut, reason = "nothing is found"))]
-        let (mut frames, mut len) = ([0; MOST], 0);
+        let (mut frames, mut len) = ([0; MAX_FRAMES], 0);
         let _here = core::hint::black_box(&frames);
         #[cfg(feature = "stacks")]
         {
@@ -207,7 +207,7 @@ impl CallStack {
                             frames[len] = frame.ip().addr();
                             len += 1;
                         }
-                        len < MOST
+                        len < MAX_FRAMES
                     });
                 }
             });
@@ -500,7 +500,7 @@ mod tests {
             // A tail call would remove the frame of a level.
             core::hint::black_box(stack)
         }
-        assert_eq!(deep(core::hint::black_box(2 * MOST)).frames().len(), MOST);
+        assert_eq!(deep(core::hint::black_box(2 * MAX_FRAMES)).frames().len(), MAX_FRAMES);
     }
 
     /// Regression test: if stacks were deep, and the allocator had more frames in one of them, a single call site was
@@ -514,8 +514,8 @@ mod tests {
             frames.extend((0..others).map(|nth| inside(libc::getpid as *const ()) + nth));
             CallStack::of_frames(&frames).outer()
         };
-        assert_eq!(told(2, MOST - 2), told(9, MOST - 9));
-        assert_eq!(told(2, MOST - 2).frames().len(), OUTER);
+        assert_eq!(told(2, MAX_FRAMES - 2), told(9, MAX_FRAMES - 9));
+        assert_eq!(told(2, MAX_FRAMES - 2).frames().len(), OUTER);
         assert_eq!(told(2, OUTER - 1).frames().len(), OUTER - 1, "what is not as deep is told as a whole");
     }
 
@@ -536,7 +536,7 @@ mod tests {
     #[test]
     fn equal_call_stacks_share_a_record() {
         let frames: Vec<Vec<usize>> =
-            (0..5000).map(|n| (0..1 + n % MOST).map(|i| 4096 * n + i).collect()).collect();
+            (0..5000).map(|n| (0..1 + n % MAX_FRAMES).map(|i| 4096 * n + i).collect()).collect();
         let save = || frames.iter().map(|frames| DEPOT.save(frames).unwrap()).collect::<Vec<_>>();
         let threads: Vec<Vec<u32>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(save)).collect();

@@ -66,7 +66,7 @@ use uslab_magazine::sync::{AtomicBool, Counter, Rank, planted};
 use uslab_magazine::{Operation, Paths};
 
 /// Maximum number of pieces: about as many mappings as Linux grants a process (`vm.max_map_count`).
-const MOST: usize = if cfg!(loom) { 1 } else { 1 << 16 };
+const MAX_PIECES: usize = if cfg!(loom) { 1 } else { 1 << 16 };
 
 /// Number of bytes of freed mappings that are kept by default.
 ///
@@ -76,8 +76,8 @@ const MOST: usize = if cfg!(loom) { 1 } else { 1 << 16 };
 /// 0.8 s (502).
 pub const HUGE_CACHE: usize = 256 << 20;
 
-/// One part in `LEAST` of the limit is kept however few bytes are in use.
-const LEAST: usize = 4;
+/// One part in `MIN_KEPT_DIVISOR` of the limit is kept however few bytes are in use.
+const MIN_KEPT_DIVISOR: usize = 4;
 
 /// Upper bound of a process's address space in bytes, which saves a query of the system.
 pub(crate) const ADDRESSES: usize = (1_u64 << if usize::BITS == 64 { 47 } else { 30 }) as usize;
@@ -186,12 +186,12 @@ struct QuarantinedRanges {
 }
 
 /// Maximum number of resting pieces.
-const RESTING: usize = 64;
+const MAX_RESTING_PIECES: usize = 64;
 
 impl QuarantinedRanges {
     /// Adds a freed piece; returns the oldest piece if the ring is full.
     fn put(&mut self, region: Region) -> Option<Region> {
-        self.next = (self.next + 1) % RESTING;
+        self.next = (self.next + 1) % MAX_RESTING_PIECES;
         self.regions[self.next].replace(region)
     }
     fn pop(&mut self) -> Option<Region> {
@@ -278,7 +278,7 @@ impl Drop for Table {
 
 impl Huge {
     /// Number of bytes of address space of a table.
-    pub(crate) const TABLE_BYTES: usize = (MOST * size_of::<Region>()).next_multiple_of(PAGE_SIZE);
+    pub(crate) const TABLE_BYTES: usize = (MAX_PIECES * size_of::<Region>()).next_multiple_of(PAGE_SIZE);
 
     /// Makes the allocator, which keeps up to `keep` bytes of freed mappings; `None` if address space for the table is refused.
     /// With `guards`, up to that number of pieces are followed by an inaccessible page, and freed addresses rest for a while.
@@ -301,7 +301,7 @@ impl Huge {
             reused: 0,
             unmapped: 0,
             resting: QuarantinedRanges {
-                regions: (0..if guards > 0 { RESTING } else { 0 }).map(|_| None).collect(),
+                regions: (0..if guards > 0 { MAX_RESTING_PIECES } else { 0 }).map(|_| None).collect(),
                 next: 0,
             },
         };
@@ -453,7 +453,7 @@ impl Huge {
             self.asked.add(1);
             return Ok(bytes);
         }
-        let keep = self.keep.min((pieces.pages as usize * PAGE_SIZE).max(self.keep / LEAST));
+        let keep = self.keep.min((pieces.pages as usize * PAGE_SIZE).max(self.keep / MIN_KEPT_DIVISOR));
         // Address space that would be left if no freed mapping were kept.
         let left = |(limit, has): (usize, usize)| {
             limit.saturating_sub(has).saturating_add(pieces.freed.bytes() + piece.bytes())

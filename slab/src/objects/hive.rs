@@ -12,7 +12,7 @@ use uslab_buddy::Gfp;
 use uslab_magazine::sync::{FirstPanic, abandoned, planted, relax, unique};
 
 /// Maximum number of retries, some seconds, before an iteration panics.
-const PATIENCE: u32 = 1 << 20;
+const MAX_RETRIES: u32 = 1 << 20;
 
 /// A container of values that never move, stored in slabs. Iterations skip free places.
 ///
@@ -222,7 +222,7 @@ impl<T> Hive<T> {
     /// places with set bits only become fewer. Once the number of set bits equals the number of values, each set bit is a
     /// value.
     fn look(&mut self) -> bool {
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_RETRIES {
             if !self.stale {
                 return true;
             }
@@ -381,22 +381,22 @@ mod tests {
     /// Regression test: a hive of zero-sized values was refused, although a cache of zero-sized objects was not.
     #[test]
     fn zero_sized_hive_values_are_counted_and_dropped() {
-        thread_local!(static DROPS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) });
+        thread_local!(static DROP_COUNT: core::cell::Cell<usize> = const { core::cell::Cell::new(0) });
         struct Token;
         impl Drop for Token {
             fn drop(&mut self) {
-                DROPS.set(DROPS.get() + 1);
+                DROP_COUNT.set(DROP_COUNT.get() + 1);
             }
         }
         let mut hive = hive::<Token>();
         let mut keys: Vec<_> = (0..1000).map(|_| hive.insert(Token).ok().unwrap()).collect();
         keys.drain(..400).for_each(|key| drop(hive.remove(key)));
         assert_eq!(
-            (DROPS.get(), hive.len(), hive.iter().count(), hive.iter_mut().count()),
+            (DROP_COUNT.get(), hive.len(), hive.iter().count(), hive.iter_mut().count()),
             (400, 600, 600, 600)
         );
         drop(hive);
-        assert_eq!(DROPS.get(), 1000);
+        assert_eq!(DROP_COUNT.get(), 1000);
         assert_eq!(Hive::<()>::new("unit").unwrap().iter().count(), 0);
     }
 

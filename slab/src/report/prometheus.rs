@@ -276,7 +276,7 @@ const ZONES: &[Metric<ZoneInfo>] = &[
     },
 ];
 
-const WHOLE: &[Metric<Info>] = &[
+const SUBSYSTEM_METRICS: &[Metric<Info>] = &[
     Metric {
         name: "uslab_beyond_caches_bytes",
         help: "Bytes of memory in use that no cache serves: blocks of pages, and mappings of their own.",
@@ -401,7 +401,7 @@ impl Exposition<'_> {
         });
         visit(ZONES, &zones.collect::<Vec<_>>(), visitor)?;
         let whole = self.heaps.iter().map(|(heap, info)| (labels(heap, []), vec![*info]));
-        visit(WHOLE, &whole.collect::<Vec<_>>(), visitor)
+        visit(SUBSYSTEM_METRICS, &whole.collect::<Vec<_>>(), visitor)
     }
 }
 

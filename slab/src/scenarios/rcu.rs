@@ -12,7 +12,7 @@ use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{Arc, AtomicPtr, AtomicU64, UnsafeCell, fence, planted, relax, thread};
 
 /// Number of turns that suffice for a grace period whose readers have exited: the epoch advances twice.
-const TURNS: usize = 3;
+const TURNS_PER_GRACE: usize = 3;
 
 /// A published object, and its contents.
 struct Shared {
@@ -38,7 +38,7 @@ impl Shared {
 
 /// Advances the collector until no free waits.
 fn wait(world: &World) {
-    for _ in 0..2 * TURNS {
+    for _ in 0..2 * TURNS_PER_GRACE {
         let info = world.cache().info();
         if info.grace == 0 && info.deferred == 0 {
             return;
@@ -78,7 +78,7 @@ pub(super) fn a_slab_is_freed_during_a_read() {
     read_during(type_stable(), |world, _, object| {
         world.free(object);
         assert_eq!(world.cache().shrink(), 1);
-        (0..TURNS).for_each(|_| rcu::advance());
+        (0..TURNS_PER_GRACE).for_each(|_| rcu::advance());
     });
 }
 
@@ -89,7 +89,7 @@ pub(super) fn a_deferred_free_during_a_read() {
         // SAFETY: `read_during` allocated the object, which is hidden from new readers.
         unsafe { world.cache().free_deferred(object) };
         world.core.flush_deferred();
-        (0..TURNS).for_each(|_| rcu::advance());
+        (0..TURNS_PER_GRACE).for_each(|_| rcu::advance());
         let next = world.alloc();
         if next == object {
             // SAFETY: the contents belong to the new owner; loom reports a concurrent reader.

@@ -16,7 +16,7 @@ use uslab_magazine::threads::{crowd, migrate_between_cpus};
 const THREADS: usize = 4;
 const STEPS: usize = 12;
 /// Number of turns in which the reaper must finish.
-const PATIENCE: usize = 3000;
+const MAX_TURNS: usize = 3000;
 
 /// Two caches reclaim from each other for four pages; all threads allocate, free and shrink.
 pub(super) fn lists(magazines: Magazines) {
@@ -212,7 +212,7 @@ pub(super) fn reaped() {
     side(&core);
     t.join().unwrap();
     let committed = || core.memory.pages.committed_bytes();
-    let gone = (0..PATIENCE).any(|_| {
+    let gone = (0..MAX_TURNS).any(|_| {
         relax();
         committed() == 0
     });
@@ -224,7 +224,7 @@ pub(super) fn reaped() {
 pub(super) fn asked_again() {
     /// Number of shrinker calls in vain: a waiter calls the shrinkers before it joins the queue, and once more. Later a reaper
     /// that wakes up, even by chance, calls the shrinkers, too.
-    const IN_VAIN: u64 = 2;
+    const USELESS_SHRINKER_CALLS: u64 = 2;
     struct Kept {
         object: Mutex<Option<usize>>,
         in_vain: Counter,
@@ -255,7 +255,7 @@ pub(super) fn asked_again() {
         core: std::sync::Arc::downgrade(&core),
     });
     let _registration = cache.register_shrinker(kept.clone());
-    let until = |is_so: &dyn Fn() -> bool| (0..PATIENCE).take_while(|_| !is_so()).for_each(|_| relax());
+    let until = |is_so: &dyn Fn() -> bool| (0..MAX_TURNS).take_while(|_| !is_so()).for_each(|_| relax());
     if choose(2) == 0 {
         until(&|| core.background.info().thread == ReaperThread::Asleep);
     }
@@ -264,7 +264,7 @@ pub(super) fn asked_again() {
     let t = thread::spawn(move || {
         let _object = kept.object.lock();
         locks.store(true, Relaxed);
-        until(&|| kept.in_vain.get() >= IN_VAIN);
+        until(&|| kept.in_vain.get() >= USELESS_SHRINKER_CALLS);
     });
     until(&|| locked.load(Relaxed));
     // After a deadlock nothing may be dropped.

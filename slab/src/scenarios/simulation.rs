@@ -62,11 +62,11 @@ use uslab_magazine::{Cpus, Mechanism, Script as Cpu, on_cpu};
 /// hundred thousand executions had more than 300,000.
 const STEPS: usize = 3_000_000;
 /// Value that a constructor writes to an object.
-const MADE: u64 = 0x6d61_6465_6d61_6465;
+const CONSTRUCTED_VALUE: u64 = 0x6d61_6465_6d61_6465;
 
 thread_local! {
     /// Number of the current thread.
-    static ME: Cell<usize> = Cell::new(0);
+    static THREAD_NUMBER: Cell<usize> = Cell::new(0);
     static EXPECTED: Cell<&'static [CorruptionKind]> = Cell::new(&[]);
     static REFUSED: Cell<u32> = Cell::new(0);
 }
@@ -248,7 +248,7 @@ impl World {
                         "an object is constructed twice"
                     );
                     // SAFETY: a new object has no user.
-                    unsafe { word(object, 0).write(MADE) };
+                    unsafe { word(object, 0).write(CONSTRUCTED_VALUE) };
                     // SAFETY: a new object has no user.
                     unsafe { word(object, 1).write(0) };
                     true
@@ -258,7 +258,7 @@ impl World {
                         gone.destructed.set(Some("what was not constructed is destructed"));
                     }
                     // SAFETY: the object no longer has a user.
-                    if unsafe { word(object, 0).replace(0) } != MADE {
+                    if unsafe { word(object, 0).replace(0) } != CONSTRUCTED_VALUE {
                         gone.destructed.set(Some("what is destructed was not constructed any more"));
                     }
                 }))),
@@ -391,7 +391,7 @@ fn expect(kinds: &'static [CorruptionKind], what: impl FnOnce()) {
 fn run(script: &Script) {
     let world = World::new(script);
     let operate = |world: &World, me: usize, ops: &[Op]| {
-        ME.with(|number| number.set(me));
+        THREAD_NUMBER.with(|number| number.set(me));
         let side = Side { world, me };
         for op in ops {
             let told = &op.told;

@@ -12,7 +12,7 @@ pub(crate) const SIGNATURE: u32 = 0xd428_bc00;
 
 /// The unit of code that a breakpoint replaces; the breakpoint instruction is `brk #0`.
 pub(crate) type Code = u32;
-pub(crate) const TRAP: Code = 0xd420_0000;
+pub(crate) const TRAP_CODE: Code = 0xd420_0000;
 
 /// Makes the processor fetch the code at the address `at` again; called after the code was written.
 pub(crate) fn written(at: *mut Code) {

@@ -12,7 +12,7 @@ pub(crate) const SIGNATURE: u32 = 0x5305_3053;
 
 /// The unit of code that a breakpoint replaces; the breakpoint instruction is `int3`.
 pub(crate) type Code = u8;
-pub(crate) const TRAP: Code = 0xcc;
+pub(crate) const TRAP_CODE: Code = 0xcc;
 
 /// Called after code was written at the address `_at`; does nothing. The processor itself notices writes to code.
 pub(crate) fn written(_at: *mut Code) {}
@@ -55,10 +55,10 @@ impl fmt::Display for Instruction {
 impl Instruction {
     pub(super) fn at(ip: usize) -> Self {
         /// The largest number of bytes in an instruction.
-        const MOST: usize = 15;
-        // SAFETY: `ip` is the address of an instruction of this program. The linker puts `.fini` after all other code, so `MOST`
+        const MAX_INSTRUCTION_BYTES: usize = 15;
+        // SAFETY: `ip` is the address of an instruction of this program. The linker puts `.fini` after all other code, so `MAX_INSTRUCTION_BYTES`
         // bytes can be read.
-        let bytes = unsafe { core::slice::from_raw_parts(ip as *const u8, MOST) };
+        let bytes = unsafe { core::slice::from_raw_parts(ip as *const u8, MAX_INSTRUCTION_BYTES) };
         let instruction = Decoder::with_ip(64, bytes, ip as u64, DecoderOptions::NONE).decode();
         assert!(!instruction.is_invalid(), "no instruction at {ip:#x}");
         Self(instruction)

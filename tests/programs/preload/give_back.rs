@@ -9,7 +9,7 @@ use std::time::Duration;
 use uslab_tests::{ControlGroup, libuslab, server};
 
 /// The longest time to wait, in tenths of a second.
-const PATIENCE: u32 = 600;
+const TIMEOUT: u32 = 600;
 const KEYS: usize = 30_000;
 
 struct Ended(Child);
@@ -74,7 +74,7 @@ fn server_decommits_the_memory_of_deleted_keys() {
     ask("FLUSHALL\r\n", 1);
     let freed = process.resident();
     let mut now = freed;
-    for _ in 0..PATIENCE {
+    for _ in 0..TIMEOUT {
         if now <= peak / 4 {
             break;
         }

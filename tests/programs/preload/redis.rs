@@ -63,14 +63,14 @@ pfadd seen:FEW I
 geoadd places FEW SOME place:I
 ";
 /// Commands that are sent for some keys; they remove the values of these keys.
-const SOME: &str = "
+const REMOVING_COMMANDS: &str = "
 lpop list:SOME
 unlink key:HALF
 zpopmin sorted:FEW
 hdel hash:FEW field:HALF
 ";
 /// Queries whose answers do not depend on a clock, a seed or the memory.
-const FEW: &str = "
+const QUERIES: &str = "
 sort set:FEW alpha
 zrange sorted:FEW 0 -1 withscores
 xrange stream:FEW - + count 50
@@ -111,8 +111,8 @@ fn commands(of: &str, i: usize) -> String {
 }
 
 fn script(keys: usize) -> String {
-    let each = (1..keys).map(|i| commands(EACH, i) + &commands(if i % 3 == 0 { SOME } else { "" }, i));
-    let few = (0..7).map(|i| commands(FEW, i));
+    let each = (1..keys).map(|i| commands(EACH, i) + &commands(if i % 3 == 0 { REMOVING_COMMANDS } else { "" }, i));
+    let few = (0..7).map(|i| commands(QUERIES, i));
     each.chain(few).chain([LAST.into()]).collect()
 }
 

@@ -10,7 +10,7 @@ use uslab_tests::libuslab;
 
 /// The longest time to wait, in tenths of a second, for something that should happen immediately: a server that hangs
 /// fails its test.
-const PATIENCE: u32 = 600;
+const TIMEOUT: u32 = 600;
 
 pub(crate) struct Server {
     child: Child,
@@ -34,7 +34,7 @@ impl Server {
     /// Waits until the function `so` returns `true`.
     #[track_caller]
     pub(crate) fn wait_until(&mut self, what: &str, so: impl Fn() -> bool) {
-        for _ in 0..PATIENCE {
+        for _ in 0..TIMEOUT {
             if so() {
                 return;
             }
@@ -43,7 +43,7 @@ impl Server {
             }
             sleep(Duration::from_millis(100));
         }
-        panic!("{what}: not within {} s\n{}", PATIENCE / 10, self.errors());
+        panic!("{what}: not within {} s\n{}", TIMEOUT / 10, self.errors());
     }
 
     /// Stops the server in the regular way. Returns the number of the server's processes that printed a table of
@@ -52,7 +52,7 @@ impl Server {
     pub(crate) fn end(mut self) -> usize {
         let stopped = self.stop.output().expect("it starts");
         assert!(stopped.status.success(), "{}", text(&stopped.stderr));
-        let status = (0..PATIENCE).find_map(|_| {
+        let status = (0..TIMEOUT).find_map(|_| {
             sleep(Duration::from_millis(100));
             self.child.try_wait().unwrap()
         });

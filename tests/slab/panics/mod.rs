@@ -160,7 +160,7 @@ callbacks! {
     "memory of a table" => magazines::memory: bomb;
 }
 /// Rows whose tests are elsewhere, next to the tested code.
-const ELSEWHERE: &[(&str, &str)] = &[
+const ROWS_TESTED_ELSEWHERE: &[(&str, &str)] = &[
     ("closures of handles and pools", "slab/handle/src/slot_map.rs"),
     ("functions of C", "tests/programs/preload/contract.rs"),
 ];
@@ -240,9 +240,9 @@ fn panic_contract_lists_each_callback() {
         .map(|row| row.split(" (").next().unwrap())
         .map(|row| row.split(" | ").next().unwrap())
         .collect();
-    let tested = CALLBACKS.iter().copied().chain(ELSEWHERE.iter().map(|(name, _)| *name)).collect();
+    let tested = CALLBACKS.iter().copied().chain(ROWS_TESTED_ELSEWHERE.iter().map(|(name, _)| *name)).collect();
     assert_eq!(rows, tested);
-    for (name, file) in ELSEWHERE {
+    for (name, file) in ROWS_TESTED_ELSEWHERE {
         let source = std::fs::read_to_string(root.join(file)).unwrap();
         assert!(source.contains("panic") || source.contains("exception"), "{name}: no test in {file}");
     }

@@ -507,7 +507,7 @@ pub(super) mod static_cache {
 
     static PANICS: AtomicBool = AtomicBool::new(true);
     object_cache! {
-        static MADE: ObjectCache<u64> = {
+        static CREATED_TWICE: ObjectCache<u64> = {
             if PANICS.swap(false, Relaxed) {
                 explode();
             }
@@ -515,18 +515,18 @@ pub(super) mod static_cache {
         };
     }
     object_cache! {
-        static COMES_BACK: ObjectCache<u64> = {
-            assert!(COMES_BACK.get().is_err());
+        static RECURSIVE: ObjectCache<u64> = {
+            assert!(RECURSIVE.get().is_err());
             ObjectCache::builder("made").ctor(|| 7).build()
         };
     }
 
     pub(crate) fn bomb() {
-        passes_on(|| MADE.get().map(drop));
-        assert_eq!(*MADE.get().unwrap().alloc().unwrap(), 7);
+        passes_on(|| CREATED_TWICE.get().map(drop));
+        assert_eq!(*CREATED_TWICE.get().unwrap().alloc().unwrap(), 7);
     }
     pub(crate) fn comes_back() {
-        assert_eq!(*COMES_BACK.get().unwrap().alloc().unwrap(), 7);
+        assert_eq!(*RECURSIVE.get().unwrap().alloc().unwrap(), 7);
     }
 }
 

@@ -22,7 +22,7 @@ use std::time::Instant;
 use uslab_sync::shard::{Shard, Share, join_rows};
 use uslab_tests::claims::Runner;
 use uslab_tests::models::{
-    EXAMPLES, Example, LITMUS, MODELLED, Modelled, NOT_FOR_LOOM, OUTSIDE, Programs, field, loom_test, rows,
+    EXAMPLES, Example, LITMUS, MODELLED, Modelled, BUGS_LOOM_CANNOT_CHECK, OUTSIDE, Programs, field, loom_test, rows,
 };
 use uslab_tests::share::ShareArgs;
 use uslab_tests::source::Sources;
@@ -34,7 +34,7 @@ const CASES: &str = "1000";
 const QUICK_CASES: &str = "100";
 
 /// The name under which the runner's shards are kept.
-const WHAT: &str = "check-all";
+const RUNNER_NAME: &str = "check-all";
 
 /// Run every quick test of the workspace: unit, property, end-to-end and documentation tests, then the loom models and the random
 /// schedules.
@@ -104,7 +104,7 @@ fn main() -> ExitCode {
         return totals.end();
     }
     if !args.share.merge.is_empty() {
-        let shares = match args.share.joined(WHAT) {
+        let shares = match args.share.joined(RUNNER_NAME) {
             Ok(shares) => shares,
             Err(error) => {
                 eprintln!("check-all: {error:#}");
@@ -150,7 +150,7 @@ fn main() -> ExitCode {
                     |name: &str| std::env::var(name).map_or(String::new(), |set| format!(", {name}={set}"));
                 let settings = ["BOUND", "SCHEDULES"].map(set).concat();
                 let rows = std::mem::take(&mut totals.rows);
-                match args.share.leave(WHAT, shard, &format!("({part}{settings})"), rows) {
+                match args.share.leave(RUNNER_NAME, shard, &format!("({part}{settings})"), rows) {
                     Ok(path) => println!("share {shard}: {}", path.display()),
                     Err(error) => totals.broken.push(format!("{error:#}")),
                 }
@@ -401,7 +401,7 @@ fn every_planted_bug_is_caught(totals: &mut Totals) {
         Ok(sources) => {
             let missed = sources.planted.difference(&totals.caught);
             let missed = missed
-                .filter(|bug| !NOT_FOR_LOOM.contains(&&***bug) || !totals.caught_by_schedules.contains(*bug));
+                .filter(|bug| !BUGS_LOOM_CANNOT_CHECK.contains(&&***bug) || !totals.caught_by_schedules.contains(*bug));
             totals.broken.extend(missed.map(|bug| format!("no model caught the planted bug {bug:?}")));
         }
         Err(error) => totals.broken.push(format!("planted bugs: {error:#}")),

@@ -3,7 +3,7 @@
 use clap::Parser;
 use std::path::Path;
 use std::process::ExitCode;
-use uslab_tests::claims::{Claims, WEAKER, floor};
+use uslab_tests::claims::{Claims, WEAKER_PREFIX, floor};
 use uslab_tests::models::Subject;
 use uslab_tests::source::{Build, Ordering, Site, Sources};
 use uslab_tests::waiver::Waiver;
@@ -47,7 +47,7 @@ fn run(args: &Args) -> anyhow::Result<String> {
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
     let shown = |text: &str| -> Vec<(usize, String)> {
         let lines = (1..).zip(text.lines().map(str::to_owned));
-        lines.filter(|(_, line)| !args.quick || !line.starts_with(WEAKER)).collect()
+        lines.filter(|(_, line)| !args.quick || !line.starts_with(WEAKER_PREFIX)).collect()
     };
     let (says, ran) = (shown(&kept), shown(&table));
     let end = (kept.lines().count() + 1, String::new());

@@ -60,7 +60,7 @@ struct Args {
 }
 
 /// The name under which the runner's shards are kept.
-const WHAT: &str = "check-orderings";
+const RUNNER_NAME: &str = "check-orderings";
 
 /// A test of models, with its executions and the sites that it reaches at one pre-emption.
 struct Model {
@@ -260,7 +260,7 @@ fn leave(args: &Args, shard: Shard, mut report: Report) -> anyhow::Result<Report
     let seconds = std::mem::take(&mut report.seconds);
     let ours = std::mem::take(&mut report.mutants);
     let rows = [serde_json::to_string(&report)?].into_iter().chain(mutants).collect();
-    let path = args.share.leave(WHAT, shard, &asked_of(args), rows)?;
+    let path = args.share.leave(RUNNER_NAME, shard, &asked_of(args), rows)?;
     eprintln!("check-orderings: share {shard}: {}", path.display());
     Ok(Report { mutants: ours, seconds, ..report })
 }
@@ -275,7 +275,7 @@ fn asked_of(args: &Args) -> String {
 /// Returns the joined results of all shards.
 fn merge(args: &Args) -> anyhow::Result<Report> {
     let (mut whole, mut first) = (Report::default(), None);
-    for Share { shard, rows, .. } in args.share.joined(WHAT)? {
+    for Share { shard, rows, .. } in args.share.joined(RUNNER_NAME)? {
         let (common, mutants) = rows.split_first().with_context(|| format!("share {shard}: no rows"))?;
         if *first.get_or_insert_with(|| common.clone()) != *common {
             bail!("share {shard} found other sites than the first one");

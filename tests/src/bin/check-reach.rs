@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use uslab_tests::claims::unreached;
 use uslab_tests::jobs::{Ended, errors, run_within, side_by_side};
 use uslab_tests::models::rows;
-use uslab_tests::reach::{CRATES, MOST, Probed, SWITCH, TOOLS, Table, probed};
+use uslab_tests::reach::{CRATES, MAX_FILE_LINES, Probed, SWITCH, TOOLS, Table, probed};
 use uslab_tests::share::{build, counts, tracked};
 use uslab_tests::{cargo_in, workspace};
 
@@ -98,7 +98,7 @@ fn stress(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
 }
 fn whole(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
     let tests: Vec<&str> =
-        WHOLE.iter().flat_map(|test| ["--test", test]).chain(["-p", "uslab-tests"]).collect();
+        INTEGRATION_TESTS.iter().flat_map(|test| ["--test", test]).chain(["-p", "uslab-tests"]).collect();
     let programs = tree.build("units", "test", "", &tests)?;
     let jobs = programs.iter().flat_map(|program| {
         let histories =
@@ -206,7 +206,7 @@ fn keep<'j>(
 
 // The preload library has no unit tests; programs run it.
 const LIBRARIES: [&str; 5] = ["uslab-magazine", "uslab-buddy", "uslab", "uslab-pool", "uslab-handle"];
-const WHOLE: [&str; 6] = ["fork", "slab", "heap", "faults", "no_heap", "programs"];
+const INTEGRATION_TESTS: [&str; 6] = ["fork", "slab", "heap", "faults", "no_heap", "programs"];
 
 /// The copy of the workspace, with probes.
 struct Tree {
@@ -398,7 +398,7 @@ impl Job {
     }
     fn run(&self) -> anyhow::Result<Ran> {
         let file = tempfile::NamedTempFile::new().context("a temporary file")?;
-        file.as_file().set_len(MOST as u64)?;
+        file.as_file().set_len(MAX_FILE_LINES as u64)?;
         let mut command = Command::new(&self.program.path);
         command
             .args(&self.arguments)

@@ -29,15 +29,15 @@ fn class_count_is_limited_by_numbers_and_region_size() {
 }
 
 /// Number of test cases, and of steps in each case. Under Miri, the test runs few cases.
-const ROOMS: (u32, usize) = if cfg!(miri) { (4, 20) } else { (200, 200) };
+const CASES_AND_STEPS: (u32, usize) = if cfg!(miri) { (4, 20) } else { (200, 200) };
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: ROOMS.0, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: CASES_AND_STEPS.0, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Class numbers are allocated and returned in any order. No two stacks share a word, and no stack extends past the
     /// end of its region.
     #[test]
-    fn rooms_never_overlap(steps in prop::collection::vec((0..3_u8, any::<u16>(), 0..16_u8), 1..ROOMS.1)) {
+    fn rooms_never_overlap(steps in prop::collection::vec((0..3_u8, any::<u16>(), 0..16_u8), 1..CASES_AND_STEPS.1)) {
         let (table, mut classes) = (simulated(1, 2 << 20), Vec::<(Class, usize)>::new());
         for (step, number, bits) in steps {
             if step == 0 && !classes.is_empty() {
@@ -198,12 +198,12 @@ fn refused_commit_grows_no_stack() {
     assert!(!table.put(0, small, &rounds(1..3)));
     assert_eq!((region.committed(), region.cap(small), region.pop(small, Commit::Done)), (0, 0, None));
     // The memory grants one commit step.
-    table.memory.granted.set((PAGE + STEP) as u64);
+    table.memory.granted.set((PAGE + COMMIT_STEP) as u64);
     assert!(table.put(0, small, &rounds(1..3)));
-    assert_eq!((region.committed(), region.cap(small)), (STEP, 2));
+    assert_eq!((region.committed(), region.cap(small)), (COMMIT_STEP, 2));
     // Only places within the granted step can be used.
     assert!(table.put(0, large, &rounds(1..3)) && !table.put(0, large, &rounds(3..15_000)));
-    assert_eq!((region.committed(), region.cap(large), region.cap(small)), (STEP, 2, 2));
+    assert_eq!((region.committed(), region.cap(large), region.cap(small)), (COMMIT_STEP, 2, 2));
     assert_eq!((table.len(0, large), table.len(0, small)), (2, 2));
     table.memory.granted.set(u64::MAX);
     assert!(table.put(0, large, &rounds(3..15_000)));
@@ -216,29 +216,29 @@ fn commit_doubles_the_committed_part_of_a_region() {
     let [one, two, three] = [16000; 3].map(|reach| table.class(reach).unwrap());
     let region = table.region(1).unwrap();
     let before = PAGE + (1 << 20);
-    for (granted, committed) in [(2 * STEP - 1, 0), (2 * STEP, 2 * STEP)] {
+    for (granted, committed) in [(2 * COMMIT_STEP - 1, 0), (2 * COMMIT_STEP, 2 * COMMIT_STEP)] {
         table.memory.granted.set((before + granted) as u64);
         assert_eq!(table.put(1, one, &rounds(1..2)), committed > 0);
         assert_eq!(region.committed(), committed);
     }
     table.memory.granted.set(u64::MAX);
-    assert!(two.end(16000) < 4 * STEP && table.put(1, two, &rounds(1..2)));
-    assert_eq!(region.committed(), 4 * STEP);
+    assert!(two.end(16000) < 4 * COMMIT_STEP && table.put(1, two, &rounds(1..2)));
+    assert_eq!(region.committed(), 4 * COMMIT_STEP);
     table.set_limit(three, || 1);
-    assert!((4 * STEP..5 * STEP).contains(&three.end(1)) && table.put(1, three, &rounds(1..2)));
-    assert_eq!((region.committed(), table.region(0).unwrap().committed()), (8 * STEP, 0));
+    assert!((4 * COMMIT_STEP..5 * COMMIT_STEP).contains(&three.end(1)) && table.put(1, three, &rounds(1..2)));
+    assert_eq!((region.committed(), table.region(0).unwrap().committed()), (8 * COMMIT_STEP, 0));
 }
 
 #[test]
 fn stack_may_end_at_the_committed_region_end() {
     let table = refusing(1, 512 << 10);
     let class = table.class(16000).unwrap();
-    table.memory.granted.set((PAGE + STEP) as u64);
-    let places = (STEP - class.end(0)) / ROUND;
+    table.memory.granted.set((PAGE + COMMIT_STEP) as u64);
+    let places = (COMMIT_STEP - class.end(0)) / ROUND;
     table.set_limit(class, || places as u16);
     assert!(table.put(0, class, &rounds(1..2)) && table.put(0, class, &rounds(2..places + 1)));
     let region = table.region(0).unwrap();
-    assert_eq!((region.committed(), class.end(region.cap(class))), (STEP, STEP));
+    assert_eq!((region.committed(), class.end(region.cap(class))), (COMMIT_STEP, COMMIT_STEP));
     assert!(!table.commit_places(&Operation::new(), 0, class, places as u32), "nothing is different");
     assert!(!table.commit_places(&Operation::new(), 0, class, places as u32 + 1), "and no more is to be had");
 }
@@ -288,7 +288,7 @@ fn commit_by_a_concurrent_thread_is_used() {
         commit();
         assert!(first.join().unwrap());
     });
-    assert_eq!(table.region(0).unwrap().committed(), STEP);
+    assert_eq!(table.region(0).unwrap().committed(), COMMIT_STEP);
 }
 
 /// System memory that is readable everywhere and writable only after a commit. A write to an uncommitted part ends the
@@ -376,7 +376,7 @@ fn unused_regions_are_never_written() {
     assert_eq!(table.decommit_idle(), 0);
     table.set_limit(far, || 5);
     both.iter().for_each(|class| table.retire(*class));
-    assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().committed()), [STEP, 0]);
+    assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().committed()), [COMMIT_STEP, 0]);
 }
 
 /// The room for depot magazines follows the empty region. The depots' room has the size of a region, and is committed
@@ -385,7 +385,7 @@ fn unused_regions_are_never_written() {
 fn room_for_depot_magazines_is_reused() {
     let magazine = size_of::<crate::depot::Slot>();
     let region = 512 * magazine;
-    assert!(region > STEP && region.is_multiple_of(ALIGN));
+    assert!(region > COMMIT_STEP && region.is_multiple_of(ALIGN));
     let table = refusing(1, region);
     let all = || {
         let (op, mut blocks) = (&Operation::new(), Blocks::default());
@@ -393,11 +393,11 @@ fn room_for_depot_magazines_is_reused() {
         (count, blocks)
     };
     let before = PAGE + 2 * region;
-    table.memory.granted.set((before + STEP - 1) as u64);
+    table.memory.granted.set((before + COMMIT_STEP - 1) as u64);
     assert_eq!(all().0, 0);
-    table.memory.granted.set((before + STEP) as u64);
+    table.memory.granted.set((before + COMMIT_STEP) as u64);
     let (few, mut blocks) = all();
-    assert_eq!(few, STEP / magazine, "one step");
+    assert_eq!(few, COMMIT_STEP / magazine, "one step");
     table.memory.granted.set(u64::MAX);
     let (others, more) = all();
     assert_eq!((few + others, all().0), (512, 0));
@@ -429,9 +429,9 @@ fn regions_are_committed_for_used_cpus_and_existing_classes() {
     let committed = || [0, 1, 2, 3].map(|cpu| table.region(cpu).unwrap().committed());
     assert_eq!(committed(), [0; 4]);
     assert!(table.put(2, near, &rounds(1..2)));
-    assert_eq!(committed(), [0, 0, STEP, 0]);
+    assert_eq!(committed(), [0, 0, COMMIT_STEP, 0]);
     assert!(table.put(1, far, &rounds(1..2)) && table.put(2, near, &rounds(1..50)));
-    assert_eq!(committed(), [0, far.end(16000).next_multiple_of(STEP), STEP, 0]);
+    assert_eq!(committed(), [0, far.end(16000).next_multiple_of(COMMIT_STEP), COMMIT_STEP, 0]);
     assert_eq!(table.used(0..9).count(), 2);
     assert!(!table.open(&Operation::new(), 4, near, 1), "a CPU without a region");
 }

@@ -38,14 +38,14 @@ pub const RC11: Model = Model {
     no_thin_air: true,
 };
 
-const MOST: usize = 32;
+const MAX_EVENTS: usize = 32;
 
 /// A binary relation of events, as one row of successors per event.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Rel([u32; MOST]);
+struct Rel([u32; MAX_EVENTS]);
 
 impl Rel {
-    const NONE: Self = Self([0; MOST]);
+    const NONE: Self = Self([0; MAX_EVENTS]);
 
     fn add(&mut self, a: usize, b: usize) {
         self.0[a] |= 1 << b;
@@ -75,15 +75,15 @@ impl Rel {
     }
     fn inverse(&self) -> Self {
         let mut inverse = Self::NONE;
-        for a in 0..MOST {
-            (0..MOST).filter(|&b| self.has(a, b)).for_each(|b| inverse.add(b, a));
+        for a in 0..MAX_EVENTS {
+            (0..MAX_EVENTS).filter(|&b| self.has(a, b)).for_each(|b| inverse.add(b, a));
         }
         inverse
     }
     /// The transitive closure: one or more steps.
     fn closed(mut self) -> Self {
-        for middle in 0..MOST {
-            for a in 0..MOST {
+        for middle in 0..MAX_EVENTS {
+            for a in 0..MAX_EVENTS {
                 if self.has(a, middle) {
                     self.0[a] |= self.0[middle];
                 }
@@ -96,7 +96,7 @@ impl Rel {
         Self(std::array::from_fn(|a| self.0[a] | 1 << a))
     }
     fn irreflexive(&self) -> bool {
-        (0..MOST).all(|a| !self.has(a, a))
+        (0..MAX_EVENTS).all(|a| !self.has(a, a))
     }
     fn acyclic(&self) -> bool {
         self.closed().irreflexive()
@@ -278,7 +278,7 @@ impl<'s> Candidate<'s> {
                 *into = into.or(*found);
             }
         }
-        assert!(events.len() <= MOST, "{}: at most {MOST} events", shape.name);
+        assert!(events.len() <= MAX_EVENTS, "{}: at most {MAX_EVENTS} events", shape.name);
         if !model.sc_accesses {
             for event in &mut events {
                 if event.order == Order::Sc && event.kind != Kind::Fence {

@@ -16,7 +16,7 @@ pub(super) struct Trace<O> {
 }
 
 /// The birth number that all objects from before the stream share.
-const FROM_BEFORE: u32 = u32::MAX;
+const BORN_BEFORE_STREAM: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -59,12 +59,12 @@ impl<O> Trace<O> {
                     Action::Free { age } => {
                         let number = (born.len() as u64).checked_sub(age.checked_add(1)?)?;
                         let (object, cache) = born[number as usize].take()?;
-                        if object != FROM_BEFORE {
+                        if object != BORN_BEFORE_STREAM {
                             steps.push(Step::Free { cache, object });
                         }
                     }
                     Action::Start { cache, used, .. } => {
-                        born.extend((0..used).map(|_| Some((FROM_BEFORE, cache))));
+                        born.extend((0..used).map(|_| Some((BORN_BEFORE_STREAM, cache))));
                     }
                     _ => {}
                 }

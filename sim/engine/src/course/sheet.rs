@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Sheet {
-    /// The version of the course that the sheet belongs to. [`Sheet::COURSE`].
+    /// The version of the course that the sheet belongs to. [`Sheet::COURSE_VERSION`].
     pub course: u32,
     /// The name of the student.
     pub name: String,
@@ -27,7 +27,7 @@ pub enum SheetError {
     #[error("no answer sheet: {0}")]
     Json(#[from] serde_json::Error),
     /// The sheet belongs to another version of the course.
-    #[error("a sheet of version {0} of the course; expected {expected}", expected = Sheet::COURSE)]
+    #[error("a sheet of version {0} of the course; expected {expected}", expected = Sheet::COURSE_VERSION)]
     Version(u32),
     /// The sheet names an unknown lab.
     #[error("no lab `{0}` with questions; expected one of {1}")]
@@ -83,7 +83,7 @@ impl Marks {
 
 impl Sheet {
     /// The current version of the course.
-    pub const COURSE: u32 = 1;
+    pub const COURSE_VERSION: u32 = 1;
 
     /// Parses an answer sheet from JSON.
     ///
@@ -91,7 +91,7 @@ impl Sheet {
     /// Returns a [`SheetError`].
     pub fn read(text: &str) -> Result<Self, SheetError> {
         let sheet: Self = serde_json::from_str(text)?;
-        if sheet.course != Self::COURSE {
+        if sheet.course != Self::COURSE_VERSION {
             return Err(SheetError::Version(sheet.course));
         }
         let labs = labs(sheet.seed);

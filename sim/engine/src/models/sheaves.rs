@@ -79,7 +79,7 @@ pub trait SlabLayer: std::fmt::Debug + Sized {
     /// The name of the design that has this layer.
     const NAME: &'static str;
     /// A one-line description of the design that has this layer.
-    const ABOUT: &'static str;
+    const DESCRIPTION: &'static str;
     /// The options of the design that has this layer: see [`Policy::KNOBS`].
     const KNOBS: &'static [Knob];
 
@@ -151,11 +151,11 @@ fn capacity_by_size(stride: usize) -> usize {
 
 impl<B: SlabLayer> Policy for Sheaves<B> {
     const NAME: &'static str = B::NAME;
-    const ABOUT: &'static str = B::ABOUT;
+    const DESCRIPTION: &'static str = B::DESCRIPTION;
     type Knobs = Knobs;
     const KNOBS: &'static [Knob] = B::KNOBS;
     const LISTS: &'static [&'static str] = Slub::LISTS;
-    const FALLS_BACK: bool = true;
+    const HAS_ORDER_FALLBACK: bool = true;
     const SHARED_LISTS: Option<(u8, u8)> = Slub::SHARED_LISTS;
 
     fn geometry(size: usize, cpus: u32, knobs: &Knobs) -> Result<Geometry, GeometryError> {
@@ -334,12 +334,12 @@ impl<B: SlabLayer> Sheaves<B> {
     }
     /// Flushes the objects of one slab together if at most two objects of other slabs are between them.
     fn flush(&mut self, op: &mut Op<'_>, mut objects: Vec<Object>) {
-        const LOOK_AHEAD: usize = 3;
+        const MAX_LOOKAHEAD: usize = 3;
         let mut batch = Vec::new();
         while let Some(last) = objects.pop() {
             batch.push(last);
             let (mut at, mut others) = (objects.len(), 0);
-            while at > 0 && others < LOOK_AHEAD {
+            while at > 0 && others < MAX_LOOKAHEAD {
                 at -= 1;
                 if objects[at].slab == last.slab {
                     batch.push(objects.swap_remove(at));
@@ -356,7 +356,7 @@ impl<B: SlabLayer> Sheaves<B> {
 /// The layer below the sheaves of 6.18 and 6.19: current and partial slabs of each CPU.
 impl SlabLayer for Slub {
     const NAME: &'static str = "sheaves-6.18";
-    const ABOUT: &'static str =
+    const DESCRIPTION: &'static str =
         "a model of SLUB in Linux 6.18 and 6.19: as slub, with sheaves for two caches";
     const KNOBS: &'static [Knob] = &[
         Knob {
@@ -409,7 +409,7 @@ pub struct Node {
 
 impl SlabLayer for Node {
     const NAME: &'static str = "sheaves";
-    const ABOUT: &'static str =
+    const DESCRIPTION: &'static str =
         "a model of SLUB in Linux 7.x: sheaves for each CPU and a barn, for every cache";
     const KNOBS: &'static [Knob] = &[
         SHEAF_CAPACITY,

@@ -164,7 +164,7 @@ impl Cpu {
 
 impl Policy for Uslab {
     const NAME: &'static str = "uslab-model";
-    const ABOUT: &'static str = "a model of the shipping allocator, for virtual time";
+    const DESCRIPTION: &'static str = "a model of the shipping allocator, for virtual time";
     type Knobs = Knobs;
     const KNOBS: &'static [Knob] = &[
         Knob {

@@ -86,7 +86,7 @@ impl Buddy {
     /// largest blocks, each at a multiple of its size.
     ///
     /// # Errors
-    /// Fails if `bytes` is 0, more than [`Memory::MOST`], or not a multiple of 16.
+    /// Fails if `bytes` is 0, more than [`Memory::MAX_BYTES`], or not a multiple of 16.
     pub fn new(bytes: usize) -> Result<Self, ConfigError> {
         let memory = Memory::new(bytes, UNIT, UNIT)?;
         let orders = (bytes / UNIT).ilog2() as usize + 1;

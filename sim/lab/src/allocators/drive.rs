@@ -80,7 +80,7 @@ pub struct Sample {
 }
 
 /// The largest number of errors about overwritten bytes that are kept.
-const KEPT: usize = 10;
+const MAX_ERRORS: usize = 10;
 
 struct Held<B> {
     block: B,
@@ -138,7 +138,7 @@ impl<A: Allocator> Driver<'_, A> {
         if self.options.verify {
             let bytes = self.allocator.bytes(&mut held.block);
             let wrong = bytes.iter().enumerate().position(|(i, byte)| *byte != pattern(id, i));
-            if let Some(i) = wrong.filter(|_| self.outcome.violations.len() < KEPT) {
+            if let Some(i) = wrong.filter(|_| self.outcome.violations.len() < MAX_ERRORS) {
                 let (operation, size) = (self.outcome.operations, held.layout.size());
                 self.outcome.violations.push(format!(
                     "operation {operation}: byte {i} of the {size} of block {id} was overwritten"

@@ -96,7 +96,7 @@ impl Linear {
     /// Creates an allocator with a single region of `bytes` bytes.
     ///
     /// # Errors
-    /// Fails if `bytes` is 0, or more than [`Memory::MOST`].
+    /// Fails if `bytes` is 0, or more than [`Memory::MAX_BYTES`].
     pub fn fixed(bytes: usize) -> Result<Self, ConfigError> {
         Self::growing(bytes, bytes)
     }
@@ -111,7 +111,7 @@ impl Linear {
     /// requested size. A rewind frees the pages after the mark.
     ///
     /// # Errors
-    /// Fails if `page` is 0, more than [`Memory::MOST`], or more than `most`.
+    /// Fails if `page` is 0, more than [`Memory::MAX_BYTES`], or more than `most`.
     pub fn growing(page: usize, most: usize) -> Result<Self, ConfigError> {
         if most < page {
             return Err(ConfigError::new(

@@ -82,16 +82,16 @@ impl Memory {
     /// The alignment of the memory's start in bytes, which is also the largest alignment of a block.
     pub const ALIGN: usize = 4096;
     /// The size of the largest memory in bytes, because offsets are 32-bit numbers.
-    pub const MOST: usize = 1 << 31;
+    pub const MAX_BYTES: usize = 1 << 31;
 
     /// Creates a memory of `len` bytes, which are all zero.
     ///
     /// # Errors
-    /// Fails if `len` is more than [`MOST`](Self::MOST), less than `least`, or not a multiple of `unit`.
+    /// Fails if `len` is more than [`MAX_BYTES`](Self::MAX_BYTES), less than `least`, or not a multiple of `unit`.
     pub(super) fn new(len: usize, least: usize, unit: usize) -> Result<Self, ConfigError> {
-        if !(least..=Self::MOST).contains(&len) || !len.is_multiple_of(unit) {
+        if !(least..=Self::MAX_BYTES).contains(&len) || !len.is_multiple_of(unit) {
             let multiple = if unit > 1 { format!(", a multiple of {unit}") } else { String::new() };
-            let expected = format!("{least} to {} bytes{multiple}", Self::MOST);
+            let expected = format!("{least} to {} bytes{multiple}", Self::MAX_BYTES);
             return Err(ConfigError::new("a memory of", len, expected));
         }
         let bytes = vec![0; len + Self::ALIGN - 1];
@@ -251,7 +251,7 @@ mod tests {
         let wrong = |len, least, unit| Memory::new(len, least, unit).unwrap_err().to_string();
         assert_eq!(wrong(8, 16, 1), "a memory of 8: expected 16 to 2147483648 bytes");
         assert_eq!(wrong(24, 16, 16), "a memory of 24: expected 16 to 2147483648 bytes, a multiple of 16");
-        assert!(wrong(Memory::MOST + 1, 0, 1).starts_with("a memory of 2147483649"));
+        assert!(wrong(Memory::MAX_BYTES + 1, 0, 1).starts_with("a memory of 2147483649"));
     }
 
     #[test]

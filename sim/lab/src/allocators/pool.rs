@@ -48,7 +48,7 @@ pub struct External {
 
 impl Pool {
     /// The size in bytes of the smallest slot, which can hold a link.
-    pub const LEAST: usize = size_of::<u32>();
+    pub const MIN_SLOT: usize = size_of::<u32>();
 
     /// Creates a pool in an arena, which the pool then owns; each slot has the layout `slot`.
     ///
@@ -56,7 +56,7 @@ impl Pool {
     /// Fails if a slot is smaller than a link of 4 bytes or has an alignment above 4096, or if the arena is not empty
     /// or has no room for a slot.
     pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
-        let slots = Slots::new(arena, slot, Self::LEAST, 0)?;
+        let slots = Slots::new(arena, slot, Self::MIN_SLOT, 0)?;
         Ok(Self { slots, head: NONE, live: 0, work: Work::default() })
     }
     /// Returns the number of slots that fit into the arena.

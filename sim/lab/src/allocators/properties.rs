@@ -264,17 +264,17 @@ fn system() {
 }
 
 /// The number of steps is small, because a check of a subsystem walks over a hundred caches with all their slabs.
-const STEPS_OF_SLABS: usize = 12;
+const SLAB_STEPS: usize = 12;
 
 #[test]
 fn slab_malloc_keeps_the_allocator_properties() {
     let shipping = super::Shipping::new(BYTES * 64).unwrap();
-    hold_looking(STEPS_OF_SLABS, || shipping.malloc());
+    hold_looking(SLAB_STEPS, || shipping.malloc());
 }
 
 #[test]
 fn slab_cache_keeps_the_allocator_properties() {
     let shipping = super::Shipping::new(BYTES * 64).unwrap();
     let cache = shipping.make_cache(slot()).unwrap();
-    hold_looking(STEPS_OF_SLABS, || shipping.cache(&cache));
+    hold_looking(SLAB_STEPS, || shipping.cache(&cache));
 }

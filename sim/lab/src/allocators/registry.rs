@@ -85,7 +85,7 @@ fn made<T: Trial>(name: Name, bytes: usize, largest: Layout, trial: &mut T) -> a
         Name::Stack => trial.with(&mut Stack::new(bytes)?),
         Name::Pool => {
             // A smaller block also takes a whole slot.
-            let slot = Layout::from_size_align(largest.size().max(Pool::LEAST), largest.align())?;
+            let slot = Layout::from_size_align(largest.size().max(Pool::MIN_SLOT), largest.align())?;
             trial.with(&mut Pool::new(Linear::fixed(bytes)?, slot)?)
         }
         Name::Segregated => trial.with(&mut Segregated::new(bytes)?),

@@ -53,7 +53,7 @@ impl Segregated {
     /// Creates an allocator of `bytes` bytes.
     ///
     /// # Errors
-    /// Fails if `bytes` is 0, more than [`Memory::MOST`], or not a multiple of 4096.
+    /// Fails if `bytes` is 0, more than [`Memory::MAX_BYTES`], or not a multiple of 4096.
     pub fn new(bytes: usize) -> Result<Self, ConfigError> {
         let memory = Memory::new(bytes, PAGE, PAGE)?;
         let pages = bytes / PAGE;

@@ -85,7 +85,7 @@ impl Stack {
     /// Creates a stack of `bytes` bytes.
     ///
     /// # Errors
-    /// Fails if `bytes` is 0, or more than [`Memory::MOST`].
+    /// Fails if `bytes` is 0, or more than [`Memory::MAX_BYTES`].
     pub fn new(bytes: usize) -> Result<Self, ConfigError> {
         let memory = Memory::new(bytes, 1, 1)?;
         Ok(Self { memory, head: 0, frames: vec![], births: 0, work: Work::default() })

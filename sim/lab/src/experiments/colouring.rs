@@ -39,13 +39,13 @@ fn sets(text: &str) -> Result<u32, String> {
 }
 
 /// A common cache geometry, which is used for counts that are equal on any machine.
-const USUAL: Cache = Cache { sets: 64, ways: 8, line: 64 };
+const COMMON_CACHE: Cache = Cache { sets: 64, ways: 8, line: 64 };
 /// The smallest difference that counts, in misses per thousand accesses.
 const MISSES: f64 = 50.0;
 /// The smallest difference in time that counts, as a fraction.
 const TIME: f64 = 0.1;
 /// The largest number of bytes that all objects together may have.
-const MOST: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 
 /// A set-associative cache that evicts the least recently used line.
 struct Lines {
@@ -162,14 +162,14 @@ impl Colouring {
     /// Returns the cache geometry that the model uses.
     fn cache(&self, context: &Context<'_>) -> (Cache, Whose) {
         match (self.sets, self.ways, context.exact) {
-            (None, None, true) => (USUAL, Whose::Usual),
+            (None, None, true) => (COMMON_CACHE, Whose::Usual),
             (None, None, false) => match Cache::nearest() {
                 Some(cache) => (cache, Whose::Machines),
-                None => (USUAL, Whose::Usual),
+                None => (COMMON_CACHE, Whose::Usual),
             },
             (sets, ways, _) => {
-                let (sets, ways) = (sets.unwrap_or(USUAL.sets), ways.unwrap_or(USUAL.ways));
-                (Cache { sets, ways, ..USUAL }, Whose::Given)
+                let (sets, ways) = (sets.unwrap_or(COMMON_CACHE.sets), ways.unwrap_or(COMMON_CACHE.ways));
+                (Cache { sets, ways, ..COMMON_CACHE }, Whose::Given)
             }
         }
     }
@@ -186,7 +186,7 @@ impl Colouring {
         bounded(
             &options,
             objects as u64 * u64::from(largest),
-            MOST,
+            MAX_BYTES,
             "bytes of objects, three quarters of the lines",
         )?;
         // Figures that depend on this machine's cache are marked.

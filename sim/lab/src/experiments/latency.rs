@@ -278,7 +278,7 @@ fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::R
 }
 
 /// The quantiles to show: a value `n` means that one call in `n` is as slow as the quantile or slower.
-const ONE_IN: [u64; 7] = [2, 10, 100, 1000, 10_000, 100_000, 1_000_000];
+const QUANTILES_ONE_IN: [u64; 7] = [2, 10, 100, 1000, 10_000, 100_000, 1_000_000];
 
 /// Returns the shortest duration among the slowest samples; one sample in `one_in` is among the slowest. `None` if the
 /// number of samples is too small.
@@ -363,7 +363,7 @@ fn report(findings: &mut Findings, all: &[(&str, Measured)]) {
     );
     let own = |measured: &Measured| {
         let times = &measured.allocs.own;
-        ONE_IN.into_iter().filter_map(|n| Some((n as f64, slowest(times, n)? as f64))).collect()
+        QUANTILES_ONE_IN.into_iter().filter_map(|n| Some((n as f64, slowest(times, n)? as f64))).collect()
     };
     findings.chart(Chart {
         title: "One allocation in so many is as slow as this or slower, without descheduled ones".into(),

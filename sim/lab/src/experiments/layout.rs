@@ -155,11 +155,11 @@ struct Flat {
 
 impl Flat {
     /// The children of node `i` are the nodes `10 i + 1 ..= 10 i + 10`, so the children of a level form the next level.
-    fn update<const AHEAD: usize>(&mut self) {
+    fn update<const DISTANCE: usize>(&mut self) {
         self.world[0] = self.local[0];
         for i in 1..self.local.len() {
-            if AHEAD > 0
-                && let Some(next) = self.local.get(i + AHEAD)
+            if DISTANCE > 0
+                && let Some(next) = self.local.get(i + DISTANCE)
             {
                 black_box(next[0][0]);
             }

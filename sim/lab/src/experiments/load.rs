@@ -115,17 +115,17 @@ impl Loaded {
     /// Returns the given size. By default, the size is twice the peak of the requested bytes, rounded up to a power of
     /// two of at least 64 KiB, which all allocators accept.
     pub(super) fn memory(&self, said: Option<u64>) -> anyhow::Result<usize> {
-        const MOST: usize = crate::allocators::memory::Memory::MOST;
+        const MAX_BYTES: usize = crate::allocators::memory::Memory::MAX_BYTES;
         let bytes = match said {
             Some(bytes) => bytes as usize,
             None => {
                 let twice = self.peak.checked_mul(2).and_then(usize::checked_next_power_of_two);
-                let bytes = twice.filter(|bytes| *bytes <= MOST).with_context(|| {
+                let bytes = twice.filter(|bytes| *bytes <= MAX_BYTES).with_context(|| {
                     format!(
                         "{}: asks for {} bytes at a time; expected {} at most, half of the largest memory",
                         self.name,
                         self.peak,
-                        MOST / 2
+                        MAX_BYTES / 2
                     )
                 })?;
                 bytes.max(1 << 16)
@@ -144,7 +144,7 @@ impl Loaded {
 
 /// Parses the argument of the option `--memory`.
 pub(super) fn memory(text: &str) -> Result<u64, String> {
-    let range = 1 << 16..=crate::allocators::memory::Memory::MOST as u64;
+    let range = 1 << 16..=crate::allocators::memory::Memory::MAX_BYTES as u64;
     let bytes =
         uslab_output::bytes(text).ok().filter(|bytes| range.contains(bytes) && bytes.is_power_of_two());
     bytes.ok_or_else(|| "expected a power of two from 64K to 2G".to_owned())

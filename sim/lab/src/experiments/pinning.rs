@@ -25,7 +25,7 @@ pub struct Pinning {
 
 /// The memory of the heap in bytes; a separate heap for long-lived blocks gets a sixteenth of this memory.
 const MEMORY: usize = 8 << 20;
-const APART: usize = MEMORY / 16;
+const SPACING: usize = MEMORY / 16;
 
 /// Fills the heap, and then frees each block for which `stays` returns `false`. Fills a heap and frees blocks; returns
 /// the number of remaining blocks, and the holes.
@@ -76,12 +76,12 @@ impl Pinning {
             let stays = |i: usize| i.is_multiple_of(every);
             let (blocks, together) = registry::run(name, MEMORY, layout, &mut Fill { layout, stays })?;
             let (_, apart) =
-                registry::run(name, MEMORY - APART, layout, &mut Fill { layout, stays: |_| false })?;
-            let (room, _) = registry::run(name, APART, layout, &mut Fill { layout, stays: |_| false })?;
+                registry::run(name, MEMORY - SPACING, layout, &mut Fill { layout, stays: |_| false })?;
+            let (room, _) = registry::run(name, SPACING, layout, &mut Fill { layout, stays: |_| false })?;
             let long = blocks.div_ceil(every);
             ensure!(
                 long <= room,
-                "{}: {long} blocks stay, and {APART} bytes hold {room}: expected a larger --one-in",
+                "{}: {long} blocks stay, and {SPACING} bytes hold {room}: expected a larger --one-in",
                 name.shown()
             );
             let gain = apart.largest as f64 / together.largest.max(1) as f64;

@@ -28,18 +28,18 @@ pub struct TwoLevels {
 }
 
 /// The largest size in the picture, in bytes, and the number of sizes that one point shows.
-const SHOWN: usize = 2048;
-const STEP: usize = 8;
+const MAX_SHOWN_SIZE: usize = 2048;
+const SIZES_PER_POINT: usize = 8;
 
-/// Returns, for each group of [`STEP`] sizes, the largest rounding in % of the size. Drawing one size of each [`STEP`]
+/// Returns, for each group of [`SIZES_PER_POINT`] sizes, the largest rounding in % of the size. Drawing one size of each [`SIZES_PER_POINT`]
 /// sizes would show no rounding: classes below 256 bytes begin at multiples of 8, which are not rounded.
 fn rounding(classes: Classes) -> anyhow::Result<Vec<(f64, f64)>> {
     let over = |size: usize| {
         let up = classes.round_up(size).context("a class for each size")?;
         anyhow::Ok((up - size) as f64 * 100.0 / size as f64)
     };
-    let points = ((1 << SMALLEST)..SHOWN).step_by(STEP).map(|from| {
-        let all = (from..from + STEP).map(over).collect::<anyhow::Result<Vec<_>>>()?;
+    let points = ((1 << SMALLEST)..MAX_SHOWN_SIZE).step_by(SIZES_PER_POINT).map(|from| {
+        let all = (from..from + SIZES_PER_POINT).map(over).collect::<anyhow::Result<Vec<_>>>()?;
         Ok((from as f64, all.into_iter().fold(0.0, f64::max)))
     });
     points.collect()
@@ -118,7 +118,7 @@ impl TwoLevels {
             measured: false,
         });
         findings.chart(Chart {
-            title: format!("16 classes in a doubling: where a search begins, the worst of {STEP} sizes"),
+            title: format!("16 classes in a doubling: where a search begins, the worst of {SIZES_PER_POINT} sizes"),
             x: Axis::linear("bytes asked for"),
             y: Axis::linear("% of the size above it"),
             series: vec![Series { name: "TLSF".into(), points: rounding(Classes::new(4, SMALLEST))? }],

@@ -25,7 +25,7 @@ pub struct WhyMagazines {
 /// The number of bursts at each offset, not counting the warm-up.
 const BURSTS: u32 = 64;
 /// The largest number of allocations and frees in total, which take about a minute.
-const MOST: u64 = 2_000_000_000;
+const MAX_OPERATIONS: u64 = 2_000_000_000;
 
 /// A source of objects; it counts its visits to shared structures.
 trait Source<'c> {
@@ -135,7 +135,7 @@ impl WhyMagazines {
         bounded(
             &options,
             operations,
-            MOST,
+            MAX_OPERATIONS,
             "operations, which grow with the capacity and the square of the burst",
         )?;
         on_cpu(0);

@@ -5,7 +5,7 @@ use super::arrivals::{Arrivals, Arriving};
 use super::error::SpecError;
 use super::lifetimes::Lifetimes;
 use super::op::Op;
-use super::recorded::MOST_ALIGN;
+use super::recorded::MAX_ALIGN;
 use super::rng::Rng;
 use super::sizes::Sizes;
 use core::alloc::Layout;
@@ -65,7 +65,7 @@ impl Workload {
     /// # Errors
     /// Fails if the alignment is invalid.
     pub fn made(&self) -> Result<GeneratedOperations, SpecError> {
-        if !self.align.is_power_of_two() || self.align > MOST_ALIGN {
+        if !self.align.is_power_of_two() || self.align > MAX_ALIGN {
             return Err(SpecError {
                 what: "alignment",
                 text: self.align.to_string(),

@@ -18,9 +18,9 @@ use rustc_hash::FxHashMap;
 /// The alignment that malloc guarantees, in bytes, which recorded traces assume.
 const MALLOC_ALIGN: usize = 16;
 /// The largest alignment, in bytes.
-pub(super) const MOST_ALIGN: usize = 1 << 30;
+pub(super) const MAX_ALIGN: usize = 1 << 30;
 /// The largest request, in bytes.
-const MOST: usize = 1 << 40;
+const MAX_REQUEST: usize = 1 << 40;
 
 pub(super) const REP: &str = "`a ID BYTES`, `r ID BYTES` or `f ID`";
 pub(super) const CSV: &str = "`alloc,ID,SIZE[,ALIGN]`, `resize,ID,SIZE[,ALIGN]` or `free,ID`; the first line may be \
@@ -46,10 +46,10 @@ impl BlockStates {
     ) -> Result<Op, OpsError> {
         let state = self.live.get(&id).copied();
         let layout = |align| {
-            let size = size.and_then(|size| size.parse().ok()).filter(|size| (1..=MOST).contains(size));
+            let size = size.and_then(|size| size.parse().ok()).filter(|size| (1..=MAX_REQUEST).contains(size));
             let size = size.ok_or_else(|| line.wrong(format!("no size for block {id}"), SIZE))?;
             let layout =
-                Layout::from_size_align(size, align).ok().filter(|layout| layout.align() <= MOST_ALIGN);
+                Layout::from_size_align(size, align).ok().filter(|layout| layout.align() <= MAX_ALIGN);
             layout.ok_or_else(|| line.wrong(format!("{align} is no alignment"), "a power of two up to 2^30"))
         };
         let known = |expected| match state {

@@ -14,7 +14,7 @@ fn subsystem(cpus: Cpus) -> Subsystem {
     Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap()
 }
 /// True if samples can have separate memory in this build.
-const HAS_OWN: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
+const SEPARATE_MEMORY: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
 
 fn one_cpu() -> Subsystem {
     on_cpu(0);
@@ -24,13 +24,13 @@ fn one_cpu() -> Subsystem {
 /// Tests the lowest rate at which samples have separate memory.
 #[test]
 fn profile_with_rare_samples_uses_separate_memory() {
-    for (rate, own) in [(OWN_MEMORY - 1, false), (OWN_MEMORY, HAS_OWN)] {
+    for (rate, own) in [(SEPARATE_MEMORY_MIN_RATE - 1, false), (SEPARATE_MEMORY_MIN_RATE, SEPARATE_MEMORY)] {
         let subsystem = one_cpu();
         subsystem.core().start_profile(rate, Some(7)).unwrap();
         assert_eq!(subsystem.core().profiler.counts_only(), own, "{rate}");
         let profiler = &subsystem.core().profiler;
         let base = profiler.base.get() as usize;
-        let ends = [base, base + LIVE * PLACE - 1, base + LIVE * PLACE].map(|at| profiler.is_own(at));
+        let ends = [base, base + LIVE * MAX_SAMPLE_BYTES - 1, base + LIVE * MAX_SAMPLE_BYTES].map(|at| profiler.is_own(at));
         assert_eq!(ends, [own, own, false]);
         // The CPU's number is beyond the configured CPUs.
         _ = profiler.countdown(u32::MAX);
@@ -44,11 +44,11 @@ fn allocations_after_a_profile_stop_are_not_recorded() {
     let profiler = &subsystem.core().profiler;
     let run = profiler.run.load(Relaxed);
     let sample = |run| profiler.sample_own_object(run, profiler.countdown(0), 64, "late").is_some();
-    assert_eq!([sample(run), sample(0), sample(run + 1)], [HAS_OWN, false, false]);
+    assert_eq!([sample(run), sample(0), sample(run + 1)], [SEPARATE_MEMORY, false, false]);
     subsystem.core().stop_profile();
     assert!(!profiler.counts_only());
     assert!(!sample(run) && !sample(0));
-    assert_eq!(profiler.profile().samples.len(), usize::from(HAS_OWN));
+    assert_eq!(profiler.profile().samples.len(), usize::from(SEPARATE_MEMORY));
     // A sample of one profile is no sample of the next profile either.
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     assert!(!sample(run));
@@ -70,11 +70,11 @@ fn failed_profile_start_changes_nothing() {
         assert_eq!(profiler.start(1 << 20, Some(7), Some(own), refused), Err(NotStarted::Fence));
         assert!(!profiler.runs() && !profiler.counts_only() && !profiler.stop(|| ()));
     }
-    assert_eq!(asked, [!HAS_OWN; 2]);
+    assert_eq!(asked, [!SEPARATE_MEMORY; 2]);
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let run = profiler.run.load(Relaxed);
     let memory = profiler.sample_own_object(run, profiler.countdown(0), 64, "held");
-    assert_eq!(memory.is_some(), HAS_OWN);
+    assert_eq!(memory.is_some(), SEPARATE_MEMORY);
     subsystem.core().stop_profile();
     let before = profiler.profile();
     assert_eq!(profiler.start(1 << 20, Some(7), Some(own), |_| false), Err(NotStarted::Fence));
@@ -143,9 +143,9 @@ fn profile_samples_the_object_at_the_sampling_distance() {
 #[test]
 fn samples_in_separate_memory_do_not_overlap() {
     let own = Own::new(uslab_buddy::region::Backend::Os, &crate::debug::faults::Faults::default());
-    assert_eq!(own.is_some(), HAS_OWN);
+    assert_eq!(own.is_some(), SEPARATE_MEMORY);
     let Some(mut own) = own else { return };
-    let bytes = PLACE;
+    let bytes = MAX_SAMPLE_BYTES;
     let all: Vec<_> = (0..4).map(|_| own.alloc(bytes).unwrap()).collect();
     // SAFETY: each piece has `bytes` bytes, which the test owns.
     all.iter().for_each(|memory| unsafe { memory.write_bytes(1, bytes) });
@@ -169,7 +169,7 @@ fn samples_have_the_alignment_of_the_largest_class() {
     let pages = |n| uslab_buddy::Reserved::readable(n * PAGE_SIZE, PAGE_SIZE, os, &faults, point).unwrap();
     let all = [1, 2, 4].map(|n| (pages(n), Own::new(os, &faults)));
     for own in all.iter().filter_map(|(_, own)| own.as_ref()) {
-        assert!(own.base().is_multiple_of(PLACE), "{:#x}", own.base());
+        assert!(own.base().is_multiple_of(MAX_SAMPLE_BYTES), "{:#x}", own.base());
     }
 }
 
@@ -272,10 +272,10 @@ fn profile_estimates_of_call_sites_are_unbiased() {
         let malloc = Malloc::new(&subsystem).unwrap();
         let mut program = Program { malloc: &malloc, held: vec![], truth: BTreeMap::new() };
         subsystem.core().start_profile_with(RATE, Some(seed), seed % 2 == 0).unwrap();
-        assert_eq!(subsystem.core().profiler.counts_only(), HAS_OWN && seed % 2 == 0);
+        assert_eq!(subsystem.core().profiler.counts_only(), SEPARATE_MEMORY && seed % 2 == 0);
         program.run();
         let in_own = |memory: &NonNull<u8>| subsystem.core().profiler.holds(*memory);
-        assert_eq!(program.held.iter().any(in_own), HAS_OWN && seed % 2 == 0);
+        assert_eq!(program.held.iter().any(in_own), SEPARATE_MEMORY && seed % 2 == 0);
         let profile = subsystem.profile();
         assert_eq!((profile.rate, profile.lost), (RATE, 0));
         for (site, truth) in &program.truth {
@@ -556,7 +556,7 @@ fn samples_in_separate_memory_outlive_their_profile() {
     assert_eq!(profiler.size_of(inside(held[0])), Err(Interior));
     assert_eq!(profiler.free(inside(held[1])), Err(Interior));
     // SAFETY: the address is within the separate memory, where no piece starts yet.
-    assert_eq!(profiler.size_of(unsafe { held[2].add(PLACE) }), Err(Foreign));
+    assert_eq!(profiler.size_of(unsafe { held[2].add(MAX_SAMPLE_BYTES) }), Err(Foreign));
     subsystem.stop_profile();
     let before = subsystem.profile();
     assert_eq!(before.total().live.objects, 3);
@@ -734,12 +734,12 @@ fn malloc_samples_without_a_record_are_counted_as_lost() {
     }
     // The allocation succeeds although the sample is lost.
     let memory = sample();
-    assert_eq!((memory.is_some(), lost()), (HAS_OWN, 1));
+    assert_eq!((memory.is_some(), lost()), (SEPARATE_MEMORY, 1));
     if let Some(memory) = memory {
         assert_eq!((profiler.size_of(memory), profiler.free(memory)), (Ok(64), Ok(())));
     }
     let own = profiler.noted.lock().own.take();
-    assert_eq!((own.is_some(), sample(), lost()), (HAS_OWN, None, 2));
+    assert_eq!((own.is_some(), sample(), lost()), (SEPARATE_MEMORY, None, 2));
 }
 
 #[test]

@@ -18,7 +18,7 @@ impl Seeds {
     /// Number of schedules under which a smaller script is tried.
     const TRIES: u64 = 30;
     /// Maximum time for shrinking one failure.
-    const PATIENCE: Duration = Duration::from_secs(120);
+    const SHRINKING_TIMEOUT: Duration = Duration::from_secs(120);
 
     fn number(name: &str) -> Option<u64> {
         let text = std::env::var(name).ok()?;
@@ -105,7 +105,7 @@ fn shrunk(script: Script, failure: &str) -> (Script, String) {
     let (begun, way_of_it) = (Instant::now(), way(failure));
     let fails = |script: &Script| {
         let schedules = (0..Seeds::TRIES).map(|n| script.schedule.wrapping_add(n));
-        let mut tried = schedules.take_while(|_| begun.elapsed() < Seeds::PATIENCE);
+        let mut tried = schedules.take_while(|_| begun.elapsed() < Seeds::SHRINKING_TIMEOUT);
         tried.find(|schedule| {
             let again = Script { schedule: *schedule, ..script.clone() };
             outcome(&again).is_err_and(|failure| way(&failure) == way_of_it)

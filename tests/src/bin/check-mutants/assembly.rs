@@ -9,7 +9,7 @@
 //! | `head` | the new head is not computed: a length or a count stays as it was |
 //! | `bound` | the descriptor has another start, end or abort address |
 //!
-//! The tests of the sections must kill these mutants: [`JUDGES`].
+//! The tests of the sections must kill these mutants: [`KILLING_TESTS`].
 
 use crate::build::Tree;
 use crate::programs::{Ended, Program, programs};
@@ -32,14 +32,14 @@ const DESCRIPTOR: &str = "magazine/src/cpu/rseq.rs";
 
 /// The tests that must kill the mutants: the check of the machine code, the comparison with the portable bodies, and
 /// the interruption at each instruction.
-const JUDGES: [&str; 3] = [
+const KILLING_TESTS: [&str; 3] = [
     "cpu::rseq::tests::restartable_sections_do_not_modify",
     "cpu::rseq::tests::restartable_sections_agree",
     "cpu::rseq::tests::stepper::",
 ];
 
 /// The largest number of these mutants, because building each of them is slow.
-const MOST: usize = 32;
+const MAX_MUTANTS: usize = 32;
 
 /// Returns all files that are mutated here.
 pub(crate) fn files() -> impl Iterator<Item = &'static str> {
@@ -77,7 +77,7 @@ impl Instruction<'_> {
     }
     /// Returns this jump, but with the opposite condition.
     fn otherwise(&self) -> Option<String> {
-        const OTHERS: [(&str, &str); 13] = [
+        const OTHER_INSTRUCTIONS: [(&str, &str); 13] = [
             ("jae", "ja"),
             ("ja", "jae"),
             ("jbe", "jb"),
@@ -97,7 +97,7 @@ impl Instruction<'_> {
             let (operands, condition) = self.text.rsplit_once(' ')?;
             return Some(format!("{operands} {}", if condition == "lo" { "hs" } else { "ls" }));
         }
-        let (_, other) = OTHERS.iter().find(|(of, _)| *of == name)?;
+        let (_, other) = OTHER_INSTRUCTIONS.iter().find(|(of, _)| *of == name)?;
         Some(self.text.replacen(name, other, 1))
     }
     /// Returns `true` if the instruction computes the new head from the old one.
@@ -212,7 +212,7 @@ fn of_processor(processor: &str) -> anyhow::Result<Vec<Changed>> {
     let read = |file: &str| fs::read_to_string(workspace().join(file)).with_context(|| file.to_owned());
     let mut made = of_sections(file, &read(file)?);
     made.extend(of_descriptor(DESCRIPTOR, &read(DESCRIPTOR)?, made.len())?);
-    ensure!(made.len() <= MOST, "{} mutants of sections, each a build: expected at most {MOST}", made.len());
+    ensure!(made.len() <= MAX_MUTANTS, "{} mutants of sections, each a build: expected at most {MAX_MUTANTS}", made.len());
     Ok(made)
 }
 
@@ -238,7 +238,7 @@ pub(crate) fn tests(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let names: Vec<String> = program
         .tests()?
         .into_iter()
-        .filter(|name| JUDGES.iter().any(|start| name.starts_with(start)))
+        .filter(|name| KILLING_TESTS.iter().any(|start| name.starts_with(start)))
         .collect();
     ensure!(!names.is_empty(), "the sections have no tests");
     let all: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -16,7 +16,7 @@ use uslab_tests::jobs::{Ended, run_within};
 use uslab_tests::mutate::Mutant;
 
 /// The CPU time that each tool has for each mutant; with the builds, 20 mutants take less than an hour.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CPU_TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// A tool that must notice a mutant.
 enum Tool {
@@ -162,8 +162,8 @@ pub(crate) fn detect(args: &Args, config: &Config, tree: &mut Tree, count: usize
     for mutant in &drawn {
         println!("{mutant}");
         for (tool, times) in tools.iter().zip(&mut times) {
-            match tool.run(Some(mutant.number), PATIENCE)? {
-                None => println!("DETECT {tool:<17} | unnoticed in {} s", PATIENCE.as_secs()),
+            match tool.run(Some(mutant.number), CPU_TIME_LIMIT)? {
+                None => println!("DETECT {tool:<17} | unnoticed in {} s", CPU_TIME_LIMIT.as_secs()),
                 Some(Noticed { after, said }) => {
                     times.push(after.as_secs_f64());
                     println!("DETECT {tool:<17} | {:.1} s | {said}", after.as_secs_f64());

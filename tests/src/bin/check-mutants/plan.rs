@@ -215,7 +215,7 @@ fn without_place(mutant: &str) -> String {
 }
 
 pub(crate) fn share_of(chosen: &[Mutant], shard: Option<Shard>) -> &[Mutant] {
-    let items = shard.unwrap_or(Shard::WHOLE).items(chosen.len() as u64);
+    let items = shard.unwrap_or(Shard::INTEGRATION_TESTS).items(chosen.len() as u64);
     &chosen[items.start as usize..items.end as usize]
 }
 

@@ -39,7 +39,7 @@ impl Program {
         let most_seconds = 2 * limit.as_secs() + 1;
         let mut command = Command::new("sh");
         command
-            .args(["-c", &format!("ulimit -d {MOST_KIB}; ulimit -St {most_seconds}; exec \"$0\" \"$@\"")])
+            .args(["-c", &format!("ulimit -d {MAX_MEMORY_KIB}; ulimit -St {most_seconds}; exec \"$0\" \"$@\"")])
             .arg(&self.path)
             .args(tests)
             .args(["--exact", "--test-threads=1"])
@@ -49,7 +49,7 @@ impl Program {
             .envs([("RUST_BACKTRACE", "0"), ("STORY", "0"), ("PROPTEST_CASES", "64")])
             .envs([("PROPTEST_FAILURE_PERSISTENCE", "off"), ("PROPTEST_MAX_SHRINK_ITERS", "0")])
             .envs(variables.iter().copied());
-        if variables.contains(&OWN_BOUNDS) {
+        if variables.contains(&STATED_BOUNDS) {
             command.env_remove("BOUND");
         }
         let ran = run_within(&mut command, limit)?;
@@ -91,15 +91,15 @@ pub(crate) fn bound() -> Option<String> {
 }
 
 /// A variable for runs in which each model has the bound that it states.
-pub(crate) const OWN_BOUNDS: (&str, &str) = ("BOUND", "");
+pub(crate) const STATED_BOUNDS: (&str, &str) = ("BOUND", "");
 
 /// A memory limit in KiB, so that a mutant cannot take all memory. A test of 1,024 CPUs has 9 GiB of tables, most of
 /// which is never accessed.
-pub(crate) const MOST_KIB: u32 = 12 << 20;
+pub(crate) const MAX_MEMORY_KIB: u32 = 12 << 20;
 
 /// The integration tests, each target in a separate program. Integration tests cover more than a library's own tests
 /// can.
-pub(crate) const WHOLE: [&str; 10] =
+pub(crate) const INTEGRATION_TESTS: [&str; 10] =
     ["-p", "uslab-tests", "--test", "faults", "--test", "fork", "--test", "no_heap", "--test", "slab"];
 
 /// Returns the programs that cargo's build messages name.

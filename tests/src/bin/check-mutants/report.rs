@@ -14,7 +14,7 @@ use uslab_tests::mutate::Mutant;
 use uslab_tests::workspace;
 
 /// The name under which the runner's shards are kept.
-pub(crate) const WHAT: &str = "check-mutants";
+pub(crate) const RUNNER_NAME: &str = "check-mutants";
 
 /// The verdict about a mutant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -287,7 +287,7 @@ pub(crate) fn leave(args: &Args, shard: Shard, report: Report) -> anyhow::Result
     let words =
         args.files.iter().chain(&args.rule).cloned().chain(flags).chain(sample).chain(bound).chain(manifest);
     let words: Vec<String> = words.chain([format!("seed {}", args.seed)]).collect();
-    let path = args.share.leave(WHAT, shard, &words.join(" "), rows)?;
+    let path = args.share.leave(RUNNER_NAME, shard, &words.join(" "), rows)?;
     eprintln!("check-mutants: share {shard}: {}", path.display());
     Ok(report)
 }
@@ -295,7 +295,7 @@ pub(crate) fn leave(args: &Args, shard: Shard, report: Report) -> anyhow::Result
 /// Returns the joined results of all shards.
 pub(crate) fn merge(args: &Args) -> anyhow::Result<Report> {
     let (mut whole, mut first) = (Report::default(), None);
-    for Share { shard, rows, .. } in args.share.joined(WHAT)? {
+    for Share { shard, rows, .. } in args.share.joined(RUNNER_NAME)? {
         let (common, mutants) = rows.split_first().with_context(|| format!("share {shard}: no rows"))?;
         if *first.get_or_insert_with(|| common.clone()) != *common {
             bail!("share {shard} has other mutants than the first one");

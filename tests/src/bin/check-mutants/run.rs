@@ -4,7 +4,7 @@ use crate::Args;
 use crate::assembly;
 use crate::build::Tree;
 use crate::plan::{Config, chosen, share_of};
-use crate::programs::{Ended, OWN_BOUNDS, Program, Test, WHOLE, bound, programs, tests};
+use crate::programs::{Ended, STATED_BOUNDS, Program, Test, INTEGRATION_TESTS, bound, programs, tests};
 use crate::report::{Judged, Report, Verdict};
 use anyhow::{Context, ensure};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -37,7 +37,7 @@ pub(crate) fn check(
     if !args.models {
         built.push((tree.settle(&["test", "--no-run", "--profile", "dev"], &libraries, "")?, false));
         if tree.of.own {
-            built.push((tree.settle(&["test", "--no-run", "--profile", "dev"], &WHOLE, "")?, false));
+            built.push((tree.settle(&["test", "--no-run", "--profile", "dev"], &INTEGRATION_TESTS, "")?, false));
         }
         // The cheaper programs come first.
         built.rotate_left(1);
@@ -52,7 +52,7 @@ pub(crate) fn check(
     );
 
     let programs: Vec<Program> = built.iter().flat_map(|(said, models)| programs(said, *models)).collect();
-    let whole = WHOLE.iter().filter(|word| **word == "--test" && tree.of.own).count();
+    let whole = INTEGRATION_TESTS.iter().filter(|word| **word == "--test" && tree.of.own).count();
     let packages = tree.of.packages.len();
     let expected = if args.models { packages } else { 2 * packages + whole };
     ensure!(programs.len() == expected, "cargo names {} test programs, and not {expected}", programs.len());
@@ -125,11 +125,11 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// The number of timed-out tests after which a mutant counts as timed out; without this bound, hundreds of tests may
 /// reach an endless loop.
-const ENOUGH_LATE: usize = 3;
+const MAX_TIMED_OUT: usize = 3;
 
 /// Runs a mutant through all tests that reach it. If one program does not end in time, another program may still fail.
 /// If no program fails, the tests run again, each test alone, with four times the time that it took among other tests;
-/// this ends when [`ENOUGH_LATE`] tests have run out of time again. Models finally run with their own bounds, if they
+/// this ends when [`MAX_TIMED_OUT`] tests have run out of time again. Models finally run with their own bounds, if they
 /// end in time. This happens only for a mutant that no test noticed and for which no argument says that it changes
 /// nothing, and only if the environment sets no bound.
 pub(crate) fn judge(
@@ -180,7 +180,7 @@ pub(crate) fn judge(
     }
     let mut out_of_time = vec![];
     for (program, test) in late {
-        if out_of_time.len() == ENOUGH_LATE {
+        if out_of_time.len() == MAX_TIMED_OUT {
             break;
         }
         match program.run(&[&test.name], &[("MUTANT", &number)], limit(4.0, test.seconds))?.0 {
@@ -199,7 +199,7 @@ pub(crate) fn judge(
     }
     let models = tests.iter().filter(|test| programs[test.program].models);
     for test in models.filter(|test| test.reached.contains(&mutant.number)) {
-        let (program, variables) = (&programs[test.program], [("MUTANT", number.as_str()), OWN_BOUNDS]);
+        let (program, variables) = (&programs[test.program], [("MUTANT", number.as_str()), STATED_BOUNDS]);
         if let Ended::Failed { name, message } = program.run(&[&test.name], &variables, LIMIT)?.0 {
             return Ok(failed(program, name, message));
         }
@@ -209,8 +209,8 @@ pub(crate) fn judge(
 
 /// Returns the time limit of a program that takes `seconds` seconds without a mutant.
 fn limit(times: f64, seconds: f64) -> Duration {
-    const LEAST: f64 = if cfg!(test) { 0.5 } else { 3.0 };
-    Duration::from_secs_f64(times * (LEAST + 10.0 * seconds))
+    const MIN_SECONDS: f64 = if cfg!(test) { 0.5 } else { 3.0 };
+    Duration::from_secs_f64(times * (MIN_SECONDS + 10.0 * seconds))
 }
 
 fn failed(program: &Program, name: String, message: String) -> Verdict {

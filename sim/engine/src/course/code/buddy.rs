@@ -1,7 +1,7 @@
 //! The lab `merge`, in which a student writes buddy merging.
 
 use super::reference::merge::Exercise;
-use super::run::{Failure, LAWS, said};
+use super::run::{Failure, POLICY_INVARIANT, said};
 use super::verdict::{Check, Verdict};
 use crate::course::questions::ask::random;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ const ORDER: u8 = 10;
 /// The size of a page in bytes.
 const PAGE: usize = 4096;
 /// The number of operations that are shown before a failure.
-const SHOWN: usize = 40;
+const SHOWN_OPERATIONS: usize = 40;
 
 /// The exercise's interface: how blocks are split and merged.
 pub trait Buddy {
@@ -231,7 +231,7 @@ pub fn merge<B: Buddy>(seed: u32) -> Verdict {
     let (checks, failure) = match run::<B>(&ops) {
         Ok(looks) => {
             let laws =
-                Check::new(LAWS.replace("object", "block"), format!("in {} operations", ops.len()), true);
+                Check::new(POLICY_INVARIANT.replace("object", "block"), format!("in {} operations", ops.len()), true);
             let bound = 2.0 * reference as f64;
             (vec![laws, Check::at_most("looks at the free lists in all frees", looks, bound)], None)
         }
@@ -252,7 +252,7 @@ fn moments<B: Buddy>(ops: &[Op], at: usize, wrong: Wrong) -> Failure {
     for (n, op) in ops[..=at].iter().enumerate() {
         let acted = catch_panic(|| world.act::<B>(*op));
         let acted = acted.unwrap_or_else(|panic| Err(said(&*panic).into()));
-        if n + SHOWN > at {
+        if n + SHOWN_OPERATIONS > at {
             let refused = acted.is_err();
             scenes.push(world.scene(&acted.unwrap_or_else(|wrong| wrong.said), refused));
         }

@@ -24,7 +24,7 @@ struct Layered<L>(L);
 
 impl<L: Layer<Object>> Policy for Layered<L> {
     const NAME: &'static str = "mine";
-    const ABOUT: &'static str = "a magazine layer over a model of the slabs of 1994";
+    const DESCRIPTION: &'static str = "a magazine layer over a model of the slabs of 1994";
     type Knobs = ();
     const LISTS: &'static [&'static str] = bonwick94::Bonwick94::LISTS;
 

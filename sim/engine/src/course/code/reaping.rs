@@ -52,7 +52,7 @@ impl<R: Reaper> Reaped<R> {
 
 impl<R: Reaper> Policy for Reaped<R> {
     const NAME: &'static str = "mine";
-    const ABOUT: &'static str = "magazines whose depot is reaped, over a model of the slabs of 1994";
+    const DESCRIPTION: &'static str = "magazines whose depot is reaped, over a model of the slabs of 1994";
     type Knobs = ();
     const LISTS: &'static [&'static str] = bonwick94::Bonwick94::LISTS;
     const TICK: Option<u64> = Some(INTERVAL);

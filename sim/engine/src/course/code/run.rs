@@ -10,7 +10,7 @@ use uslab_lab::demos::Scene;
 use uslab_magazine::sync::catch_panic;
 
 /// The invariant that every policy must keep.
-pub(super) const LAWS: &str = "no object is allocated twice or lost";
+pub(super) const POLICY_INVARIANT: &str = "no object is allocated twice or lost";
 
 /// The failure of a policy at one operation.
 pub(super) struct Broken {
@@ -46,7 +46,7 @@ pub(crate) struct Failure {
 }
 
 /// The number of operations shown before a failure.
-const SHOWN: u64 = 40;
+const SHOWN_OPERATIONS: u64 = 40;
 
 /// Returns the message of a panic as text.
 pub(super) fn said(panic: &(dyn Any + Send)) -> String {
@@ -88,7 +88,7 @@ pub(super) fn moments<P: Policy>(lab: &str, stream: &Stream, Broken { at, wrong 
     if let Ok(model) = Model::<P>::new(&pages, P::Knobs::default()) {
         let mut engine = Engine::new(model, stream);
         let shown: Vec<u32> = (0..stream.caches.len() as u32).collect();
-        let first = at.saturating_sub(SHOWN);
+        let first = at.saturating_sub(SHOWN_OPERATIONS);
         // The last caller of each object.
         let mut owners = BTreeMap::new();
         for moment in 0..=at {
@@ -132,7 +132,7 @@ impl Verdict {
         Self {
             lab: lab.to_owned(),
             seed,
-            checks: vec![Check::new(LAWS, found, false)],
+            checks: vec![Check::new(POLICY_INVARIANT, found, false)],
             failure: serde_json::to_value(failure).ok(),
         }
     }
@@ -150,7 +150,7 @@ impl Verdict {
             .find(|check| !check.holds)
             .map(|check| format!("{}, found {}", check.wanted, check.found));
         let failure = failed.zip(too_dear).map(|(wrong, at)| moments::<P>(lab, stream, Broken { at, wrong }));
-        let mut checks = vec![Check::new(LAWS, format!("in {} operations", stream.operations), true)];
+        let mut checks = vec![Check::new(POLICY_INVARIANT, format!("in {} operations", stream.operations), true)];
         checks.extend(costs);
         Self {
             lab: lab.to_owned(),

@@ -162,7 +162,7 @@ struct Walks;
 
 impl Policy for Walks {
     const NAME: &'static str = "walks";
-    const ABOUT: &'static str = "the fullest slab, by a walk";
+    const DESCRIPTION: &'static str = "the fullest slab, by a walk";
     type Knobs = ();
     const LISTS: &'static [&'static str] = &["all", "full"];
     fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &()) -> Self {
@@ -185,20 +185,20 @@ impl Policy for Walks {
     }
 }
 
-/// Loses each hundredth object, allocates one object twice, or keeps empty slabs, depending on `HOW`.
+/// Loses each hundredth object, allocates one object twice, or keeps empty slabs, depending on `FAULT`.
 #[derive(Debug)]
-struct Wrong<const HOW: u8>(Option<Object>, u32);
+struct Wrong<const FAULT: u8>(Option<Object>, u32);
 
-impl<const HOW: u8> Policy for Wrong<HOW> {
+impl<const FAULT: u8> Policy for Wrong<FAULT> {
     const NAME: &'static str = "wrong";
-    const ABOUT: &'static str = "wrong";
+    const DESCRIPTION: &'static str = "wrong";
     type Knobs = ();
     const LISTS: &'static [&'static str] = reference::partial::Exercise::LISTS;
     fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &()) -> Self {
         Self(None, 0)
     }
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
-        match self.0.filter(|_| HOW == 1) {
+        match self.0.filter(|_| FAULT == 1) {
             Some(object) => Ok(object),
             None => {
                 let object = reference::partial::Exercise.alloc(op)?;
@@ -209,7 +209,7 @@ impl<const HOW: u8> Policy for Wrong<HOW> {
     }
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
         self.1 += 1;
-        match HOW {
+        match FAULT {
             0 if self.1 == 100 => {}
             2 if op.slabs.free(object.slab) + 1 == op.slabs.objects() => op.slabs.put(object),
             3 => panic!("free number {} is too much", self.1),

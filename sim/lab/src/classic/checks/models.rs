@@ -239,8 +239,8 @@ pub(super) fn resized_beside_an_allocation(script: Script) {
 /// A thread that finds the depot locked waits and counts the wait, which makes magazines grow.
 #[test]
 fn loom_model_reaches_lock_contention() {
-    static MET: Counter = Counter::new(0);
-    MET.set(0);
+    static MEETINGS: Counter = Counter::new(0);
+    MEETINGS.set(0);
     let visits = || {
         let world = World::new(1, 1, 1).cpu(0, &[], &[]).in_depot(&[1]);
         let holds = |world: &World| {
@@ -253,10 +253,10 @@ fn loom_model_reaches_lock_contention() {
             vec![]
         };
         let world = run(world, (Script::on(0), keep_one), &[(Script::on(0), holds)]);
-        MET.max(world.cache.stats().contended);
+        MEETINGS.max(world.cache.stats().contended);
     };
     model("C5: the depot's lock is taken", ALL, 5, visits);
-    assert_eq!(MET.get(), 1, "some execution finds the lock taken, once");
+    assert_eq!(MEETINGS.get(), 1, "some execution finds the lock taken, once");
 }
 
 // ---------------------------------------------------------------- C6, C7: locks and counts

@@ -33,7 +33,7 @@ fn moves(operations: u32) -> impl Iterator<Item = Script> {
 #[cfg(shuttle)]
 const RUNS: Schedules = Schedules(5000);
 
-const LOST: &str = "each object is in one place";
+const OBJECT_IN_ONE_PLACE: &str = "each object is in one place";
 
 uslab_magazine::sync::scenarios! {
     two_threads_of_one_cpu {
@@ -51,7 +51,7 @@ uslab_magazine::sync::scenarios! {
     }
     rounds_travel_through_the_depot {
         loom("C1 C2: rounds travel through the depot", Model::new(ALL, 1400).each(moves(3)), models::travel);
-        bug("an exchange loses the previous magazine", "C1", LOST);
+        bug("an exchange loses the previous magazine", "C1", OBJECT_IN_ONE_PLACE);
     }
     a_free_makes_a_magazine {
         loom("C2: a free makes a magazine beside an allocation", Model::new(ALL, 8), models::makes_one);
@@ -59,11 +59,11 @@ uslab_magazine::sync::scenarios! {
     }
     two_frees_make_magazines {
         loom("C2: two frees make magazines", Model::new(ALL, 32), models::two_frees_make_magazines);
-        bug("an exchange loses the previous magazine", "C2", LOST);
+        bug("an exchange loses the previous magazine", "C2", OBJECT_IN_ONE_PLACE);
     }
     the_slab_layer_refuses {
         loom("C1 C7: the slab layer refuses", Model::new(ALL, 13), models::refused);
-        bug("a refused magazine allocation loses the round", "C1", LOST);
+        bug("a refused magazine allocation loses the round", "C1", OBJECT_IN_ONE_PLACE);
         bug("a refused allocation is counted", "C7", "the counts are exact");
     }
     a_drain_beside_an_exchange {
@@ -103,7 +103,7 @@ uslab_magazine::sync::scenarios! {
 
     exchanges {
         shuttle("C1 C2 C6 C7: four threads exchange", RUNS, schedules::exchange);
-        bug("an exchange loses the previous magazine", "C2", LOST);
+        bug("an exchange loses the previous magazine", "C2", OBJECT_IN_ONE_PLACE);
         bug("a new magazine is loaded without checking the CPU again", "C2", "the previous magazine is full or empty");
         bug("the slab layer allocates without checking again", "C1", "an object with two owners");
     }

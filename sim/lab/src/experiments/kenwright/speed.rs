@@ -197,14 +197,14 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
         &["pool", "~ns", "~times without checks"],
     );
     for (name, times) in names.into_iter().zip(&samples) {
-        let ratio = times.times(&samples[PLAIN], 0);
+        let ratio = times.times(&samples[PLAIN_ROW], 0);
         table.row(vec![name.into(), Value::Spread(times.spread(0), 1), Value::Spread(ratio, 1)]);
     }
     findings.table(table);
     findings.note(format!(
         "The paper's pool is a thousand times as fast as the debug heap of Windows under a debugger, which is not here to be measured. \
          Guards, patterns and callers make a pair {} times as long, {} times malloc's without any.",
-        samples[GUARDS].times(&samples[PLAIN], 0).shown(1),
+        samples[GUARDS].times(&samples[PLAIN_ROW], 0).shown(1),
         samples[GUARDS].times(&samples[names.len() - 1], 0).shown(1)
     ));
     let more = |than: usize, layer: usize| {
@@ -213,9 +213,9 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
         Spread::of(times)
     };
     let layers = [
-        ("guards, patterns and callers", more(PLAIN, GUARDS)),
+        ("guards, patterns and callers", more(PLAIN_ROW, GUARDS)),
         ("a stack trace", more(GUARDS, TRACES)),
-        ("a mapping with guard pages", more(PLAIN, PAGES)),
+        ("a mapping with guard pages", more(PLAIN_ROW, PAGES)),
     ];
     let found: Vec<_> = layers.iter().map(|(name, us)| format!("{name} {} us", us.shown(2))).collect();
     findings.claim(Claim {
@@ -236,7 +236,7 @@ fn lazy_in(area: MappedArea, size: usize, blocks: usize) -> anyhow::Result<SafeP
 /// The size of a page in bytes.
 const PAGE: usize = 4096;
 /// The row of the pool without checks in the table of the cost of checks.
-const PLAIN: usize = 1;
+const PLAIN_ROW: usize = 1;
 const GUARDS: usize = 3;
 const TRACES: usize = 4;
 const PAGES: usize = 5;

@@ -33,7 +33,7 @@ pub(super) trait Design {
     type Key;
     /// The items that a walk inspects: slots whose flag marks an object, values without gaps, or 64-bit words with one
     /// bit per place.
-    const LOOKS_AT: &'static str;
+    const INSPECTED_ITEMS: &'static str;
 
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key>;
     fn free(&mut self, key: Self::Key);
@@ -75,7 +75,7 @@ fn walk_flags(slots: &mut [Particle]) -> usize {
 
 impl<const SCANS: bool> Design for Flags<SCANS> {
     type Key = usize;
-    const LOOKS_AT: &'static str = "slots";
+    const INSPECTED_ITEMS: &'static str = "slots";
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<usize> {
         if SCANS && let Some(free) = self.0.iter().position(|slot| !slot.active) {
@@ -99,7 +99,7 @@ impl<const SCANS: bool> Design for Flags<SCANS> {
 
 impl Design for FreeList {
     type Key = usize;
-    const LOOKS_AT: &'static str = "slots";
+    const INSPECTED_ITEMS: &'static str = "slots";
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<usize> {
         let slot = self.head as usize;
@@ -133,7 +133,7 @@ fn walk_slice(particles: &mut [Particle]) -> usize {
 
 impl Design for PackedArray<Particle> {
     type Key = ();
-    const LOOKS_AT: &'static str = "values";
+    const INSPECTED_ITEMS: &'static str = "values";
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<()> {
         PackedArray::alloc(self, particle)?;
@@ -152,7 +152,7 @@ impl Design for PackedArray<Particle> {
 
 impl Design for SlotMap<Particle> {
     type Key = Handle<u64, 32>;
-    const LOOKS_AT: &'static str = "values";
+    const INSPECTED_ITEMS: &'static str = "values";
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key> {
         Ok(SlotMap::alloc(self, particle)?)
@@ -171,7 +171,7 @@ impl Design for SlotMap<Particle> {
 
 impl Design for LivePool<Particle, HeapArea> {
     type Key = usize;
-    const LOOKS_AT: &'static str = "64-bit words";
+    const INSPECTED_ITEMS: &'static str = "64-bit words";
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<usize> {
         self.insert(particle).ok().context("room in the pool")
@@ -191,7 +191,7 @@ impl Design for LivePool<Particle, HeapArea> {
 
 impl Design for Hive<Particle> {
     type Key = Key<Particle>;
-    const LOOKS_AT: &'static str = "64-bit words";
+    const INSPECTED_ITEMS: &'static str = "64-bit words";
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key> {
         self.insert(particle).map_err(|refused| refused.error.into())
@@ -215,7 +215,7 @@ pub(super) struct Boxes<'c>(pub(super) &'c ObjectCache<Particle>);
 
 impl<'c> Design for Boxes<'c> {
     type Key = CacheBox<'c, Particle>;
-    const LOOKS_AT: &'static str = "";
+    const INSPECTED_ITEMS: &'static str = "";
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key> {
         let mut place = self.0.alloc()?;

@@ -126,7 +126,7 @@ fn walk<D: Design>(design: &mut D, walks: usize) -> Run {
             black_box(&mut *design);
         }
     }) / 1e6;
-    Run { looked, looks_at: D::LOOKS_AT, active, walks, ..Run::default() }
+    Run { looked, looks_at: D::INSPECTED_ITEMS, active, walks, ..Run::default() }
 }
 
 /// Runs the packed array, in which only the index identifies an object.
