@@ -93,7 +93,7 @@ fn mixed(operations: u64) {
 
 /// Runs a program, and prints nanoseconds of CPU time per operation and the largest resident set in KiB.
 fn serve(asked: &str) -> anyhow::Result<()> {
-    let (name, operations) = asked.rsplit_once(' ').context("a name and a number")?;
+    let (name, operations) = asked.rsplit_once(' ').context("expected a name and a number")?;
     let (program, operations): (fn(u64), u64) =
         (if name == "in turn" { pairs } else { mixed }, operations.parse()?);
     program(operations / 10);
@@ -122,8 +122,8 @@ fn round(
     }
     let output = command.output()?;
     anyhow::ensure!(output.status.success(), "{program} with {options:?}: {output:?}");
-    let said = String::from_utf8(output.stdout)?;
-    Ok(said.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
+    let printed = String::from_utf8(output.stdout)?;
+    Ok(printed.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
 }
 
 fn main() -> anyhow::Result<()> {
@@ -140,7 +140,7 @@ fn main() -> anyhow::Result<()> {
     for (name, places) in HARDENED {
         match places.iter().map(PathBuf::from).find(|place| place.is_file()) {
             Some(library) => subjects.push((name.to_owned(), Kind::General, Some(library), "")),
-            None => eprintln!("prices: {name} left out: none of {places:?} is there"),
+            None => eprintln!("prices: skipped {name}: none of {places:?} exists"),
         }
     }
     for (program, full, what) in [

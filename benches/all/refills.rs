@@ -4,7 +4,7 @@ use crate::memory::free;
 use rand::seq::SliceRandom;
 use std::time::Duration;
 use uslab_benches::work::{Places, random};
-use uslab_benches::{Bench, Column, Local, Made, Subject, Work, clock, contenders};
+use uslab_benches::{Bench, Column, LazySubject, Subject, ThreadAccess, Work, clock, contenders};
 
 /// Number of halves that a round frees and allocates again.
 const HALVES_PER_ROUND: usize = 4;
@@ -18,7 +18,7 @@ impl Work for Refills {
     fn live(&self) -> usize {
         self.objects
     }
-    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+    fn run<S: Subject>(&self, made: &LazySubject<S>) -> Vec<f64> {
         let mut order: Box<[u32]> = (0..self.objects as u32).collect();
         let mut rng = random();
         let mut places = Places::new(self.objects);

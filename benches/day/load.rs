@@ -61,14 +61,14 @@ impl Curve {
 
 /// Measurements of one server.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct ServerMeasurements {
     intervals: Vec<Mutex<Histogram<u64>>>,
     /// For each key, the size of its value in bytes, and the time of day at which the value expires.
     values: Mutex<HashMap<u64, (usize, Duration)>>,
     errors: Counter,
 }
 
-impl Served {
+impl ServerMeasurements {
     pub(crate) fn new(intervals: usize) -> Self {
         // The histogram has times of up to a minute, in microseconds.
         let empty = || Histogram::new_with_bounds(1, 60_000_000, 3).expect("bounds");
@@ -96,7 +96,7 @@ pub(crate) fn start(
     seed: u64,
     curve: Curve,
     start: Instant,
-    served: &Arc<Served>,
+    served: &Arc<ServerMeasurements>,
 ) {
     for place in 0..CLIENTS {
         let client = Client {
@@ -121,7 +121,7 @@ struct Client {
     needed: f64,
     what: SmallRng,
     when: SmallRng,
-    served: Arc<Served>,
+    served: Arc<ServerMeasurements>,
 }
 
 /// Draws from an exponential distribution.
@@ -195,7 +195,7 @@ impl Client {
 async fn receive(stream: &mut BufReader<TcpStream>) -> Result<(), Error> {
     let mut line = String::new();
     stream.read_line(&mut line).await?;
-    let wrong = || Error::new(ErrorKind::InvalidData, format!("it replied {line:?}"));
+    let wrong = || Error::new(ErrorKind::InvalidData, format!("unexpected reply of the server: {line:?}"));
     match line.trim_end().split_at_checked(1) {
         Some(("+", _)) => Ok(()),
         Some(("$", "-1")) => Ok(()),

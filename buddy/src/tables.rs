@@ -278,16 +278,16 @@ mod tests {
             rounds.for_each(drop);
         }
     }
-    type OfPages = Layer<PageRound, StackMemory>;
+    type PageLayer = Layer<PageRound, StackMemory>;
 
     fn tables() -> Tables {
         Tables::new(Cpus::os(), &mut Reservation::none(Backend::default(), &Faults::default())).unwrap()
     }
-    fn layer(tables: &Tables) -> OfPages {
+    fn layer(tables: &Tables) -> PageLayer {
         tables.layer(Config::new(4, 2, 2), true).unwrap()
     }
     /// Creates layers until the allocator has one more table. The last created layer belongs to the new table.
-    fn until_another(tables: &Tables) -> Vec<OfPages> {
+    fn until_another(tables: &Tables) -> Vec<PageLayer> {
         let before = tables.each().count();
         let mut layers = vec![];
         while tables.each().count() == before {
@@ -341,7 +341,7 @@ mod tests {
         let tables =
             Tables::new(Cpus::simulated(2, 1).unwrap(), &mut Reservation::none(Backend::default(), &faults))
                 .unwrap();
-        let commits = |layer: &OfPages| {
+        let commits = |layer: &PageLayer| {
             faults.arm(vec![]);
             let pages: Vec<_> = (0..100).map(|_| layer.alloc(&Pages).unwrap()).collect();
             pages.into_iter().for_each(|page| layer.free(&Pages, page));
@@ -406,7 +406,8 @@ mod tests {
         let (limit, has) = address_limit().unwrap();
         let most = (limit - has) / Tables::SHARE;
         assert!(
-            footprint(Table::<StackMemory>::region_bytes(&cpus, false)) > most && footprint(MIN_REGION_BYTES) < most
+            footprint(Table::<StackMemory>::region_bytes(&cpus, false)) > most
+                && footprint(MIN_REGION_BYTES) < most
         );
         let tables =
             Tables::new(cpus, &mut Reservation::none(Backend::default(), &Faults::default())).unwrap();
@@ -456,7 +457,7 @@ mod tests {
         let last: Vec<_> = first.iter().map(|_| layer(&tables)).collect();
         drop(first.pop());
         let anew = [layer(&tables), layer(&tables)];
-        assert_eq!(tables.each().count(), 3, "one of the second table, and one of the first");
+        assert_eq!(tables.each().count(), 3, "one round of each table");
         let more = until_another(&tables);
         assert_eq!((more.len(), tables.each().count()), (1, 4));
         drop((last, anew));

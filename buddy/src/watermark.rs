@@ -186,14 +186,21 @@ mod tests {
                 }
             }
         }
-        assert_eq!(huge_page_free_pages(512, 1, 64 << 8), 819, "a 20th of a small range");
+        assert_eq!(
+            huge_page_free_pages(512, 1, 64 << 8),
+            819,
+            "the watermark of a small range is a 20th of it"
+        );
     }
 
     #[test]
     fn tiny_zones_have_no_watermark() {
         let marks = |kind, pages| Watermarks::new(kind, pages, 1 << 20, 4096, SCALE_FACTOR);
         let of_much = |pages| Watermarks::new(ZoneKind::Normal, pages, 1 << 20, 1 << 18, SCALE_FACTOR);
-        assert_eq!((of_much(MIN_WATERMARKED_PAGES - 1), of_much(MIN_WATERMARKED_PAGES).min), (Watermarks::default(), MIN_WATERMARKED_PAGES / 4));
+        assert_eq!(
+            (of_much(MIN_WATERMARKED_PAGES - 1), of_much(MIN_WATERMARKED_PAGES).min),
+            (Watermarks::default(), MIN_WATERMARKED_PAGES / 4)
+        );
         assert_eq!(marks(ZoneKind::Movable, 1 << 20).min, 128);
         assert_eq!(marks(ZoneKind::Movable, 100).min, 32);
     }

@@ -366,7 +366,7 @@ fn decode(kept: &Fixed) -> MigrateType {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct BlockRequest {
     pub(crate) order: Order,
     pub(crate) mobility: MigrateType,
     /// Number of pages that must stay free; `None` ignores watermarks.
@@ -497,7 +497,12 @@ impl Zone {
 
     /// Takes one block of `order` if `floor` pages stay free. The block's frame is [`Kind::PerCpu`] until the block is
     /// handed out.
-    pub(crate) fn alloc(&self, op: &Operation, shared: &ZoneShared, wanted: Wanted) -> Result<Pfn, Limit> {
+    pub(crate) fn alloc(
+        &self,
+        op: &Operation,
+        shared: &ZoneShared,
+        wanted: BlockRequest,
+    ) -> Result<Pfn, Limit> {
         let mut taken = Err(Limit::Exhausted);
         let (_, limit) = self.fill(op, shared, wanted, 1, |pfn| taken = Ok(pfn));
         taken.map_err(|_| limit.unwrap_or(Limit::Exhausted))
@@ -509,7 +514,7 @@ impl Zone {
         &self,
         op: &Operation,
         shared: &ZoneShared,
-        Wanted { order, mobility, floor }: Wanted,
+        BlockRequest { order, mobility, floor }: BlockRequest,
         max: usize,
         mut put: impl FnMut(Pfn),
     ) -> (usize, Option<Limit>) {
@@ -1002,7 +1007,10 @@ impl Zone {
         });
         let charged = left.min(room);
         inner.charged += charged;
-        debug_assert!(inner.charged <= inner.listed + inner.uncommitted, "more is charged than is free");
+        debug_assert!(
+            inner.charged <= inner.listed + inner.uncommitted,
+            "more pages are charged than are free"
+        );
         Some(left - charged)
     }
     /// Cancels a charge of up to `pages` pages. Returns the number of pages whose charge was cancelled.

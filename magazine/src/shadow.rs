@@ -37,7 +37,7 @@ impl Supplier<TestRound> for TestSupplier {
         op.did(Path::Slab);
         self.calls.set(self.calls.get() + 1);
         for b in rounds {
-            assert!(self.free.borrow_mut().insert(b), "{b:?} came back twice");
+            assert!(self.free.borrow_mut().insert(b), "{b:?} was flushed twice");
         }
     }
     fn node_of(&self, b: TestRound) -> u32 {
@@ -127,7 +127,7 @@ impl Shadow {
             frees: 0,
         }
     }
-    fn on(&self, cpu: u8) {
+    fn switch_cpu(&self, cpu: u8) {
         on_cpu(u32::from(cpu) % self.table.cpus().count());
     }
     fn got(&mut self, round: TestRound) {
@@ -136,7 +136,7 @@ impl Shadow {
         self.allocs += 1;
     }
     fn take(&mut self) -> bool {
-        let round = self.seen(|layer, supplier| layer.alloc(supplier));
+        let round = self.check_operation(|layer, supplier| layer.alloc(supplier));
         round.map(|round| self.got(round)).is_some()
     }
     fn pick(&mut self, pick: usize) -> Option<TestRound> {
@@ -145,7 +145,7 @@ impl Shadow {
     }
     fn give(&mut self, pick: usize) {
         if let Some(round) = self.pick(pick) {
-            self.seen(|layer, supplier| {
+            self.check_operation(|layer, supplier| {
                 layer.free(supplier, round);
                 Some(())
             });
@@ -154,7 +154,10 @@ impl Shadow {
     }
     /// Executes one operation, and checks that exactly the level that the operation reached counts it. An operation
     /// that returns `None` does not count.
-    fn seen<T>(&self, operation: impl FnOnce(&Layer<TestRound>, &TestSupplier) -> Option<T>) -> Option<T> {
+    fn check_operation<T>(
+        &self,
+        operation: impl FnOnce(&Layer<TestRound>, &TestSupplier) -> Option<T>,
+    ) -> Option<T> {
         let look = || (self.layer.stats(), self.committed(), self.supplier.calls.get());
         let before = look();
         let answer = operation(&self.layer, &self.supplier);
@@ -185,15 +188,15 @@ impl Shadow {
     fn step(&mut self, step: Step) {
         match step {
             Step::Alloc { cpu } => {
-                self.on(cpu);
+                self.switch_cpu(cpu);
                 self.take();
             }
             Step::Free { cpu, pick } => {
-                self.on(cpu);
+                self.switch_cpu(cpu);
                 self.give(pick.into());
             }
             Step::Burst { cpu, n } => {
-                self.on(cpu);
+                self.switch_cpu(cpu);
                 let got = (0..n % 32).filter(|_| self.take()).count();
                 (0..got).for_each(|_| self.give(usize::MAX));
             }
@@ -203,7 +206,7 @@ impl Shadow {
             }
             Step::Reap => drop(self.layer.reap(&self.supplier)),
             Step::Shrink => self.layer.shrink(),
-            Step::Anew => self.anew(),
+            Step::Anew => self.restart(),
             Step::Purge => {
                 self.layer.flush_all(&self.supplier);
                 assert_eq!(self.cached(), 0);
@@ -211,14 +214,14 @@ impl Shadow {
         }
     }
 
-    fn anew(&mut self) {
+    fn restart(&mut self) {
         // The table has numbers for two layers, but the next layer must get the dropped layer's number.
         self.layer = Layer::new(&self.table, Config::new(1, 0, 0)).unwrap();
         self.layer = Layer::new(&self.table, self.config).unwrap();
         let all = (1..=self.total).map(TestRound);
         *self.supplier.free.borrow_mut() = all.filter(|round| !self.live.contains(round)).collect();
         (self.allocs, self.frees) = (0, 0);
-        assert_eq!(self.cached(), 0, "a layer begins with nothing");
+        assert_eq!(self.cached(), 0, "a new layer holds no rounds");
     }
 
     /// Checks I1, I5, I6, and the statistics.
@@ -237,7 +240,7 @@ impl Shadow {
         assert!(all.iter().copied().eq((1..=self.total).map(TestRound)), "each round in one place: {view:?}");
         assert_eq!((s.allocs, s.frees), (self.allocs, self.frees));
         assert_eq!(s.paths.operations(), s.allocs + s.frees, "each operation is of one class: {s:?}");
-        assert_eq!(s.busy, 0, "one thread never meets anybody");
+        assert_eq!(s.busy, 0, "one thread never meets contention");
         assert!(self.cached() <= self.config.most_rounds(self.table.cpus()), "{s:?}");
     }
 }
@@ -256,7 +259,7 @@ pub(crate) fn run(setup: &Setup, steps: Vec<Step>) {
         shadow.give(0);
     }
     shadow.layer.flush_all(&shadow.supplier);
-    assert_eq!(shadow.supplier.free.borrow().len(), shadow.total, "all rounds are back");
+    assert_eq!(shadow.supplier.free.borrow().len(), shadow.total, "all rounds were flushed");
 }
 
 #[derive(Debug, Arbitrary)]

@@ -140,7 +140,7 @@ impl Number {
 
 /// The class numbers and their rooms.
 #[derive(Debug)]
-struct NumbersAndRooms {
+struct ClassRooms {
     /// All smaller class numbers have a room.
     numbers: u32,
     /// Bytes of a region that rooms take up.
@@ -173,7 +173,7 @@ pub struct Table<M> {
     region: usize,
     numbers: Box<[Number]>,
     drains: ForkMutex<()>,
-    making: ForkMutex<NumbersAndRooms>,
+    making: ForkMutex<ClassRooms>,
     pub(crate) depots: Arc<DepotBudget>,
     done: Counter,
     refused: Counter,
@@ -283,7 +283,7 @@ impl<M: Memory> Table<M> {
             order: Counter::new(0),
             next: UnsafeCell::new(0),
         };
-        let making = NumbersAndRooms {
+        let making = ClassRooms {
             numbers: 1,
             used: STACKS.next_multiple_of(PAGE),
             parts: [0; PARTS],
@@ -393,7 +393,7 @@ impl<M: Memory> Table<M> {
             index
         };
         drop(making);
-        let class = self.named(index);
+        let class = self.class_at(index);
         #[cfg(uslab_control = "capempty")]
         // SAFETY: the empty region is readable as zero, and writable on heap memory.
         unsafe { Region::at(self.home(self.cpus.count())) }.set_cap(class, 2);
@@ -401,14 +401,14 @@ impl<M: Memory> Table<M> {
         Some(class)
     }
 
-    fn named(&self, index: u32) -> Class {
+    fn class_at(&self, index: u32) -> Class {
         Class { index, stack: self.numbers[index as usize].stack.get() as u32 }
     }
     /// The classes of all numbers that have a room.
     fn all(&self) -> impl Iterator<Item = (Class, &Number)> + Clone {
         let numbers = (0..).zip(&*self.numbers).skip(1);
         let roomy = numbers.filter(|(_, number)| !number.pages().is_empty());
-        roomy.map(|(index, number)| (self.named(index), number))
+        roomy.map(|(index, number)| (self.class_at(index), number))
     }
 
     /// Sets the number of rounds that a full stack of the class gives away. `set_magazine` is called once, before the
@@ -602,7 +602,7 @@ impl<M: Memory> Fork for Table<M> {
         for (class, number) in self.all() {
             // Rounds that drains of this thread give away stay with these drains. Stacks of running drains are closed
             // until the drains end.
-            let own = ActiveDrain::own(self.address(), class);
+            let own = ActiveDrain::drains_of_thread(self.address(), class);
             // SAFETY: the child of a fork has one thread.
             let drains = number.drains.with_mut(|p| unsafe { p.replace(own.clone().count() as u32) });
             // SAFETY: the child of a fork has one thread.

@@ -40,12 +40,12 @@ const BUILT: bool = cfg!(all(
 
 /// The CPUs that this process may use.
 fn usable() -> Vec<usize> {
-    let set = nix::sched::sched_getaffinity(Pid::from_raw(0)).expect("the process has CPUs");
+    let set = nix::sched::sched_getaffinity(Pid::from_raw(0)).expect("the process must have a CPU");
     (0..CpuSet::count()).filter(|c| set.is_set(*c).unwrap_or(false)).collect()
 }
 fn pin(thread: Pid, cpus: &[usize]) {
     let mut set = CpuSet::new();
-    cpus.iter().for_each(|c| set.set(*c).expect("a CPU that the kernel named"));
+    cpus.iter().for_each(|c| set.set(*c).expect("the kernel's CPU list must name the CPU"));
     // The thread may have just ended, which is not an error.
     let _ = sched_setaffinity(thread, &set);
 }
@@ -96,10 +96,10 @@ fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
         let layer = layer(table, 2 + turn % 3, 1, 1);
         let mut held = vec![];
         for _ in 0..4 {
-            held.extend((0..12).map(|_| layer.alloc(&supplier).expect("64 are enough")));
+            held.extend((0..12).map(|_| layer.alloc(&supplier).expect("64 rounds must suffice")));
             assert!(
                 held.iter().all(|round| supplier.stamp(*round, 1)),
-                "a round of the neighbour's was handed out twice"
+                "a round of the neighbour layer was handed out twice"
             );
             std::thread::sleep(pause);
             held.drain(..).for_each(|round| {
@@ -108,11 +108,15 @@ fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
             });
         }
         let stats = layer.stats();
-        assert_eq!((stats.allocs, stats.frees), (48, 48), "the neighbour's counts begin at 0 and are exact");
+        assert_eq!(
+            (stats.allocs, stats.frees),
+            (48, 48),
+            "the neighbour layer's counts begin at 0 and are exact"
+        );
         // Every other layer is dropped with rounds on its stacks.
         if turn % 2 == 0 {
             layer.flush_all(&supplier);
-            assert_eq!(supplier.census().len(), 64, "rounds of the neighbour's were lost");
+            assert_eq!(supplier.census().len(), 64, "the neighbour layer must lose no rounds");
         }
         drop(layer);
         *supplier.free.lock() = (1..=64).collect();
@@ -305,7 +309,7 @@ fn layer_uses_the_expected_mechanism() {
     let layer = layer(&table(cpus), 8, 0, 1);
     let supplier = TestSupplier::new(100);
     for _ in 0..1000 {
-        let round = layer.alloc(&supplier).expect("there are 100");
+        let round = layer.alloc(&supplier).expect("the supplier has 100 rounds");
         layer.free(&supplier, round);
     }
     let stats = layer.stats();
@@ -325,7 +329,7 @@ fn each_pinned_thread_touches_only_its_cpu_region() {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     pin(Pid::from_raw(0), &[*cpu]);
-                    let round = layer.alloc(&supplier).expect("there are 10,000");
+                    let round = layer.alloc(&supplier).expect("the supplier has 10,000 rounds");
                     layer.free(&supplier, round);
                 });
             });
@@ -352,7 +356,7 @@ fn single_allocation_is_served_by_its_cpu() {
     for _ in 0..200 {
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let round = layer.alloc(&supplier).expect("there are 10,000");
+                let round = layer.alloc(&supplier).expect("the supplier has 10,000 rounds");
                 layer.free(&supplier, round);
             });
         });
@@ -366,7 +370,8 @@ fn single_allocation_is_served_by_its_cpu() {
 
 #[test]
 fn program_contains_rseq_assembly_only_if_enabled() {
-    let program = std::fs::read(std::env::current_exe().expect("this program")).expect("its bytes");
+    let program = std::fs::read(std::env::current_exe().expect("the test program must be readable"))
+        .expect("the section's bytes must be readable");
     // The name of the section is reversed, so that this test program does not contain the name.
     let mut name = *b"sc_qesr__";
     name.reverse();
@@ -378,7 +383,7 @@ fn program_contains_rseq_assembly_only_if_enabled() {
 
 /// Runs a test of this file in another process; `prepare` sets the process up. Returns the stderr of the other process.
 fn in_a_process(test: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) -> String {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    let mut command = Command::new(std::env::current_exe().expect("the test program must be readable"));
     command.args(["--exact", "--include-ignored", "--nocapture", test]);
     let output = prepare(&mut command).output().expect("a process");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -446,7 +451,7 @@ fn child_drains_without_membarrier() {
     let (layer, supplier) = (layer(&table, 4, 2, 2), TestSupplier::new(ROUNDS));
     let take = || {
         let held: Vec<TestRound> =
-            (0..40).map(|_| layer.alloc(&supplier).expect("enough are left")).collect();
+            (0..40).map(|_| layer.alloc(&supplier).expect("the layer must have enough rounds")).collect();
         assert!(held.iter().all(|b| supplier.stamp(*b, 1)), "a round was handed out twice");
         held
     };
@@ -463,15 +468,18 @@ fn child_drains_without_membarrier() {
     }
     layer.flush_all(&supplier);
     let (left, stats) = (ROUNDS - supplier.census().len(), layer.stats());
-    assert_eq!(left as u64, stats.in_magazines + stats.in_depot, "nothing was lost");
+    assert_eq!(left as u64, stats.in_magazines + stats.in_depot, "the layer must lose no rounds");
     match layer.mechanism() {
-        Mechanism::Claimed => assert_eq!(left, 0, "claims need no barrier"),
+        Mechanism::Claimed => assert_eq!(left, 0, "the claimed mechanism issues no barrier"),
         // At most one stack has rounds for each CPU on which this thread ran.
-        Mechanism::Rseq => assert!(left > 0 && left <= usable().len() * 16, "{left} on stacks"),
+        Mechanism::Rseq => assert!(left > 0 && left <= usable().len() * 16, "{left} rounds remain on stacks"),
     }
     // The layer was dropped with rounds on its stacks. The layer could not make sure that its class number was unused,
     // so no other layer gets the number.
     drop(layer);
     let (next, nothing) = (rounds::layer(&table, 4, 2, 2), TestSupplier::new(0));
-    assert!((0..20).all(|_| next.alloc(&nothing).is_none()), "a round of the layer before");
+    assert!(
+        (0..20).all(|_| next.alloc(&nothing).is_none()),
+        "no round belongs to the layer that had the number before"
+    );
 }

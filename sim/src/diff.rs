@@ -118,7 +118,7 @@ impl Diff {
         }
         for (which, only) in [("A", only_a), ("B", only_b)] {
             if let Some(first) = only.first() {
-                out += &format!("\n{} values are in {which} only, the first one: {first}\n", only.len());
+                out += &format!("\n{} values are only in {which}; the first is {first}\n", only.len());
             }
         }
         out

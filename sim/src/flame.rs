@@ -55,7 +55,7 @@ impl Flame {
         let mut all = 0_u64;
         for Stack { mut frames, bytes } in stacks {
             all =
-                all.checked_add(bytes).context("expected stacks that hold less than 2^64 bytes together")?;
+                all.checked_add(bytes).context("expected stacks that hold less than 2^64 bytes in total")?;
             frames[1..].reverse();
             let outside = names::outside(&frames[1..]).iter().rev();
             let frames: Vec<String> = frames[..1].iter().chain(outside).cloned().collect();
@@ -108,7 +108,7 @@ impl Flame {
         let content = std::fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         let title = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
         let flame = Self::parse(&title, &content)?;
-        ensure!(!flame.stacks.is_empty(), "`{}` has no stack: nothing was held by a sample", path.display());
+        ensure!(!flame.stacks.is_empty(), "`{}` has no stack: no sample held memory", path.display());
         Ok(flame)
     }
     /// Returns the sum of the bytes of all stacks.
@@ -233,11 +233,14 @@ mod tests {
         };
         refused(&[0xff, 0xfe], "");
         refused(&pack(&good)[..12], "cannot be unpacked");
-        refused(&pack(b"text"), "no message of profile.proto");
-        refused(&pack(b""), "its samples have no numbers");
-        refused(&pack(&[10, 2, 8, 9, 18, 2, 16, 1]), "it has no string 9");
-        refused(&pack(&[&good[..6], &good[12..], &[18, 4, 8, 2, 16, 1]].concat()), "it has no location 2");
-        refused(&pack(&[&good[..], &[18, 2, 8, 1]].concat()), "a sample lacks a number");
+        refused(&pack(b"text"), "not a message of profile.proto");
+        refused(&pack(b""), "the profile's samples have no values");
+        refused(&pack(&[10, 2, 8, 9, 18, 2, 16, 1]), "the profile has no string 9");
+        refused(
+            &pack(&[&good[..6], &good[12..], &[18, 4, 8, 2, 16, 1]].concat()),
+            "the profile has no location 2",
+        );
+        refused(&pack(&[&good[..], &[18, 2, 8, 1]].concat()), "a sample of the profile lacks a value");
         let negative = [&[18, 11, 16][..], &[0xff; 9], &[1]].concat();
         refused(&pack(&[&good[..], &negative].concat()), "-1: expected numbers from 0");
         for at in 0..good.len() {

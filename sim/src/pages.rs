@@ -53,7 +53,7 @@ const OPERATIONS: u64 = 20_000;
 
 /// A page file that was written.
 #[derive(Serialize)]
-struct Written {
+struct PageFile {
     file: String,
     bytes: usize,
 }
@@ -62,8 +62,9 @@ impl Args {
     pub(crate) fn run(&self, json: Option<Place>) -> anyhow::Result<Outcome> {
         let latency = self.latency()?;
         // The folder is created first, so that an error does not come only after the demos, which take half a minute.
-        fs::create_dir_all(&self.dir)
-            .with_context(|| format!("{}: expected a folder, or a place for one", self.dir.display()))?;
+        fs::create_dir_all(&self.dir).with_context(|| {
+            format!("{}: expected a folder, or the path of a new one", self.dir.display())
+        })?;
         let progress = Progress::new();
         let (_, stream) = replay::run_to_stream(None, &replay::Options::default(), &progress)?;
         let story: Story = serde_json::from_str(STORY)?;
@@ -75,7 +76,7 @@ impl Args {
             ("story.html", beside(story.page(None)?)),
         ];
         drop(progress);
-        let written = pages.each_ref().map(|(name, page)| Written {
+        let written = pages.each_ref().map(|(name, page)| PageFile {
             file: self.dir.join(name).display().to_string(),
             bytes: page.len(),
         });

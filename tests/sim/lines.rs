@@ -34,7 +34,7 @@ const FREE: u8 = b'f';
 
 /// The model, and a tape that records the operations requested from the model, in the clock's order.
 #[derive(Debug)]
-struct Taped {
+struct TapedModel {
     model: Uslab,
     tape: Tape,
 }
@@ -42,23 +42,23 @@ struct Taped {
 #[serde(default)]
 struct Tape {
     #[serde(skip)]
-    told: Rc<RefCell<Told>>,
+    told: Rc<RefCell<PrintedLines>>,
 }
 #[derive(Debug, Default)]
-struct Told {
+struct PrintedLines {
     bytes: Vec<u8>,
     allocs: usize,
     /// The index of the allocation that returned each live object.
     out: HashMap<Object, usize>,
 }
-impl Told {
+impl PrintedLines {
     fn tell(&mut self, what: u8, cpu: u32, number: usize) {
         self.bytes.extend((cpu << 8 | u32::from(what)).to_le_bytes());
         self.bytes.extend((number as u32).to_le_bytes());
     }
 }
 
-impl Policy for Taped {
+impl Policy for TapedModel {
     const NAME: &'static str = "taped";
     const DESCRIPTION: &'static str = "";
     type Knobs = Tape;
@@ -101,10 +101,10 @@ impl Policy for Taped {
 /// Returns the clock's outcome, and the tape.
 fn clock(case: &Case) -> (Outcome, Vec<u8>) {
     let (profile, pages, tape) =
-        (Profile::own().next().unwrap(), Pages::new(case.cpus).unwrap(), Tape::default());
+        (Profile::built_in().next().unwrap(), Pages::new(case.cpus).unwrap(), Tape::default());
     let workload: Workload = case.workload.parse().unwrap();
     let outcome =
-        run::<Taped>(&pages, tape.clone(), &workload, &profile, case.size, case.operations, 1).unwrap();
+        run::<TapedModel>(&pages, tape.clone(), &workload, &profile, case.size, case.operations, 1).unwrap();
     (outcome, tape.told.take().bytes)
 }
 
@@ -312,7 +312,7 @@ fn play(tape: &[u8]) {
 #[test]
 fn simulated_line_transfers_match_the_shipping_code() {
     if Command::new("valgrind").arg("--version").output().is_err() {
-        println!("SKIPPED: no valgrind here (Debian: apt-get install valgrind)");
+        println!("SKIPPED: valgrind is not installed (Debian: apt-get install valgrind)");
         return;
     }
     let full = std::env::var_os("USLAB_LINES").is_some_and(|lines| lines == "full");

@@ -152,8 +152,8 @@ pub const PROGRAMS: [&str; 5] = ["build", "--quiet", "--workspace", "--example",
 /// Builds `target`. Returns the path: `file` in the profile's directory.
 fn built(once: &Once, target: &[&str], file: &str) -> PathBuf {
     // This is `target/debug/deps/programs-...`.
-    let own = std::env::current_exe().expect("this program");
-    let profile = own.ancestors().nth(2).expect("the directory of a profile");
+    let own = std::env::current_exe().expect("cannot find this program's path");
+    let profile = own.ancestors().nth(2).expect("the program must be in a profile's directory");
     once.call_once(|| {
         let mut build = cargo();
         build.args(PROGRAMS).args(target).arg("--target-dir").arg(profile.join(".."));

@@ -320,7 +320,8 @@ struct EmptyRegion {
 unsafe impl Sync for EmptyRegion {}
 /// The class of a disabled fast path.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: offset_of!(EmptyRegion, head) as u32 };
-static EMPTY_REGION: EmptyRegion = EmptyRegion { word: (&raw const EMPTY_REGION).cast(), cap: 0, head: 0, null: 0 };
+static EMPTY_REGION: EmptyRegion =
+    EmptyRegion { word: (&raw const EMPTY_REGION).cast(), cap: 0, head: 0, null: 0 };
 const _: () = assert!(offset_of!(EmptyRegion, head) - offset_of!(EmptyRegion, cap) == CAP);
 const _: () = assert!(offset_of!(EmptyRegion, null) - offset_of!(EmptyRegion, head) == NULL);
 

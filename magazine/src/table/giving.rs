@@ -20,8 +20,12 @@ thread_local! {
 
 impl ActiveDrain {
     pub(super) fn new(table: usize, number: u64, classes: impl Iterator<Item = Class>) -> Self {
-        let new =
-            Self { table, number, classes: [const { Cell::new(0) }; _], before: INNERMOST_DRAIN.with(Cell::get) };
+        let new = Self {
+            table,
+            number,
+            classes: [const { Cell::new(0) }; _],
+            before: INNERMOST_DRAIN.with(Cell::get),
+        };
         classes.for_each(|class| new.bits(class).update(|bits| bits | Self::bit(class)));
         new
     }
@@ -42,7 +46,7 @@ impl ActiveDrain {
         self.bits(class).update(|bits| bits & !Self::bit(class));
     }
     /// The numbers of this thread's drains for which the class is closed.
-    pub(super) fn own(table: usize, class: Class) -> impl Iterator<Item = u64> + Clone {
+    pub(super) fn drains_of_thread(table: usize, class: Class) -> impl Iterator<Item = u64> + Clone {
         // SAFETY: the pointer is null, or points to a drain whose `during` has not returned.
         let first = unsafe { INNERMOST_DRAIN.with(Cell::get).as_ref() };
         // SAFETY: the pointer is null, or points to an outer drain, whose `during` returns later.

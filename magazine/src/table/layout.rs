@@ -119,7 +119,9 @@ impl<M: Memory> Table<M> {
         for set in Words::INLINED {
             for slot in 0..slots {
                 // SAFETY: the set begins with the spare words, and `new` wrote the whole set.
-                let own = unsafe { self.words_of(set).cast::<AtomicPtr<u8>>().add(slot).sub(SPARE_POINTERS).as_ref() };
+                let own = unsafe {
+                    self.words_of(set).cast::<AtomicPtr<u8>>().add(slot).sub(SPARE_POINTERS).as_ref()
+                };
                 // Relaxed: this thread holds the lock of drains, and the table has no static path yet.
                 words.word(set, slot).store(own.load(Relaxed), Relaxed);
             }

@@ -102,7 +102,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     let scripts: Vec<S> = scripts.into_iter().collect();
     let (start, f, mut executions, runs) = (Instant::now(), Arc::new(f), 0, scripts.len());
     forget_threads();
-    let replayed = replay::asked();
+    let replayed = replay::requested_file();
     let mut parts = vec![];
     for (index, script) in scripts.into_iter().enumerate() {
         let run = Run { model: name.to_owned(), bound, index, script, f: f.clone() };
@@ -147,7 +147,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     }
     assert!(
         lowered || executions >= floor,
-        "{name}: {executions} executions, the floor is {floor}: the model collapsed and shows nothing"
+        "{name}: {executions} executions, the floor is {floor}: the model collapsed to too few executions"
     );
     print_row(&format!("MODEL {head} | executions {executions} | floor {floor} | {:.2?}", start.elapsed()));
     executions
@@ -295,9 +295,9 @@ mod canary {
     use std::collections::BTreeSet;
     use std::sync::Mutex;
 
-    type Side = fn(&AtomicUsize) -> usize;
+    type ThreadFn = fn(&AtomicUsize) -> usize;
 
-    fn outcomes(left: Side, right: Side) -> Vec<(usize, usize)> {
+    fn outcomes(left: ThreadFn, right: ThreadFn) -> Vec<(usize, usize)> {
         let seen = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
         let sink = seen.clone();
         loom::model::Builder::new().check(move || {
@@ -371,7 +371,7 @@ mod canary {
             push.join().unwrap();
         });
         let seen: Vec<_> = seen.lock().unwrap().iter().copied().collect();
-        assert_eq!(seen, [0, 7, 8], "0 is nobody's round");
+        assert_eq!(seen, [0, 7, 8], "0 is not a round");
     }
     #[test]
     fn weak_compare_exchange_fails_at_the_armed_call() {

@@ -62,7 +62,7 @@ pub fn once(seed: u64, steps: usize, f: impl Fn() + Send + Sync + 'static) -> Re
     static HOOK: std::sync::Once = std::sync::Once::new();
     HOOK.call_once(|| {
         // shuttle's panic hook would report every failure, so it is installed first and then replaced.
-        shuttle::Runner::new(Named::new(0), config()).run(|| ());
+        shuttle::Runner::new(NamedObjects::new(0), config()).run(|| ());
         let others = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| match QUIET.get() {
             true => FAILED_PLACE.set(panic.location().map(ToString::to_string)),
@@ -72,7 +72,7 @@ pub fn once(seed: u64, steps: usize, f: impl Fn() + Send + Sync + 'static) -> Re
     (EXCLUSIVE_TASK.set(None), ENDED.set(false), FAILED_PLACE.set(None), QUIET.set(true));
     let mut config = config();
     config.max_steps = shuttle::MaxSteps::FailAfter(steps);
-    let run = || shuttle::Runner::new(Named::new(seed), config).run(move || (begins(), f()).1);
+    let run = || shuttle::Runner::new(NamedObjects::new(seed), config).run(move || (begins(), f()).1);
     let outcome = catch_unwind(AssertUnwindSafe(run));
     QUIET.set(false);
     let place = || FAILED_PLACE.take().map(|place| format!(", at {place}")).unwrap_or_default();
@@ -106,7 +106,7 @@ std::thread_local! {
     static FAILED_PLACE: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-struct Named {
+struct NamedObjects {
     rng: Rng,
     kind: Kind,
     begun: bool,
@@ -119,7 +119,7 @@ enum Kind {
     Priorities(u64, Vec<u64>),
 }
 
-impl Named {
+impl NamedObjects {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let kind = match rng.below(8) {
@@ -131,7 +131,7 @@ impl Named {
     }
 }
 
-impl Scheduler for Named {
+impl Scheduler for NamedObjects {
     fn new_execution(&mut self) -> Option<Schedule> {
         (!core::mem::replace(&mut self.begun, true)).then(|| Schedule::new(0))
     }
@@ -141,7 +141,7 @@ impl Scheduler for Named {
         }
         let ids = || runnable.iter().map(|task| task.id());
         if let Some(alone) = EXCLUSIVE_TASK.get() {
-            assert!(ids().any(|id| id == alone), "the only thread there is waits for another one");
+            assert!(ids().any(|id| id == alone), "the only running thread waits for another thread");
             return Some(alone);
         }
         let others = ids().filter(|id| Some(*id) != now).count() as u64;
@@ -247,9 +247,10 @@ fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, 
     };
     let (mut randoms, mut pcts) = (0, 0);
     for block in seeds {
-        let (seed, runs) = (SEED + block, (runs - block as usize * SCHEDULES_PER_SEED).min(SCHEDULES_PER_SEED));
-        randoms += shown("random", seed, explore(random(seed, runs), f.clone()));
-        pcts += shown("PCT", seed, explore(pct(seed, runs), f.clone()));
+        let (seed, runs) =
+            (SEED + block, (runs - block as usize * SCHEDULES_PER_SEED).min(SCHEDULES_PER_SEED));
+        randoms += trace_text("random", seed, explore(random(seed, runs), f.clone()));
+        pcts += trace_text("PCT", seed, explore(pct(seed, runs), f.clone()));
     }
     let share = if shard == Shard::WHOLE { String::new() } else { format!(" | share {shard}") };
     println!(

@@ -181,7 +181,7 @@ pub enum CostEvent {
 
 impl CostEvent {
     /// Returns a description of the step.
-    pub fn said(self) -> String {
+    pub fn description(self) -> String {
         match self {
             Self::Swap => "the CPU switches to its other magazine or slab".to_owned(),
             Self::Widened => "the CPU's stack grows".to_owned(),
@@ -209,7 +209,7 @@ impl CostEvent {
 }
 
 /// An operation on a cache, as the cache's policy receives it.
-#[expect(missing_debug_implementations, reason = "it lives as long as a call")]
+#[expect(missing_debug_implementations, reason = "the operation must exist during the call")]
 pub struct Op<'a> {
     /// The CPU that runs the operation.
     pub cpu: u32,
@@ -466,7 +466,7 @@ impl<P: Policy> Cache<P> {
             partial,
             empty,
             depot_exchanges: self.exchanges,
-            slabs_made: self.slabs.made(),
+            slabs_made: self.slabs.created(),
         }
     }
 }
@@ -614,12 +614,12 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         self.large_pages
     }
     fn is_slab(&self, page: u32) -> bool {
-        self.slab_pages.has(page)
+        self.slab_pages.has_slab(page)
     }
     fn how(&self, _: u32, cache: u32, _: bool, _: &[Step]) -> Option<(Path, String)> {
         self.cache(cache)?;
         let path = self.cost_events.iter().map(|deed| deed.path()).max().unwrap_or_default();
-        let how = self.cost_events.iter().map(|deed| deed.said()).collect::<Vec<_>>().join("; ");
+        let how = self.cost_events.iter().map(|deed| deed.description()).collect::<Vec<_>>().join("; ");
         Some((
             path,
             if how.is_empty() {

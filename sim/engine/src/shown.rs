@@ -51,7 +51,8 @@ impl ShownCache {
         // Full slabs are the most frequent and the least interesting: if there are too many slabs, other slabs come
         // first.
         if view.slabs.len() > MAX_SHOWN_SLABS {
-            slabs = view.slabs.iter().filter(|slab| slab.list != SlabList::Full).take(MAX_SHOWN_SLABS).collect();
+            slabs =
+                view.slabs.iter().filter(|slab| slab.list != SlabList::Full).take(MAX_SHOWN_SLABS).collect();
         }
         let mut bits: Vec<Vec<u8>> = Vec::with_capacity(slabs.len());
         for slab in &slabs {

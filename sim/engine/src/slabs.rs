@@ -30,7 +30,7 @@ pub struct Slabs {
     fallback: Option<Order>,
     slabs: Vec<Slab>,
     /// The numbers of freed slabs; new slabs reuse these numbers.
-    gone: Vec<u32>,
+    freed_numbers: Vec<u32>,
     lists: Box<[List]>,
     /// The number of allocated objects.
     used: u64,
@@ -97,7 +97,7 @@ impl Slabs {
             objects,
             fallback: least.filter(|least| falls_back && *least < geometry.order()),
             slabs: vec![],
-            gone: vec![],
+            freed_numbers: vec![],
             lists: vec![list; lists].into(),
             used: 0,
             made: 0,
@@ -124,10 +124,10 @@ impl Slabs {
     }
     /// Returns the number of slabs.
     pub fn count(&self) -> u64 {
-        (self.slabs.len() - self.gone.len()) as u64
+        (self.slabs.len() - self.freed_numbers.len()) as u64
     }
     /// Returns the number of slabs that were ever created.
-    pub fn made(&self) -> u64 {
+    pub fn created(&self) -> u64 {
         self.made
     }
     /// Returns the number of allocated objects.
@@ -287,7 +287,7 @@ impl Slabs {
             next: NONE,
             previous: NONE,
         };
-        let number = match self.gone.pop() {
+        let number = match self.freed_numbers.pop() {
             Some(number) => {
                 *self.slab(number) = slab;
                 number
@@ -307,11 +307,11 @@ impl Slabs {
     /// # Panics
     /// Panics if objects have left the slab.
     pub(crate) fn release(&mut self, pages: &mut dyn PageSource, cpu: u32, slab: u32) {
-        assert!(self.is_empty(slab), "a slab with objects that are out cannot go");
+        assert!(self.is_empty(slab), "a slab with allocated objects cannot be freed");
         self.unlink(slab);
         self.slab(slab).list = FREED_LIST;
         pages.free(cpu, self.slab(slab).page);
-        self.gone.push(slab);
+        self.freed_numbers.push(slab);
     }
 
     /// Takes the first free object out of a slab; `None` if the slab is full.
@@ -338,8 +338,8 @@ impl Slabs {
     pub fn put(&mut self, object: Object) {
         let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
         let own = self.slab(object.slab);
-        assert!(own.list != FREED_LIST && own.out[word] & bit != 0, "{object:?} is not out");
-        assert!(own.used[word] & bit == 0, "{object:?} has a caller");
+        assert!(own.list != FREED_LIST && own.out[word] & bit != 0, "{object:?} is not allocated");
+        assert!(own.used[word] & bit == 0, "{object:?} is allocated");
         own.out[word] &= !bit;
         own.free += 1;
         let list = own.list;
@@ -400,7 +400,7 @@ impl Slabs {
             }
             wrong("objects of a slab", count(&slab.out) + u64::from(slab.free), slab.objects.into())?;
             if slab.out.iter().zip(&slab.used).any(|(out, used)| used & !out != 0) {
-                return Err("an object with a caller is free in its slab".to_owned());
+                return Err("an allocated object is free in its slab".to_owned());
             }
             used += count(&slab.used);
             outside.push(slab.out.iter().zip(&slab.used).map(|(out, used)| out & !used).collect());
@@ -411,12 +411,14 @@ impl Slabs {
             match outside.get_mut(object.slab as usize).and_then(|bits| bits.get_mut(word)) {
                 Some(bits) if *bits & bit != 0 => *bits &= !bit,
                 _ => {
-                    return Err(format!("{object} is held, and is in its slab, with a caller or held twice"));
+                    return Err(format!(
+                        "{object} is cached by a CPU, but is also in its slab, allocated or cached twice"
+                    ));
                 }
             }
         }
         let lost: u64 = outside.iter().flatten().map(|bits| u64::from(bits.count_ones())).sum();
-        wrong("objects that nobody holds", lost, 0)?;
+        wrong("objects in no place", lost, 0)?;
         let mut listed = 0;
         for (number, list) in self.lists.iter().enumerate() {
             let (mut len, mut free) = (0, 0);

@@ -221,13 +221,13 @@ pub struct Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// The bytes do not begin with [`MAGIC`].
-    #[error("no stream of operations")]
+    #[error("not a stream of operations")]
     Other,
     /// The stream has another version.
     #[error("a stream of version {0}: expected {VERSION}")]
     Version(u64),
     /// The stream ends too early, or contains an invalid number or text.
-    #[error("a damaged stream: cut, or changed")]
+    #[error("the stream is damaged: truncated or changed")]
     Damaged,
     /// The caller requested a stream on 0 CPUs.
     #[error("a stream on 0 CPUs: expected at least 1")]
@@ -371,7 +371,7 @@ impl Stream {
     ///
     /// # Errors
     /// Fails if `cpus` is 0, or if the stream is damaged.
-    pub fn on(mut self, cpus: u32) -> Result<Self, StreamError> {
+    pub fn with_cpus(mut self, cpus: u32) -> Result<Self, StreamError> {
         if cpus == 0 {
             return Err(StreamError::NoCpu);
         }
@@ -734,18 +734,18 @@ mod tests {
     fn stream_cpus_map_to_simulated_cpus_by_modulo() {
         let stream = sample();
         for cpus in [1, 2, 64] {
-            let other = stream.clone().on(cpus).unwrap();
+            let other = stream.clone().with_cpus(cpus).unwrap();
             let expected: Vec<Vec<_>> = actions(&stream)
                 .into_iter()
                 .map(|operation| operation.into_iter().map(|(cpu, action)| (cpu % cpus, action)).collect())
                 .collect();
             assert_eq!((other.cpus, actions(&other)), (cpus, expected));
         }
-        assert_eq!(stream.clone().on(2), Ok(stream.clone()));
-        assert_eq!(stream.clone().on(0), Err(StreamError::NoCpu));
+        assert_eq!(stream.clone().with_cpus(2), Ok(stream.clone()));
+        assert_eq!(stream.clone().with_cpus(0), Err(StreamError::NoCpu));
         let mut damaged = stream;
         damaged.columns[Column::Cpu as usize].push(2);
-        assert_eq!(damaged.on(1), Err(StreamError::Damaged), "there are CPUs 0 and 1");
+        assert_eq!(damaged.with_cpus(1), Err(StreamError::Damaged), "the stream has CPUs 0 and 1");
     }
 
     #[test]

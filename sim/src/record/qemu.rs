@@ -72,7 +72,8 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
         let mut qemu = qemu
             .spawn()
             .context("qemu-system-x86_64 does not start; expected qemu on PATH (Debian: qemu-system-x86)")?;
-        let up = || fs::read(&console).is_ok_and(|text| text.windows(UP_LINE.len()).any(|part| part == UP_LINE));
+        let up =
+            || fs::read(&console).is_ok_and(|text| text.windows(UP_LINE.len()).any(|part| part == UP_LINE));
         let started = Instant::now();
         let ended = wait(&mut qemu, || {
             if interrupted.load(uslab_magazine::sync::Ordering::Relaxed) {
@@ -80,7 +81,7 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
             }
             if begun.elapsed() > guest.limit {
                 bail!(
-                    "--timeout: the guest did not come to its end in {} s{}",
+                    "--timeout: the guest did not end within {} s{}",
                     guest.limit.as_secs(),
                     last_words(&console)
                 )
@@ -97,9 +98,13 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
             Err(error) if error.to_string() == NOT_UP_ERROR => {}
             Err(error) => return Err(error),
             Ok(_) => {
-                let said = fs::read_to_string(folder.file("qemu.txt")).unwrap_or_default();
-                let said = said.lines().last().map(|line| format!("; qemu: {line}")).unwrap_or_default();
-                bail!("the guest stopped before the recording was complete{said}{}", last_words(&console))
+                let last_line = fs::read_to_string(folder.file("qemu.txt")).unwrap_or_default();
+                let last_line =
+                    last_line.lines().last().map(|line| format!("; qemu: {line}")).unwrap_or_default();
+                bail!(
+                    "the guest stopped before the recording was complete{last_line}{}",
+                    last_words(&console)
+                )
             }
         }
     }

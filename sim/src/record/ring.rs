@@ -53,7 +53,7 @@ impl Layout {
     /// Returns the bytes of a page that contain data.
     pub(super) fn used<'p>(&self, page: &'p [u8]) -> Option<&'p [u8]> {
         let head = page.get(..self.data)?;
-        page.get(..self.data + self.rest(head))
+        page.get(..self.data + self.used_bytes(head))
     }
 
     /// Returns the size of a page's head in bytes.
@@ -62,7 +62,7 @@ impl Layout {
     }
 
     /// Returns the number of used bytes that follow the head.
-    pub(super) fn rest(&self, head: &[u8]) -> usize {
+    pub(super) fn used_bytes(&self, head: &[u8]) -> usize {
         let flags = self.flags(head);
         let stored = flags & (MISSED | LOST_COUNT_STORED) == MISSED | LOST_COUNT_STORED;
         (flags & LENGTH) as usize + if stored { 8 } else { 0 }
@@ -184,7 +184,7 @@ pub(super) mod tests {
         assert_eq!(layout, Layout { page: 4096, commit: 8, data: 16 });
         let page = page(1000, Some(7), &[(0, vec![1; 8]), (5, vec![2; 200]), (3, vec![3; 4])]);
         let used = layout.used(&page).expect("a page");
-        assert_eq!(used.len(), layout.head() + layout.rest(&used[..16]));
+        assert_eq!(used.len(), layout.head() + layout.used_bytes(&used[..16]));
         let mut cursor = layout.begin(used);
         assert_eq!(cursor.lost, Some(7));
         let read: Vec<_> =
@@ -192,7 +192,7 @@ pub(super) mod tests {
                 .collect();
         assert_eq!(read, [(8, 1), (200, 2), (4, 3)]);
         assert_eq!(cursor.time, 1008);
-        assert!(layout.used(&page[..8]).is_none(), "a page that is cut");
+        assert!(layout.used(&page[..8]).is_none(), "the page is truncated");
     }
 
     #[test]

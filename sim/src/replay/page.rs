@@ -91,7 +91,7 @@ mod tests {
         let page = page(&writer.finish(), "uslab replay 'a \"<b>\".txt'").unwrap();
         web::check(&page);
         for place in ["{engine}", "{stream}", "{command}"] {
-            assert!(!page.contains(place), "{place} is filled in");
+            assert!(!page.contains(place), "the page must contain {place}");
         }
         assert!(page.contains("\"uslab replay 'a &quot;&lt;b>&quot;.txt'\""));
     }

@@ -1,7 +1,7 @@
 //! Writes the last operations of all threads before a violation, as a [counterexample](crate::story).
 
 use super::log::{Entry, StressOperation};
-use super::worker::Seat;
+use super::worker::ThreadSeat;
 use super::world::Violation;
 use crate::story::{Change, Step, Story, VERSION};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ const EACH: usize = 8;
 /// The number of the first thing: the object of the violation, if it has one.
 const OBJECT: usize = 1;
 
-pub(super) fn story(violation: &Violation, seats: &[Seat<'_>], seed: u64) -> Story {
+pub(super) fn story(violation: &Violation, seats: &[ThreadSeat<'_>], seed: u64) -> Story {
     let own = |entry: &Entry| violation.address == Some(entry.address);
     let mut cost_events: Vec<(u16, bool, &Entry)> = vec![];
     for seat in seats {
@@ -30,7 +30,7 @@ pub(super) fn story(violation: &Violation, seats: &[Seat<'_>], seed: u64) -> Sto
     let steps = told.map(|(_, (seat, _, entry))| step(*seat, entry, &mut things)).collect();
     Story {
         version: VERSION,
-        title: format!("uslab stress, seed {seed}: the last deeds before a violation"),
+        title: format!("uslab stress, seed {seed}: the last operations before a violation"),
         steps,
         waiting: Vec::new(),
         end: format!("at {:.6} s: {}", violation.at.as_secs_f64(), violation.what),
@@ -39,7 +39,7 @@ pub(super) fn story(violation: &Violation, seats: &[Seat<'_>], seed: u64) -> Sto
 }
 
 fn step(seat: u16, entry: &Entry, things: &mut BTreeMap<usize, (usize, Option<String>)>) -> Step {
-    let (did, after) = match entry.deed {
+    let (did, after) = match entry.operation_kind {
         StressOperation::Alloc => ("allocates", format!("held by thread {seat}")),
         StressOperation::Free => ("frees", "free".to_owned()),
         StressOperation::Leave => ("leaves for others", "left for others".to_owned()),
@@ -48,7 +48,7 @@ fn step(seat: u16, entry: &Entry, things: &mut BTreeMap<usize, (usize, Option<St
         StressOperation::Other(what) => (what, String::new()),
     };
     let part = format!("{:#x}", entry.address);
-    let said = match (entry.source, entry.deed) {
+    let sentence = match (entry.source, entry.operation_kind) {
         (Some(source), _) => format!("{did} {part} of {source}: {}", entry.token),
         (None, StressOperation::Move(cpu)) => format!("{did} {cpu}"),
         (None, _) => did.to_owned(),
@@ -61,7 +61,7 @@ fn step(seat: u16, entry: &Entry, things: &mut BTreeMap<usize, (usize, Option<St
     Step {
         thread: seat.to_string(),
         role: None,
-        did: said,
+        did: sentence,
         changes: changes.into_iter().collect(),
         at: Some(entry.at.as_secs_f64()),
     }
@@ -76,11 +76,11 @@ mod tests {
 
     #[test]
     fn violation_report_contains_the_object_history() {
-        let mut seats = [1, 2, 3].map(|number| Seat::new(number, 2 * MAX_TRACE_STEPS));
-        let mut log = |seat: usize, at: usize, deed, address| {
+        let mut seats = [1, 2, 3].map(|number| ThreadSeat::new(number, 2 * MAX_TRACE_STEPS));
+        let mut log = |seat: usize, at: usize, operation_kind, address| {
             let (at, token) = (Duration::from_millis(at as u64), Token::new(1, 1));
             let source = (address > 0).then_some(Source::Kmalloc(8));
-            seats[seat].log.push(Entry { at, deed, source, address, token });
+            seats[seat].log.push(Entry { at, operation_kind, source, address, token });
         };
         log(0, 0, StressOperation::Alloc, 64);
         (1..=20).for_each(|at| log(2, at, StressOperation::Other("reaps"), 0));

@@ -22,7 +22,7 @@ struct Range {
 
 impl Axis {
     /// Creates an axis with one value.
-    pub(super) fn one(value: u64) -> Self {
+    pub(super) fn single_value(value: u64) -> Self {
         Self(vec![value])
     }
     /// Returns all values once, in the order of the list or range.
@@ -125,12 +125,12 @@ mod tests {
     use super::*;
 
     #[derive(Deserialize)]
-    struct With {
+    struct OptionWith {
         a: Axis,
     }
 
     fn read(text: &str) -> Result<Vec<u64>, String> {
-        toml::from_str::<With>(&format!("a = {text}"))
+        toml::from_str::<OptionWith>(&format!("a = {text}"))
             .map(|with| with.a.0)
             .map_err(|error| error.message().to_owned())
     }

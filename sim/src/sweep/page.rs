@@ -56,7 +56,7 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
                         tr { td { (cuttable(&score.shown())) } td { (percent(score.of_best)) } td { (tie(score.ties)) } td { (percent(score.worst)) } td { (score.worst_at) } td { (grouped(score.runs)) } }
                     }
                 } }
-                h2 { "The best setting of each work" }
+                h2 { "The best setting for each workload" }
                 div.scroll { table {
                     tr { th { "work" } th { "CPUs" } th { "setting" } th { (metric) } th { "from" } th { "to" } th { "the next one" } th { "reaches" } }
                     @for best in &report.best {

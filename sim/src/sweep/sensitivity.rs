@@ -22,7 +22,7 @@
 //!   explains most. The number of terms is the one that best predicts settings outside the fit (ten parts, each left
 //!   out once). The report has the part of the variance that the fit predicts, and the indices add up to that part.
 
-use super::analysis::{Place, mean, of_best, place};
+use super::analysis::{WorkloadOnCpus, mean, of_best, place};
 use super::record::{Metric, Row};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,7 +59,7 @@ pub(super) struct Index {
 
 /// The effect of an option for one workload on one number of CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct At {
+pub(super) struct EffectAt {
     pub(super) work: String,
     pub(super) cpus: u32,
     pub(super) index: Index,
@@ -76,7 +76,7 @@ pub(super) struct Effect {
     /// The option's values, or groups of neighbouring values, each with the mean over all workloads and CPUs.
     pub(super) means: Vec<(String, f64)>,
     /// The effect for each workload and number of CPUs, beginning with the largest difference of means.
-    pub(super) places: Vec<At>,
+    pub(super) places: Vec<EffectAt>,
 }
 
 /// The sensitivity of a design to its options.
@@ -94,13 +94,14 @@ pub(super) struct Sensitivity {
 }
 
 /// The mean ratios, one for each seed, by size, operations and think time.
-type Reached = BTreeMap<(Option<u32>, Option<u64>, Option<u32>), Vec<f64>>;
+type RatiosByRun = BTreeMap<(Option<u32>, Option<u64>, Option<u32>), Vec<f64>>;
 
 /// Returns the sensitivity of each design that has options. Settings of one design that set different options are
 /// treated as settings of different designs.
 pub(super) fn sensitivity(rows: &[Row], metric: Metric) -> Vec<Sensitivity> {
     type Group<'a> = (&'a str, Vec<&'a str>);
-    let mut groups: BTreeMap<Group<'_>, BTreeMap<Vec<u64>, BTreeMap<Place<'_>, Reached>>> = BTreeMap::new();
+    let mut groups: BTreeMap<Group<'_>, BTreeMap<Vec<u64>, BTreeMap<WorkloadOnCpus<'_>, RatiosByRun>>> =
+        BTreeMap::new();
     for (row, ratio) in of_best(rows, metric) {
         let (names, values): (Vec<_>, Vec<_>) = row.knobs().unzip();
         let places = groups.entry((row.design(), names)).or_default().entry(values).or_default();
@@ -113,7 +114,7 @@ pub(super) fn sensitivity(rows: &[Row], metric: Metric) -> Vec<Sensitivity> {
 fn of_design(
     design: &str,
     names: &[&str],
-    settings: BTreeMap<Vec<u64>, BTreeMap<Place<'_>, Reached>>,
+    settings: BTreeMap<Vec<u64>, BTreeMap<WorkloadOnCpus<'_>, RatiosByRun>>,
 ) -> Option<Sensitivity> {
     let all: BTreeSet<_> = settings.values().flat_map(|places| places.keys().copied()).collect();
     let count = settings.len();
@@ -138,7 +139,7 @@ fn of_design(
     let levels: Vec<usize> = varied.iter().map(|knob| knobs[*knob].1.len()).collect();
 
     let (mut noise, mut has_noise) = (0.0, false);
-    let mut values: Vec<(Place<'_>, Vec<f64>)> = vec![];
+    let mut values: Vec<(WorkloadOnCpus<'_>, Vec<f64>)> = vec![];
     for at in &all {
         let mut of_place = Vec::with_capacity(settings.len());
         for (_, places) in &settings {
@@ -167,7 +168,7 @@ fn of_design(
         let mut places: Vec<_> = values
             .iter()
             .zip(&found)
-            .map(|(((work, cpus), y), v)| At {
+            .map(|(((work, cpus), y), v)| EffectAt {
                 work: (*work).to_owned(),
                 cpus: *cpus,
                 index: Index { first: part(v.first[axis], v.whole), total: part(v.total[axis], v.whole) },
@@ -251,7 +252,7 @@ impl Variances {
 
     /// Returns the mean of the variance within groups of points; the points of a group are equal in some axes. E(V(y |
     /// these axes)).
-    fn within(points: &[Vec<usize>], y: &[f64], is_given: impl Fn(usize) -> bool) -> f64 {
+    fn variance_within_groups(points: &[Vec<usize>], y: &[f64], is_given: impl Fn(usize) -> bool) -> f64 {
         let mut groups: BTreeMap<Vec<usize>, Vec<f64>> = BTreeMap::new();
         for (point, y) in points.iter().zip(y) {
             let given = point.iter().enumerate().filter(|(axis, _)| is_given(*axis)).map(|(_, rank)| *rank);
@@ -266,9 +267,10 @@ impl Variances {
 
     fn of_grid(points: &[Vec<usize>], levels: &[usize], y: &[f64], whole: f64) -> Self {
         let axes = || 0..levels.len();
-        let first =
-            axes().map(|axis| whole - Self::within(points, y, |given| given == axis)).map(|v| v.max(0.0));
-        let total = axes().map(|axis| Self::within(points, y, |given| given != axis));
+        let first = axes()
+            .map(|axis| whole - Self::variance_within_groups(points, y, |given| given == axis))
+            .map(|v| v.max(0.0));
+        let total = axes().map(|axis| Self::variance_within_groups(points, y, |given| given != axis));
         Self { whole, first: first.collect(), total: total.collect(), missed: 0.0 }
     }
 
@@ -470,17 +472,19 @@ mod tests {
     use std::f64::consts::PI;
 
     /// A function whose exact indices follow from its formula; its axes go from 0 to 1.
-    struct Known {
+    struct ExactFunction {
         of: fn(&[f64]) -> f64,
         indices: &'static [(f64, f64)],
     }
 
     /// The function 3a + b: the variances are in the ratio 9 to 1, and no part of the variance is shared.
-    const SUM: Known = Known { of: |x| 3.0 * x[0] + x[1], indices: &[(0.9, 0.9), (0.1, 0.1)] };
+    const SUM: ExactFunction =
+        ExactFunction { of: |x| 3.0 * x[0] + x[1], indices: &[(0.9, 0.9), (0.1, 0.1)] };
     /// The function (a - ½)(b - ½): all of the variance is shared by the two options.
-    const PRODUCT: Known = Known { of: |x| (x[0] - 0.5) * (x[1] - 0.5), indices: &[(0.0, 1.0), (0.0, 1.0)] };
+    const PRODUCT: ExactFunction =
+        ExactFunction { of: |x| (x[0] - 0.5) * (x[1] - 0.5), indices: &[(0.0, 1.0), (0.0, 1.0)] };
     /// The function of Ishigami and Homma (1990), with a = 7 and b = 0.1.
-    const ISHIGAMI: Known = Known {
+    const ISHIGAMI: ExactFunction = ExactFunction {
         of: |x| {
             let [a, b, c] = [0, 1, 2].map(|axis| (2.0 * x[axis] - 1.0) * PI);
             a.sin() + 7.0 * b.sin().powi(2) + 0.1 * c.powi(4) * a.sin()
@@ -488,14 +492,14 @@ mod tests {
         indices: &[(0.3139, 0.5576), (0.4424, 0.4424), (0.0, 0.2437)],
     };
     /// Sobol's g function with a = 0, 1, 4.5 and 9: the variance of a factor is 1 / 3(1 + a)².
-    const G: Known = Known {
+    const G: ExactFunction = ExactFunction {
         of: |x| {
             [0.0, 1.0, 4.5, 9.0].iter().zip(x).map(|(a, x)| ((4.0 * x - 2.0).abs() + a) / (1.0 + a)).product()
         },
         indices: &[(0.7165, 0.7953), (0.1791, 0.2423), (0.0237, 0.0344), (0.0072, 0.0105)],
     };
 
-    fn indices(known: &Known, points: &[Vec<usize>], levels: usize) -> (Vec<(f64, f64)>, f64) {
+    fn indices(known: &ExactFunction, points: &[Vec<usize>], levels: usize) -> (Vec<(f64, f64)>, f64) {
         let place = |rank: &usize| (*rank as f64 + 0.5) / levels as f64;
         let y: Vec<f64> =
             points.iter().map(|point| (known.of)(&point.iter().map(place).collect::<Vec<_>>())).collect();
@@ -516,7 +520,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn near(found: &[(f64, f64)], known: &Known, by: f64) {
+    fn near(found: &[(f64, f64)], known: &ExactFunction, by: f64) {
         for (found, known) in found.iter().zip(known.indices) {
             assert!((found.0 - known.0).abs() < by && (found.1 - known.1).abs() < by, "{found:?} {known:?}");
         }
@@ -607,7 +611,7 @@ mod tests {
         for knob in &found[0].knobs {
             assert_eq!(knob.index, Index { first: 0.0, total: 1.0 });
         }
-        assert_eq!(found[0].chance, None, "one seed says nothing of chance");
+        assert_eq!(found[0].chance, None, "one seed gives no estimate of chance");
     }
 
     #[test]

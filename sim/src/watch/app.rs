@@ -57,7 +57,7 @@ pub(super) struct Sample {
     pub(super) values: Vec<f64>,
 }
 
-const NO_FOLLOWED_OBJECT: &str = "No object is followed; f follows the one that this operation touched.";
+const NO_FOLLOWED_OBJECT: &str = "No object is followed; f follows the object of this operation.";
 
 /// The number of kinds of events at which `u` can stop, in the order of the page.
 const CONDITIONS: usize = 6;
@@ -186,7 +186,7 @@ impl<'s> App<'s> {
         self.about.caches[cache as usize]
     }
 
-    pub(super) fn on(&mut self, key: Key) {
+    pub(super) fn handle_key(&mut self, key: Key) {
         self.problem.clear();
         if self.over == Overlay::Help {
             self.over = Overlay::Nothing;
@@ -206,7 +206,7 @@ impl<'s> App<'s> {
             Key::End => self.go(self.about.operations),
             Key::Slow => self.wish = EngineRequest::Slow,
             Key::Condition => self.condition = (self.condition + 1) % CONDITIONS,
-            Key::Until => match self.until() {
+            Key::Until => match self.search_condition() {
                 Some(until) => self.wish = EngineRequest::Until(until),
                 None if self.chosen.is_none() => self.problem = "No cache of the trace is used.".to_owned(),
                 None => self.problem = NO_FOLLOWED_OBJECT.to_owned(),
@@ -310,7 +310,7 @@ impl<'s> App<'s> {
         }
     }
 
-    fn until(&self) -> Option<Until> {
+    fn search_condition(&self) -> Option<Until> {
         let cache = self.chosen?;
         Some(match self.condition {
             0 => Until::Miss { cache },
@@ -337,11 +337,11 @@ impl<'s> App<'s> {
         }
     }
     /// Handles the result of a search: the operation of the event, or a message that the event does not happen again.
-    pub(super) fn found(&mut self, found: Option<Found>, from: u64) {
+    pub(super) fn show_found(&mut self, found: Option<Found>, from: u64) {
         match found {
             Some(found) => self.go(found.operation),
             None => {
-                self.problem = "That does not happen again before the end.".to_owned();
+                self.problem = "No later operation meets the condition.".to_owned();
                 self.go(from);
             }
         }

@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(vote.result(None), None, "user memory, and another CPU");
         vote.object(3, at(0x4a9b, 192));
         assert_eq!(vote.result(None), Some((BASE, PageSize::Kib4)));
-        assert_eq!(vote.result(Some(PageSize::Kib64)), None, "pages of 64 KiB were not there");
+        assert_eq!(vote.result(Some(PageSize::Kib64)), None, "pages of 64 KiB were not possible");
         let map = mapping(DirectMap::At(BASE));
         assert_eq!(map.pfn(at(0x4a9b, 192)), Some(Pfn(0x4a9b)));
         assert_eq!(map.object(Pfn(0x4a9b), 192), at(0x4a9b, 192));

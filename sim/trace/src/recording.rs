@@ -186,7 +186,7 @@ impl Recording {
         page_size: Option<(PageSize, PageSizeSource)>,
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, TraceError> {
-        let mut pass = Pass::new(source.path().to_owned(), spool_limit);
+        let mut pass = ReadPass::new(source.path().to_owned(), spool_limit);
         pass.partial = source.is_partial();
         if source.is_recorded() {
             pass.recorded(source, progress)?;
@@ -287,13 +287,13 @@ impl Recording {
     /// Returns the number of events by name, most frequent first.
     #[must_use]
     pub fn events_by_name(&self) -> Vec<(String, u64)> {
-        named(&self.strings.events, &self.counts.by_name)
+        names_with_counts(&self.strings.events, &self.counts.by_name)
     }
 
     /// Returns the number of object allocations by flags, most frequent first.
     #[must_use]
     pub fn allocations_by_gfp(&self) -> Vec<(String, u64)> {
-        named(&self.strings.gfp, &self.counts.by_gfp)
+        names_with_counts(&self.strings.gfp, &self.counts.by_gfp)
     }
 
     /// Returns the address at which the traced kernel maps its memory.
@@ -321,7 +321,7 @@ impl Recording {
     }
 }
 
-fn named(symbols: &super::symbols::Symbols, counts: &[u64]) -> Vec<(String, u64)> {
+fn names_with_counts(symbols: &super::symbols::Symbols, counts: &[u64]) -> Vec<(String, u64)> {
     let mut named: Vec<_> = counts
         .iter()
         .enumerate()
@@ -340,7 +340,7 @@ pub(super) fn bump(counts: &mut Vec<u64>, at: usize) {
     counts[at] += 1;
 }
 
-struct Pass {
+struct ReadPass {
     path: PathBuf,
     parser: Parser,
     shapes: Shapes,
@@ -359,7 +359,7 @@ struct Pass {
     impossible: [Option<(u64, Impossible)>; PageSize::ALL.len()],
 }
 
-impl Pass {
+impl ReadPass {
     fn new(path: PathBuf, spool_limit: usize) -> Self {
         Self {
             path,
@@ -398,7 +398,7 @@ impl Pass {
         self.parser.is_recorded();
         let mut calls = Calls::open(source)?;
         while let Some((number, call, cpu, time_ns)) = calls.next_call()? {
-            let event = self.parser.made(call, cpu, time_ns);
+            let event = self.parser.event_of_call(call, cpu, time_ns);
             self.event(&event, number).map_err(|source| TraceError::Spool { source })?;
             self.counts.lines = number;
             if number.is_multiple_of(RECORDS_PER_PROGRESS) {
@@ -689,7 +689,7 @@ impl Pass {
         let rows = self.parser.take_rows();
         let line = self.counts.lines;
         let made = fleetbench::calls(&rows, |call| {
-            let event = self.parser.made(call, 0, 0);
+            let event = self.parser.event_of_call(call, 0, 0);
             self.event(&event, line)
         });
         made.map_err(|source| TraceError::Spool { source })?;

@@ -121,7 +121,10 @@ fn row(text: &str) -> Result<(Row, Tunables), &'static str> {
     };
     let tunables = Tunables { limit: tunable()?, batch: tunable()?, shared: tunable()? };
     let Row { objects, object_size, objects_per_slab, pages_per_slab, slabs, .. } = row;
-    if objects_per_slab > MAX_SLAB_OBJECTS || pages_per_slab > MAX_SLAB_OBJECTS || object_size > MAX_OBJECT_BYTES {
+    if objects_per_slab > MAX_SLAB_OBJECTS
+        || pages_per_slab > MAX_SLAB_OBJECTS
+        || object_size > MAX_OBJECT_BYTES
+    {
         return Err("up to 65,536 objects and pages in a slab, and 64 MiB in an object");
     }
     // A product of two numbers of a row is a number of bytes or pages, which no machine exceeds.

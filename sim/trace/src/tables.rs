@@ -102,7 +102,7 @@ impl Tables {
     /// # Errors
     ///
     /// Fails if a table exists but cannot be read or parsed; the error names the file and the line.
-    pub fn beside(trace: &Path) -> Result<Self, TraceError> {
+    pub fn next_to_trace(trace: &Path) -> Result<Self, TraceError> {
         match trace.parent() {
             Some(folder) if trace.as_os_str() != "-" => Self::read(folder),
             _ => Ok(Self::default()),
@@ -113,7 +113,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// Fails for the reasons for which [`beside`](Self::beside) fails.
+    /// Fails for the reasons for which [`next_to_trace`](Self::next_to_trace) fails.
     pub fn read(folder: &Path) -> Result<Self, TraceError> {
         Self::of(folder, |path| match fs::read_to_string(path) {
             Ok(text) => Ok(Some(text)),
@@ -127,7 +127,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// Fails for the reasons for which [`beside`](Self::beside) fails.
+    /// Fails for the reasons for which [`next_to_trace`](Self::next_to_trace) fails.
     pub fn of<T: AsRef<str>>(
         folder: &Path,
         text: impl Fn(&Path) -> Result<Option<T>, TraceError>,

@@ -118,7 +118,9 @@ impl UslabCacheOptions {
         let mut read = MaybeUninit::<Self>::zeroed();
         // SAFETY: both sides have that many bytes. An older struct leaves zeros, which are valid.
         unsafe {
-            read.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len().min(KNOWN_OPTIONS_BYTES));
+            read.as_mut_ptr()
+                .cast::<u8>()
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len().min(KNOWN_OPTIONS_BYTES));
             Ok(read.assume_init())
         }
     }
@@ -262,7 +264,7 @@ unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mu
     match unsafe { &(*cache).cache }.alloc_inlined(gfp) {
         Some(object) => object.as_ptr().cast(),
         // SAFETY: the cache exists, and `error` is null or writable, by this function's contract.
-        None => unsafe { missed(cache, gfp, error) },
+        None => unsafe { alloc_slow(cache, gfp, error) },
     }
 }
 /// A tail call of this function, so that the caller keeps nothing across the call. The function is `extern "C"`,
@@ -272,8 +274,8 @@ unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mu
 /// The contract of [`allocate`] applies.
 #[cold]
 #[inline(never)]
-#[expect(improper_ctypes_definitions, reason = "called only here")]
-unsafe extern "C" fn missed(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mut c_void {
+#[expect(improper_ctypes_definitions, reason = "the cache must have a fast path")]
+unsafe extern "C" fn alloc_slow(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mut c_void {
     // SAFETY: the cache exists, by this function's contract.
     match unsafe { &(*cache).cache }.alloc_missed(gfp) {
         Ok(object) => object.as_ptr().cast(),

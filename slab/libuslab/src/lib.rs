@@ -66,13 +66,13 @@ use uslab::{Gfp, Uslab};
 /// The library's own global allocator, out of line. An inlined [`Uslab`] would be in each of the thousand places that
 /// drop a box. The loader would then relocate the descriptors of all inlined restartable sequences: 44 KiB of each
 /// process, and a tenth of its start.
-struct OutOfLine;
+struct OutOfLineAllocator;
 
 #[global_allocator]
-static ALLOCATOR: OutOfLine = OutOfLine;
+static ALLOCATOR: OutOfLineAllocator = OutOfLineAllocator;
 
 // SAFETY: `Uslab` fulfils the contract.
-unsafe impl GlobalAlloc for OutOfLine {
+unsafe impl GlobalAlloc for OutOfLineAllocator {
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the layout is not empty, by the contract of `alloc`.

@@ -78,7 +78,9 @@ impl<A: Area> MarkedPool<A> {
     }
     /// Returns the slots in use, ascending. Cost: a load from each slot.
     pub fn live(&self) -> impl Iterator<Item = NonNull<u8>> {
-        (0..self.pool.capacity()).map(|index| self.pool.slot(index)).filter(|&slot| self.mark(slot) == ALLOCATED_MARK)
+        (0..self.pool.capacity())
+            .map(|index| self.pool.slot(index))
+            .filter(|&slot| self.mark(slot) == ALLOCATED_MARK)
     }
     /// The underlying pool, for its counters.
     pub fn pool(&self) -> &FixedPool<A> {

@@ -409,7 +409,7 @@ impl<M: Words> Blocks<M> {
             }
             let is_free = flags & FREE != 0;
             if is_free && was_free {
-                return Err(format!("the free block at {at} was not merged with the one before"));
+                return Err(format!("the free block at {at} was not merged with the previous block"));
             }
             if is_free && self.memory.peek(at + size - HEADER) as usize != at {
                 return Err(format!("the free block at {at} lacks its start address at its end"));
@@ -434,7 +434,7 @@ impl<M: Words> Blocks<M> {
                     return Err(format!("the block at {at} is in the list of {class:?}"));
                 }
                 if self.memory.peek(at as usize + HEADER + 4) != prev {
-                    return Err(format!("the free block at {at} has another one before it in the list"));
+                    return Err(format!("the list's links at the free block {at} disagree"));
                 }
                 listed += 1;
                 (prev, at) = (at, self.memory.peek(at as usize + HEADER));

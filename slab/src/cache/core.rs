@@ -10,7 +10,7 @@ use crate::debug::flags::DebugRules;
 use crate::debug::gdb;
 use crate::debug::guard::Guard;
 use crate::debug::harden::{Harden, Mappings, Secret};
-use crate::debug::profile::{NotStarted, SEPARATE_MEMORY_MIN_RATE, Own, Profiler};
+use crate::debug::profile::{NotStarted, Profiler, SEPARATE_MEMORY_MIN_RATE, SampleMemory};
 use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
 use crate::geometry::OrderRule;
@@ -79,7 +79,7 @@ pub(crate) struct Core {
     pub(crate) shrinkers: Arc<Shrinkers>,
     pub(crate) background: Background,
     pub(crate) profiler: Profiler,
-    seen: gdb::Listed,
+    seen: gdb::DebuggerEntry,
 }
 
 impl fmt::Debug for Core {
@@ -140,14 +140,14 @@ impl Core {
             shrinkers: Arc::new(Shrinkers::new()),
             background: Background::new(_this.clone() as Weak<_>, config.reap_every),
             profiler: Profiler::new(cpus.count() as usize),
-            seen: gdb::Listed::new(),
+            seen: gdb::DebuggerEntry::new(),
         });
-        core.seen.list(core.seen());
+        core.seen.list(core.describe_for_debuggers());
         core.read_limits();
         Ok(core)
     }
     /// Describes the subsystem for debuggers.
-    fn seen(&self) -> gdb::SubsystemSeen {
+    fn describe_for_debuggers(&self) -> gdb::SubsystemSeen {
         let (pages, frames) = (&self.memory.pages, self.memory.frames());
         let first = uslab_buddy::Pfn::new(0);
         gdb::SubsystemSeen {
@@ -225,7 +225,7 @@ impl Core {
             // Tags are made with no lock held.
             let pages = &self.memory.pages;
             let range = pages.address(uslab_buddy::Pfn::new(0));
-            let (most, apart) = (pages.most_pages(), pages.apart());
+            let (most, apart) = (pages.most_pages(), pages.required_spacing());
             made = Some(Arc::new(Tags::new(range, most, apart, self.backend, &self.faults)?));
         }
         let mut kept = self.tags.lock();
@@ -249,7 +249,7 @@ impl Core {
     ) -> Result<(), NotStarted> {
         // If pages lack addresses, sized frees may take foreign addresses for pages.
         let own = own && !self.memory.pages.has_unmapped_pages();
-        let own = own.then_some(|| Own::new(self.backend, &self.faults));
+        let own = own.then_some(|| SampleMemory::new(self.backend, &self.faults));
         self.profiler
             .start(rate, seed, own, |with_frees| self.memory.pages.tables().close_inlined(with_frees))
     }

@@ -374,7 +374,7 @@ impl Cache {
     }
 
     /// Returns a reference to this cache, for a thread that owns an object. The cache lives as long as it has objects.
-    pub(crate) fn kept(&self) -> Option<Arc<Self>> {
+    pub(crate) fn keep_alive(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
     }
     /// Number of objects that wait for a grace period before they are free.

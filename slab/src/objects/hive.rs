@@ -138,7 +138,7 @@ impl<T> Hive<T> {
     /// # Panics
     /// Panics if the key belongs to another hive.
     pub fn remove(&mut self, key: Key<T>) -> T {
-        self.own(&key);
+        self.check_owner(&key);
         // SAFETY: the place was allocated from this cache, its value was moved out, and the key is consumed.
         let free = || unsafe { self.cache.free(key.value.cast()) };
         planted!("a hive reads the value of a free place" => free());
@@ -156,7 +156,7 @@ impl<T> Hive<T> {
     /// # Panics
     /// Panics if the key belongs to another hive.
     pub fn get(&self, key: &Key<T>) -> &T {
-        self.own(key);
+        self.check_owner(key);
         // SAFETY: the key belongs to this hive, so its place holds a value, which stays while the hive is borrowed.
         unsafe { key.value.as_ref() }
     }
@@ -165,7 +165,7 @@ impl<T> Hive<T> {
     /// # Panics
     /// Panics if the key belongs to another hive.
     pub fn get_mut(&mut self, key: &Key<T>) -> &mut T {
-        self.own(key);
+        self.check_owner(key);
         let mut value = key.value;
         // SAFETY: the key belongs to this hive, so its place holds a value, and the hive is borrowed exclusively.
         unsafe { value.as_mut() }
@@ -207,7 +207,7 @@ impl<T> Hive<T> {
                 places.iter_mut().map(|place| &mut place.0)
             })
         };
-        assert!(self.look(), "nobody can tell which places of {} are in use", self.cache.name());
+        assert!(self.look(), "the places of {} that are in use are unknown", self.cache.name());
         self.live.runs().flat_map(values)
     }
     /// Snapshot of the cache's numbers.
@@ -236,8 +236,8 @@ impl<T> Hive<T> {
         !self.stale
     }
     #[track_caller]
-    fn own(&self, key: &Key<T>) {
-        assert!(key.hive == self.number, "the key of another hive was used on {}", self.cache.name());
+    fn check_owner(&self, key: &Key<T>) {
+        assert!(key.hive == self.number, "the key belongs to another hive than {}", self.cache.name());
     }
 }
 
@@ -434,7 +434,7 @@ mod tests {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
         impl Drop for Panics {
             fn drop(&mut self) {
-                assert!(!self.1, "on purpose");
+                assert!(!self.1, "intended panic");
             }
         }
         let (subsystem, value) = (subsystem(), Rc::new(()));

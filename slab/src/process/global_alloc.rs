@@ -627,7 +627,7 @@ impl Uslab {
         #[cfg(unix)]
         at_fork::register();
         match PROCESS.get() {
-            None if !Options::given() => None,
+            None if !Options::are_options_given() => None,
             _ => process()?.dump,
         }
     }

@@ -362,7 +362,7 @@ impl fmt::Display for Statistics<'_> {
         if refused > 0 {
             writeln!(
                 f,
-                "# drains: {refused} of {passes} were refused (membarrier): what CPUs hold stays there"
+                "# drains: {refused} of {passes} were refused (membarrier): objects stay on the CPUs"
             )?;
         }
         let paths = self.0.paths();

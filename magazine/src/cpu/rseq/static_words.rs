@@ -27,7 +27,7 @@ pub struct StaticWords {
 
 impl StaticWords {
     /// Creates static words that no table has taken.
-    #[expect(clippy::new_without_default, reason = "for statics")]
+    #[expect(clippy::new_without_default, reason = "the alignment must suit a static")]
     pub const fn new() -> Self {
         Self {
             area: AtomicIsize::new(0),

@@ -113,7 +113,7 @@ impl<O> Source<O> for Trace<O> {
     }
     fn got(&mut self, cpu: u32, then: f64, object: O) -> Option<u32> {
         let last = self.at[cpu as usize].checked_sub(1).map(|at| self.cpus[cpu as usize][at]);
-        let Some(Step::Alloc { object: number, .. }) = last else { unreachable!("it has allocated") };
+        let Some(Step::Alloc { object: number, .. }) = last else { unreachable!("the object was allocated") };
         match core::mem::replace(&mut self.objects[number as usize], Slot::Since(then, object)) {
             Slot::Awaited(sleeper) => Some(sleeper),
             _ => None,
@@ -138,7 +138,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     fn outcome<P: Policy>(stream: &Stream) -> Result<Outcome, ClockError> {
-        let profile = Profile::own().next().expect("one at least");
+        let profile = Profile::built_in().next().expect("the list must not be empty");
         run_stream::<P>(&Pages::of(stream).unwrap(), P::Knobs::default(), stream, &profile)
     }
 
@@ -201,7 +201,7 @@ mod tests {
             let (stream, operations) = random(7);
             let first = outcome::<P>(&stream).unwrap();
             assert_eq!((first.operations, first.cpus), (operations, 4), "{}", P::NAME);
-            assert!(first.paths.operations() < operations, "large ones are of no class");
+            assert!(first.paths.operations() < operations, "large blocks have no class");
             assert_eq!(first, outcome::<P>(&stream).unwrap());
             assert_ne!(first, outcome::<P>(&random(8).0).unwrap());
         }
@@ -241,7 +241,7 @@ mod tests {
         let mut bytes = stream.write();
         let knobs = bonwick94::Knobs::default;
         let pages = Pages::new(4).unwrap();
-        let profile = Profile::own().next().expect("one at least");
+        let profile = Profile::built_in().next().expect("the list must not be empty");
         // A changed byte gives an error or a runnable stream, never a panic.
         let mut damaged = 0;
         for at in (20..bytes.len()).step_by(97) {

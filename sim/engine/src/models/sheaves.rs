@@ -93,7 +93,7 @@ pub trait SlabLayer: std::fmt::Debug + Sized {
     ///
     /// # Errors
     /// Fails if memory is exhausted.
-    fn one(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
+    fn alloc_without_sheaf(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
     /// Fills a sheaf to `room` objects, or to fewer objects if memory is short.
     fn refill(&mut self, op: &mut Op<'_>, sheaf: &mut Vec<Object>, room: usize);
     /// Accepts flushed objects that belong to one slab.
@@ -176,7 +176,7 @@ impl<B: SlabLayer> Policy for Sheaves<B> {
 
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
         if self.capacity == 0 {
-            return self.below.one(op);
+            return self.below.alloc_without_sheaf(op);
         }
         self.end_grace(op);
         if self.cpus[op.cpu as usize].main.is_empty() {
@@ -184,7 +184,7 @@ impl<B: SlabLayer> Policy for Sheaves<B> {
         }
         match self.cpus[op.cpu as usize].main.pop() {
             Some(object) => Ok(object),
-            None => self.below.one(op),
+            None => self.below.alloc_without_sheaf(op),
         }
     }
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
@@ -380,7 +380,7 @@ impl SlabLayer for Slub {
     fn refills(manner: CallMode) -> bool {
         manner != CallMode::NonBlocking
     }
-    fn one(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+    fn alloc_without_sheaf(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
         <Self as Policy>::alloc(self, op)
     }
     fn refill(&mut self, op: &mut Op<'_>, sheaf: &mut Vec<Object>, room: usize) {
@@ -437,7 +437,7 @@ impl SlabLayer for Node {
     fn refills(_: CallMode) -> bool {
         true
     }
-    fn one(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+    fn alloc_without_sheaf(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
         let slab = match op.slabs.first(PARTIAL) {
             Some(slab) => slab,
             None => op.make(PARTIAL)?,

@@ -158,7 +158,7 @@ impl Policy for Slub {
         SLAB_MAX_ORDER_KNOB,
         Knob {
             name: "cpus",
-            means: "CPUs that the policy has",
+            means: "number of CPUs of the policy",
             range: 1..=u32::MAX as u64,
             default: |_, cpus| cpus.into(),
         },

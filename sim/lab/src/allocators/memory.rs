@@ -121,16 +121,16 @@ impl Memory {
     ///
     /// # Panics
     /// Panics if `piece` is a block of another memory, so that mixing up two allocators of one type fails immediately.
-    pub fn own(&self, piece: &Piece) -> usize {
+    pub fn checked_offset(&self, piece: &Piece) -> usize {
         assert!(self.owns(piece), "a block of another allocator was given to this one");
         piece.at
     }
     /// Returns the bytes of `piece`.
     ///
     /// # Panics
-    /// Panics as [`own`](Self::own) does.
+    /// Panics as [`checked_offset`](Self::checked_offset) does.
     pub(super) fn bytes(&mut self, piece: &Piece) -> &mut [u8] {
-        let at = self.own(piece);
+        let at = self.checked_offset(piece);
         self.slice_mut(at..at + piece.bytes)
     }
     pub(super) fn slice(&self, range: Range<usize>) -> &[u8] {
@@ -204,7 +204,7 @@ macro_rules! of_the_library {
                 self.work.served(block)
             }
             fn free(&mut self, block: Piece) {
-                let at = self.blocks.memory().own(&block);
+                let at = self.blocks.memory().checked_offset(&block);
                 self.work.frees += 1;
                 self.blocks.give(at);
             }
@@ -226,7 +226,7 @@ macro_rules! of_the_library {
             fn work(&self) -> Work {
                 self.blocks.memory().work(self.work)
             }
-            fn beside(&self) -> usize {
+            fn metadata_bytes(&self) -> usize {
                 self.blocks.control_bytes()
             }
             fn room(&self, layout: Layout) -> Option<bool> {
@@ -258,7 +258,7 @@ mod tests {
     #[should_panic(expected = "a block of another allocator was given to this one")]
     fn foreign_block_is_detected() {
         let (one, other) = (Memory::new(64, 1, 1).unwrap(), Memory::new(64, 1, 1).unwrap());
-        other.own(&one.piece(0, 8));
+        other.checked_offset(&one.piece(0, 8));
     }
 
     #[test]

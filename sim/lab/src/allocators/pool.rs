@@ -130,7 +130,7 @@ impl Allocator for Pool {
     fn work(&self) -> Work {
         self.slots.memory().work(self.work)
     }
-    fn beside(&self) -> usize {
+    fn metadata_bytes(&self) -> usize {
         size_of_val(&self.head)
     }
     fn room(&self, layout: Layout) -> Option<bool> {
@@ -186,7 +186,7 @@ impl Allocator for External {
     fn work(&self) -> Work {
         self.slots.memory().work(self.work)
     }
-    fn beside(&self) -> usize {
+    fn metadata_bytes(&self) -> usize {
         self.free.capacity() * size_of::<usize>()
     }
     fn room(&self, layout: Layout) -> Option<bool> {
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn freed_slot_is_reused_first() {
         let mut pool = pool(24, 96);
-        assert_eq!((pool.capacity(), pool.slots(), pool.beside()), (2304, 24, 4));
+        assert_eq!((pool.capacity(), pool.slots(), pool.metadata_bytes()), (2304, 24, 4));
         let [a, b, c] = [96; 3].map(|size| pool.alloc(slot(size)).unwrap());
         let middle = pool.range(&b);
         pool.free(b);
@@ -266,9 +266,13 @@ mod tests {
     fn external_free_list_takes_separate_memory() {
         let mut outside = External::new(Linear::fixed(96 * 1000).unwrap(), slot(96)).unwrap();
         let blocks: Vec<_> = (0..1000).map(|_| outside.alloc(slot(96)).unwrap()).collect();
-        assert_eq!(outside.beside(), 0);
+        assert_eq!(outside.metadata_bytes(), 0);
         blocks.into_iter().for_each(|block| outside.free(block));
-        assert!(outside.beside() >= 8 * 1000, "8 bytes for each free slot, and {}", outside.beside());
+        assert!(
+            outside.metadata_bytes() >= 8 * 1000,
+            "8 bytes for each free slot, and {}",
+            outside.metadata_bytes()
+        );
         assert_eq!(outside.holes(), Holes { count: 1000, largest: 96, total: 96_000 });
     }
 

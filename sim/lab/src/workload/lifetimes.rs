@@ -39,7 +39,7 @@ impl Lifetimes {
     /// Draws a lifetime in ticks, which is at least 1. `None` if the block lives until the end of the workload.
     pub fn sample(&self, rng: &mut Rng) -> Option<u64> {
         let mean = match self.kind {
-            Lifetime::Uniform(least, most) => return Some(rng.within(least, most)),
+            Lifetime::Uniform(least, most) => return Some(rng.in_range(least, most)),
             Lifetime::Exponential(mean) => mean,
             Lifetime::Bimodal { short, long, share } => {
                 if rng.unit() < share {

@@ -55,7 +55,7 @@ impl Sizes {
     pub fn sample(&self, rng: &mut Rng) -> usize {
         match &self.kind {
             Kind::Fixed(bytes) => *bytes as usize,
-            Kind::Uniform(least, most) => rng.within(*least, *most) as usize,
+            Kind::Uniform(least, most) => rng.in_range(*least, *most) as usize,
             Kind::LogNormal { median, sigma, most } => {
                 // The conversion saturates, and larger values are cut off below.
                 let bytes = (median * libm::exp(sigma * rng.normal())) as u64;
@@ -84,8 +84,9 @@ impl FromStr for Sizes {
                 let given = spec.arguments(rest, 2, 3)?;
                 let median = spec.number("the median", given[0], 1.0, MAX_BYTES as f64)?;
                 let sigma = spec.number("sigma", given[1], 0.0, 10.0)?;
-                let most =
-                    given.get(2).map_or(Ok(DEFAULT_UPPER_BOUND), |most| spec.number("the largest size", most, 1, MAX_BYTES))?;
+                let most = given.get(2).map_or(Ok(DEFAULT_UPPER_BOUND), |most| {
+                    spec.number("the largest size", most, 1, MAX_BYTES)
+                })?;
                 Kind::LogNormal { median, sigma, most }
             }
             "zipf" => Kind::Weighted(zipf(&spec, rest)?),
@@ -135,7 +136,7 @@ fn histogram(spec: &Spec<'_>, path: &Path) -> Result<Weighted, SpecError> {
     };
     match read() {
         Ok(pairs) => {
-            Weighted::new(pairs).map_or_else(|| spec.wrong("its counts come to nothing, or to too much"), Ok)
+            Weighted::new(pairs).map_or_else(|| spec.wrong("the sum of its counts is zero or too large"), Ok)
         }
         Err(error) => spec.wrong(error.to_string()),
     }
@@ -202,7 +203,7 @@ mod tests {
             wrong(&text)
         );
         std::fs::write(&path, "24,0\n").unwrap();
-        assert!(wrong(&text).contains("its counts come to nothing"));
+        assert!(wrong(&text).contains("the sum of its counts is zero"));
         std::fs::remove_file(&path).unwrap();
         assert!(wrong(&text).contains("cannot open"));
     }

@@ -15,7 +15,7 @@ pub(crate) const MAX_SAMPLE_BYTES: usize = 32 << 10;
 /// Separate memory for samples, outside the subsystem's pages. If a sample is in separate memory, a free that finds its
 /// class by address misses; all other frees are unaffected.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct SampleMemory {
     memory: Reserved,
     /// A word for each place: the size of its sample, or, with the highest bit set, the index plus one of the next free place.
     places: Vec<u32>,
@@ -24,7 +24,7 @@ pub(crate) struct Own {
 
 const FREE: u32 = 1 << 31;
 
-impl Own {
+impl SampleMemory {
     /// Makes the separate memory; `None` if addresses are refused or limited, or memory is short.
     pub(crate) fn new(backend: Backend, faults: &Faults) -> Option<Self> {
         let mapped = cfg!(all(target_os = "linux", not(any(uslab_heap, loom, shuttle))));
@@ -42,7 +42,9 @@ impl Own {
     pub(super) fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         let place = match self.free {
             // The next place cannot be committed.
-            0 if !self.memory.commit(&Operation::new(), (self.places.len() + 1) * MAX_SAMPLE_BYTES) => return None,
+            0 if !self.memory.commit(&Operation::new(), (self.places.len() + 1) * MAX_SAMPLE_BYTES) => {
+                return None;
+            }
             0 => {
                 self.places.push(FREE);
                 self.places.len() - 1
@@ -68,7 +70,9 @@ impl Own {
         let place = (address - self.base()) / MAX_SAMPLE_BYTES;
         if bytes > PAGE_SIZE {
             // SAFETY: the memory is committed, and no longer used.
-            unsafe { self.memory.discard(place * MAX_SAMPLE_BYTES + PAGE_SIZE..(place + 1) * MAX_SAMPLE_BYTES) };
+            unsafe {
+                self.memory.discard(place * MAX_SAMPLE_BYTES + PAGE_SIZE..(place + 1) * MAX_SAMPLE_BYTES)
+            };
         }
         self.places[place] = self.free | FREE;
         self.free = place as u32 + 1;
@@ -82,7 +86,7 @@ mod tests {
 
     #[test]
     fn profile_reserves_a_place_for_each_live_sample() {
-        let own = Own::new(Backend::Os, &Faults::default()).unwrap();
+        let own = SampleMemory::new(Backend::Os, &Faults::default()).unwrap();
         assert!(own.places.capacity() >= LIVE);
     }
 }

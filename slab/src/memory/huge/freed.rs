@@ -193,7 +193,7 @@ mod tests {
         assert!(freed.pop_above(18 * MIB).is_none());
         let part = freed.pop_above(17 * MIB).unwrap();
         assert_eq!((part.bytes(), sizes(&freed)), (MIB, vec![5, 5, 7]));
-        assert!(part.base() > bases[1], "the end of the oldest");
+        assert!(part.base() > bases[1], "the end of the oldest mapping");
         let whole = freed.pop_above(9 * MIB).unwrap();
         assert_eq!((whole.base(), freed.bytes()), (bases[1], 12 * MIB));
         assert_eq!(freed.pop_above(9 * MIB).map(|region| region.bytes()), Some(3 * MIB));

@@ -156,7 +156,7 @@ impl Background {
     /// Returns `true` if the thread should be started once the subsystem is large enough.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
-        self.is(Wanted)
+        self.is_served_by(Wanted)
     }
 
     /// Starts the reaper thread if `committed` bytes are enough.
@@ -182,7 +182,7 @@ impl Background {
         started
     }
 
-    fn is(&self, thread: ReaperThread) -> bool {
+    fn is_served_by(&self, thread: ReaperThread) -> bool {
         // Relaxed: `run` explains why the thread does not miss the effect of a free. loom's models have no reaper.
         !cfg!(loom) && self.state.load(Relaxed) == thread as u32
     }
@@ -190,7 +190,7 @@ impl Background {
     /// Wakes the reaper thread, after pages were freed or a waiter joined.
     #[inline]
     pub(crate) fn wake(&self) {
-        if self.is(Asleep) {
+        if self.is_served_by(Asleep) {
             self.unpark();
         }
     }
@@ -275,7 +275,8 @@ fn run(weak: &Weak<dyn Reap>) {
             }
             drop(core);
             // Sleep until another thread frees pages, waits at a limit, or drops the subsystem.
-            let sleeps = |core: Arc<dyn Reap>| core.background().is(Asleep) && !core.is_needed(seen);
+            let sleeps =
+                |core: Arc<dyn Reap>| core.background().is_served_by(Asleep) && !core.is_needed(seen);
             while !are_alone() && weak.upgrade().is_some_and(sleeps) {
                 park_timeout(LAST_THREAD_INTERVAL);
             }

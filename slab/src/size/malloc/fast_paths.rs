@@ -317,7 +317,7 @@ mod tests {
         }
         for size in [super::super::MAX_CLASS + 1, 1 << 20, (4 << 20) + 1] {
             let memory = alloc(size);
-            assert_eq!(found(memory), None, "{size} bytes are no object");
+            assert_eq!(found(memory), None, "{size} bytes are not an object size");
             // SAFETY: the test allocated the memory, and frees it once.
             unsafe { malloc.free(memory) };
         }

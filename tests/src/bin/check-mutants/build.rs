@@ -31,7 +31,7 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
     for file in files {
         let text = fs::read_to_string(of.root.join(file)).with_context(|| file.clone())?;
         ensure!(
-            of.packages.iter().any(|of| of.has(file)),
+            of.packages.iter().any(|of| of.changes_file(file)),
             "{file}: expected a file of one of the crates {:?}",
             of.packages.iter().map(|of| &of.name).collect::<Vec<_>>()
         );
@@ -45,7 +45,7 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
     if args.models && !args.files.is_empty() {
         of.packages.retain(|package| {
             let judged = |file: &String| package.judges.is_some_and(|of| file.starts_with(of));
-            files.iter().any(|file| package.has(file) || judged(file))
+            files.iter().any(|file| package.changes_file(file) || judged(file))
         });
     }
     let copy = workspace().join(if of.own { "target/mutants/tree" } else { "target/mutants/others/tree" });

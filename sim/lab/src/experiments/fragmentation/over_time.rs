@@ -99,8 +99,7 @@ pub(super) fn run(context: &Context<'_>, findings: &mut Findings) -> anyhow::Res
             says: says.into(),
             source: "Kenwright 2012, of heaps in general".into(),
             found: format!(
-                "more is lost under {} of {} allocators, searches are longer under {}; {FRAGMENTATION_INCREASE} points more and {LONGER_SEARCH_FACTOR} times as many \
-                 steps count",
+                "fragmentation grows under {} of {} allocators, and searches become longer under {}; {FRAGMENTATION_INCREASE} points and {LONGER_SEARCH_FACTOR} times the steps count as growth",
                 so(0),
                 verdicts.len(),
                 so(1)

@@ -38,7 +38,7 @@ impl Kenwright {
         let (size, count) = (largest(&self.sizes), largest(&self.counts));
         ensure!(
             size * count <= MAX_BYTES,
-            "{count} blocks of {size} bytes: expected --sizes and --counts whose largest make {MAX_BYTES} bytes at most"
+            "{count} blocks of {size} bytes: expected --sizes and --counts whose largest product is at most {MAX_BYTES} bytes"
         );
         exact::walk(&mut findings)?;
         exact::touched(context, &mut findings)?;

@@ -40,7 +40,7 @@ pub(super) trait Design {
     /// Updates all objects. Returns the number of updated objects.
     fn walk(&mut self) -> usize;
     /// Returns the number of items (slots, values or words) that a walk inspects.
-    fn looked(&mut self) -> usize;
+    fn inspected(&mut self) -> usize;
 }
 
 /// Adjacent slots, each of which has a flag. If `SCANS` is true, a new object takes the lowest free slot, which a
@@ -92,7 +92,7 @@ impl<const SCANS: bool> Design for Flags<SCANS> {
     fn walk(&mut self) -> usize {
         walk_flags(&mut self.0)
     }
-    fn looked(&mut self) -> usize {
+    fn inspected(&mut self) -> usize {
         self.0.len()
     }
 }
@@ -121,7 +121,7 @@ impl Design for FreeList {
     fn walk(&mut self) -> usize {
         walk_flags(&mut self.slots)
     }
-    fn looked(&mut self) -> usize {
+    fn inspected(&mut self) -> usize {
         self.slots.len()
     }
 }
@@ -140,12 +140,12 @@ impl Design for PackedArray<Particle> {
         Ok(())
     }
     fn free(&mut self, (): ()) {
-        unreachable!("the packed array's are freed by place")
+        unreachable!("values of the packed array are freed by place")
     }
     fn walk(&mut self) -> usize {
         walk_slice(self.as_mut_slice())
     }
-    fn looked(&mut self) -> usize {
+    fn inspected(&mut self) -> usize {
         self.len()
     }
 }
@@ -164,7 +164,7 @@ impl Design for SlotMap<Particle> {
     fn walk(&mut self) -> usize {
         walk_slice(self.as_mut_slice())
     }
-    fn looked(&mut self) -> usize {
+    fn inspected(&mut self) -> usize {
         self.len()
     }
 }
@@ -174,7 +174,7 @@ impl Design for LivePool<Particle, HeapArea> {
     const INSPECTED_ITEMS: &'static str = "64-bit words";
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<usize> {
-        self.insert(particle).ok().context("room in the pool")
+        self.insert(particle).ok().context("the pool must have room")
     }
     #[inline(always)]
     fn free(&mut self, key: usize) {
@@ -184,7 +184,7 @@ impl Design for LivePool<Particle, HeapArea> {
         self.iter_mut().for_each(|(_, particle)| particle.update());
         self.len()
     }
-    fn looked(&mut self) -> usize {
+    fn inspected(&mut self) -> usize {
         self.capacity().div_ceil(64)
     }
 }
@@ -204,7 +204,7 @@ impl Design for Hive<Particle> {
         self.iter_mut().for_each(Particle::update);
         self.len()
     }
-    fn looked(&mut self) -> usize {
+    fn inspected(&mut self) -> usize {
         // Counts the words in each slab with objects in use.
         let info = self.info();
         ((info.full + info.partial) * info.objs_per_slab.div_ceil(64)) as usize
@@ -229,7 +229,7 @@ impl<'c> Design for Boxes<'c> {
     fn walk(&mut self) -> usize {
         0
     }
-    fn looked(&mut self) -> usize {
+    fn inspected(&mut self) -> usize {
         0
     }
 }
@@ -244,7 +244,7 @@ mod tests {
     #[cfg(target_pointer_width = "64")]
     fn article_union_enlarges_the_particle_to_32_bytes() {
         #[repr(C)]
-        struct Before {
+        struct SimpleState {
             active: bool,
             position: [f32; 2],
             velocity: [f32; 2],
@@ -263,19 +263,23 @@ mod tests {
             next_free: L,
         }
         #[repr(C)]
-        struct After<L: Copy> {
+        struct LiveState<L: Copy> {
             active: bool,
             state: State<L>,
         }
-        assert_eq!((size_of::<Before>(), size_of::<Data>()), (24, 20));
-        assert_eq!((offset_of!(Before, position), offset_of!(Before, lifetime)), (4, 20));
+        assert_eq!((size_of::<SimpleState>(), size_of::<Data>()), (24, 20));
+        assert_eq!((offset_of!(SimpleState, position), offset_of!(SimpleState, lifetime)), (4, 20));
         // The particle's 20 bytes become 24 for the pointer's alignment, and the flag before them takes 8.
         type Pointer = *const u8;
-        assert_eq!((size_of::<State<Pointer>>(), offset_of!(After<Pointer>, state)), (24, 8));
-        assert_eq!(size_of::<After<Pointer>>(), 32, "a third more");
+        assert_eq!((size_of::<State<Pointer>>(), offset_of!(LiveState<Pointer>, state)), (24, 8));
+        assert_eq!(size_of::<LiveState<Pointer>>(), 32, "the state is a third larger");
         // A link of four bytes, as in this project's typed pools, costs nothing here.
-        assert_eq!((offset_of!(After<u32>, state), size_of::<After<u32>>()), (4, 24));
-        let _ = (offset_of!(Before, active), offset_of!(Before, velocity), offset_of!(After<u32>, active));
+        assert_eq!((offset_of!(LiveState<u32>, state), size_of::<LiveState<u32>>()), (4, 24));
+        let _ = (
+            offset_of!(SimpleState, active),
+            offset_of!(SimpleState, velocity),
+            offset_of!(LiveState<u32>, active),
+        );
         let _ = (offset_of!(State<u32>, data), offset_of!(State<u32>, next_free));
         let _ = (offset_of!(Data, position), offset_of!(Data, velocity), offset_of!(Data, lifetime));
     }
